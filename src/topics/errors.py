@@ -1,0 +1,428 @@
+"""Errors: the one tree that every part raises from and every door reports from.
+
+Each class carries its wire `code`, its HTTP `status`, whether the same call may succeed later (`retryable`) and the
+exit status of a command that ends with it. `message` is one sentence for people; `detail` is exactly the object that
+`http-api.md` section 5.2 lists for the code, or None. Facts that the wire must not show are plain attributes.
+
+A storage error is a kind of the wire error it is reported as, so `except Throttled` means the same embedded and
+through a client. Imported by every layer; imports nothing of ours.
+
+    TopicsError
+    ├── RequestRefused                      the call was wrong; nothing was stored
+    │   ├── InvalidRequest              400 invalid_request
+    │   ├── BatchTooLarge               400 batch_too_large
+    │   ├── RecordTooLarge              400 record_too_large
+    │   ├── Unauthorized                401 unauthorized
+    │   ├── Forbidden                   403 forbidden
+    │   ├── TopicNotFound               404 topic_not_found
+    │   ├── RouterNotFound              404 router_not_found
+    │   ├── NotFound                    404 not_found
+    │   ├── MethodNotAllowed            405 method_not_allowed
+    │   ├── NotAcceptable               406 not_acceptable
+    │   ├── RouterCycle                 409 router_cycle
+    │   ├── TopicExistsIncompatible     409 topic_exists_incompatible
+    │   ├── TopicNotEmpty               409 topic_not_empty
+    │   ├── NotAQueue                   409 not_a_queue
+    │   ├── PayloadTooLarge             413 payload_too_large
+    │   ├── UnsupportedMediaType        415 unsupported_media_type
+    │   └── TopicFull                   422 topic_full                 retryable
+    ├── Throttled                       429 throttled                  retryable
+    │   └── WalFull                         a log shard's queue is full
+    ├── Internal                        500 internal
+    │   ├── WalReadOnly                     a log shard stopped taking writes
+    │   ├── CommitFailed                    a batch was not committed, or nobody knows
+    │   ├── CorruptSegment                  one record of a sealed segment is damaged
+    │   ├── Corruption                      bytes at a place fail their check
+    │   └── StorageIo                       a read failed           retryable
+    ├── NotReady                        503 not_ready                  retryable
+    │   └── ColdUnavailable                 the cold store is unreachable
+    ├── ShuttingDown                    503 shutting_down              retryable
+    ├── StartRefused                        the data directory must not be opened as it is
+    │   ├── DataDirLocked
+    │   ├── MetadataLost
+    │   ├── WalMissing
+    │   ├── UnsupportedVersion
+    │   └── ColdStoreMismatch
+    ├── DataLoss                            a reader asked to be stopped by a gap
+    └── ConfigError                         a setting is wrong; exit status 2
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+Detail = Mapping[str, object]
+RETRY_AFTER_S = 1  # the one value that `Retry-After` ever has
+
+
+class TopicsError(Exception):
+    """Root of the tree. Raise a subclass."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    exit_status: ClassVar[int] = 1
+
+    default_message: ClassVar[str] = "internal error"
+
+    def __init__(self, message: str | None = None, *, detail: Detail | None = None) -> None:
+        self.message = message or self.default_message
+        super().__init__(self.message)
+        self.detail = detail
+        self.retry_after_s: float | None = RETRY_AFTER_S if self.status in (429, 503) else None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors differ per class, so a pickle carries the state and not the arguments (Spark moves errors).
+        return _revive, (type(self), self.args, self.__dict__.copy())
+
+    def envelope(self) -> dict[str, dict[str, object]]:
+        """The body of an HTTP error response; `detail` is left out when there is none."""
+        body: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.detail is not None:
+            body["detail"] = dict(self.detail)
+        return {"error": body}
+
+
+def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]) -> TopicsError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
+
+# --- the call was wrong ---------------------------------------------------------------------------------------------
+
+
+class RequestRefused(TopicsError):
+    """The caller must change the call; nothing was stored."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class InvalidRequest(RequestRefused):
+    @classmethod
+    def bad_dead_letter(cls, name: str) -> Self:
+        return cls(f"dead_letter {name!r} is not a topic name this queue may use", detail={"dead_letter": name})
+
+
+class BatchTooLarge(RequestRefused):
+    code = "batch_too_large"
+
+    @classmethod
+    def of_records(cls, given: int, *, max: int) -> Self:
+        return cls(f"a write takes at most {max} records, not {given}")
+
+    @classmethod
+    def of_seqs(cls, given: int, *, max: int) -> Self:
+        return cls(f"a queue call takes at most {max} seqs, not {given}", detail={"seqs": given, "max": max})
+
+
+class RecordTooLarge(RequestRefused):
+    code = "record_too_large"
+
+
+class Unauthorized(RequestRefused):
+    code = "unauthorized"
+    status = 401
+    default_message = "a valid bearer key is needed"
+
+
+class Forbidden(RequestRefused):
+    """`for_topic` is for a name that stands outside the path, and for config-on-write without admin."""
+
+    code = "forbidden"
+    status = 403
+
+    default_message = "the key does not permit this"
+
+    @classmethod
+    def for_topic(cls, topic: str) -> Self:
+        return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
+
+
+class TopicNotFound(RequestRefused):
+    code = "topic_not_found"
+    status = 404
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} does not exist", detail={"topic": topic})
+
+
+class RouterNotFound(RequestRefused):
+    code = "router_not_found"
+    status = 404
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"router {router!r} does not exist", detail={"router": router})
+
+
+class NotFound(RequestRefused):
+    code = "not_found"
+    status = 404
+    default_message = "there is nothing at this address"
+
+
+class MethodNotAllowed(RequestRefused):
+    code = "method_not_allowed"
+    status = 405
+    default_message = "this address does not take that method"
+
+
+class NotAcceptable(RequestRefused):
+    code = "not_acceptable"
+    status = 406
+    default_message = "this address only sends text/event-stream"
+
+
+class RouterCycle(RequestRefused):
+    """`cycle` starts and ends with the new router's source."""
+
+    code = "router_cycle"
+    status = 409
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
+
+
+class TopicExistsIncompatible(RequestRefused):
+    code = "topic_exists_incompatible"
+    status = 409
+
+    @classmethod
+    def type_change(cls, topic: str, *, existing_type: str, requested_type: str) -> Self:
+        detail = {"topic": topic, "existing_type": existing_type, "requested_type": requested_type}
+        return cls(f"topic {topic!r} is a {existing_type} and cannot become a {requested_type}", detail=detail)
+
+    @classmethod
+    def fan_in(cls, dest: str) -> Self:
+        detail = {"topic": dest, "reason": "router_dest_fan_in"}
+        return cls(f"topic {dest!r} is already fed by a router from another source", detail=detail)
+
+    @classmethod
+    def repoint(cls, router: str, *, existing_source: str, existing_dest: str) -> Self:
+        detail = {
+            "router": router,
+            "reason": "router_repoint_forbidden",
+            "existing_source": existing_source,
+            "existing_dest": existing_dest,
+        }
+        return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
+
+
+class TopicNotEmpty(RequestRefused):
+    code = "topic_not_empty"
+    status = 409
+
+    def __init__(self, topic: str, *, count: int) -> None:
+        super().__init__(f"topic {topic!r} still holds {count} records", detail={"topic": topic, "count": count})
+
+
+class NotAQueue(RequestRefused):
+    code = "not_a_queue"
+    status = 409
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} is a log, not a queue", detail={"topic": topic})
+
+
+class PayloadTooLarge(RequestRefused):
+    code = "payload_too_large"
+    status = 413
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"a request body may hold at most {max_bytes} bytes")
+
+
+class UnsupportedMediaType(RequestRefused):
+    code = "unsupported_media_type"
+    status = 415
+    default_message = "the body must be sent as application/json"
+
+
+class TopicFull(RequestRefused):
+    """May succeed once consumers have drained the topic."""
+
+    code = "topic_full"
+    status = 422
+    retryable = True
+
+    def __init__(self, topic: str, *, cap_records: int, cap_bytes: int, head_seq: int, earliest_seq: int) -> None:
+        detail = {
+            "topic": topic,
+            "cap_records": cap_records,
+            "cap_bytes": cap_bytes,
+            "head_seq": head_seq,
+            "earliest_seq": earliest_seq,
+        }
+        super().__init__(f"topic {topic!r} is full and refuses new records", detail=detail)
+
+
+# --- the call was fine, the server cannot serve it now ---------------------------------------------------------------
+
+
+class Throttled(TopicsError):
+    """A cap or back-pressure refused the call before anything was stored."""
+
+    code = "throttled"
+    status = 429
+    retryable = True
+
+    @classmethod
+    def cap(cls, limit: str, *, max: int) -> Self:
+        """A resource cap of `http-api.md` section 9, for instance `Throttled.cap("max_topics", max=2)`."""
+        return cls(f"the server's limit {limit} of {max} is reached", detail={"limit": limit, "max": max})
+
+    @classmethod
+    def shed(cls, retry_after_ms: int) -> Self:
+        """Refused at once under full pressure (`delivery.md` section 9)."""
+        return cls("the server is under pressure", detail={"retry_after_ms": retry_after_ms})
+
+
+class WalFull(Throttled):
+    """The queue of a log shard has no place; a submission is refused whole."""
+
+    default_message = "the commit queue is full"
+
+
+class Internal(TopicsError):
+    """A failed commit or a bug; what was asked is not visible."""
+
+    default_message = "internal error"
+
+
+ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "writer_dead"]
+
+
+class WalReadOnly(Internal):
+    """Every write, delete and config change of the group's topics is refused; reads go on."""
+
+    def __init__(self, cause: ReadOnlyCause) -> None:
+        super().__init__(f"the log is read-only after a failure ({cause})")
+        self.cause = cause
+
+
+class CommitFailed(Internal):
+    """`not_committed`: absent for good. `unknown`: whole or absent after a restart; retry only with the same idempotency key."""
+
+    def __init__(self, outcome: Literal["not_committed", "unknown"]) -> None:
+        super().__init__(f"the commit failed ({outcome})")
+        self.outcome = outcome
+
+
+class CorruptSegment(Internal):
+    """That record is damaged on disk; every other one is still served."""
+
+    def __init__(self, topic: str, *, seq: int, segment: str) -> None:
+        super().__init__(f"record {seq} of topic {topic!r} is damaged in segment {segment}")
+        self.topic = topic
+        self.seq = seq
+        self.segment = segment
+
+
+class Corruption(Internal):
+    """A place, not an end: bytes of `file` at `offset` fail the check named by `reason`."""
+
+    def __init__(self, *, file: str, offset: int, reason: str) -> None:
+        super().__init__(f"{file} is damaged at byte {offset}: {reason}")
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class StorageIo(Internal):
+    """A read of stored bytes failed; no state changed, a retry is fine."""
+
+    retryable = True
+
+
+class NotReady(TopicsError):
+    """Recovery still runs; `replay_progress` is 0.0..1.0."""
+
+    code = "not_ready"
+    status = 503
+    retryable = True
+
+    def __init__(self, replay_progress: float, *, message: str = "recovery is still running") -> None:
+        super().__init__(message, detail={"replay_progress": replay_progress})
+
+
+class ColdUnavailable(NotReady):
+    """A read needs a segment of a cold store that does not answer (`docs/decisions/0002-cold-unavailable-is-503.md`)."""
+
+    def __init__(self, store: str, *, reason: str) -> None:
+        super().__init__(1.0, message=f"the cold store {store} is unavailable: {reason}")
+        self.store = store
+        self.reason = reason
+
+
+class ShuttingDown(TopicsError):
+    code = "shutting_down"
+    status = 503
+    retryable = True
+    default_message = "the server is shutting down"
+
+
+# --- the data directory must not be opened as it is ------------------------------------------------------------------
+
+
+class StartRefused(TopicsError):
+    """An operator has to look; no byte was changed."""
+
+
+class DataDirLocked(StartRefused):
+    """Another process holds the directory."""
+
+
+class MetadataLost(StartRefused):
+    """No valid snapshot, and the log does not reach back to the start."""
+
+
+class WalMissing(StartRefused):
+    """A log file that was synced once is gone."""
+
+
+class UnsupportedVersion(StartRefused):
+    """Written by a newer format than this version reads."""
+
+
+class ColdStoreMismatch(StartRefused):
+    """The cold store is not configured, or belongs to another data directory."""
+
+
+# --- on our side of the wire -----------------------------------------------------------------------------------------
+
+
+class DataLoss(TopicsError):
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop at a gap."""
+
+    def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
+        super().__init__(f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})")
+        self.topic = topic
+        self.gap_from = gap_from
+        self.gap_to = gap_to
+        self.reason = reason
+
+
+class ConfigError(TopicsError):
+    """A setting is wrong; raised before the disk is touched."""
+
+    exit_status = 2
+
+
+# --- from the wire back into the tree --------------------------------------------------------------------------------
+
+_BY_CODE: dict[str, type[TopicsError]] = {
+    cls.code: cls for root in (RequestRefused, TopicsError) for cls in root.__subclasses__() if "code" in vars(cls)
+} | {"invalid_request": InvalidRequest, "internal": Internal}
+
+
+def error_from_wire(*, code: str, status: int, message: str, detail: Detail | None = None) -> TopicsError:
+    """The error a server reported. A code we do not know keeps its code and status, and is retryable on 429 and 503."""
+    cls = _BY_CODE.get(code, TopicsError)
+    error = cls.__new__(cls)
+    TopicsError.__init__(error, message, detail=detail)
+    if cls is TopicsError:
+        vars(error).update(code=code, status=status, retryable=status in (429, 503))
+    return error
