@@ -1,0 +1,254 @@
+"""The disk as storage sees it: the `Fs` and `File` protocols, and what every writer builds on top of them.
+
+Owns how files are opened, written whole, installed and removed; knows nothing of what is in them. Paths are `str`
+with `/`; every failure is an `OSError`, an absent file a `FileNotFoundError`. Never holds: a call that guesses. An
+error other than "absent" is raised, never read as "absent".
+
+`OsFs` is the real disk, `SteadyFs` the layer the engine puts around it, `topics.testing` has the hostile ones.
+Called by all storage code; nobody else opens a file of the data directory.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, TypeVar
+
+Buffer = bytes | bytearray | memoryview
+Sleep = Callable[[float], None]
+T = TypeVar("T")
+
+# r       existing file, reads only
+# rw      existing file
+# create  made if absent, emptied if present
+# new     made; FileExistsError if present
+# ensure  made if absent, kept as it is if present
+Mode = Literal["r", "rw", "create", "new", "ensure"]
+
+EAGAIN_RETRIES = 10
+EAGAIN_PAUSE_S = 0.01  # 10 pauses are the 100 ms that a call may wait on EAGAIN
+NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
+
+
+class File(Protocol):
+    """One open file. Offsets are explicit, so a file has no position and may be used from several threads."""
+
+    @property
+    def name(self) -> str:
+        """The path it was opened by."""
+
+    def pread(self, off: int, n: int) -> bytes:
+        """At most `n` bytes; fewer at the end of the file, or when the kernel stops early (`read_full` goes on)."""
+
+    def pwrite(self, off: int, buf: Buffer) -> int:
+        """Bytes written, maybe fewer than given. Use `write_all`."""
+
+    def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
+        """As `pwrite`, for buffers that follow each other. Use `write_all_v`."""
+
+    def truncate(self, n: int) -> None:
+        """Cut to `n` bytes, or extend to `n` with zeros that take no space."""
+
+    def allocate(self, n: int) -> None:
+        """Make at least `n` bytes of the file exist and have space; new ones read as zero. Never shrinks."""
+
+    def datasync(self) -> None:
+        """The bytes written so far, and the size needed to read them, survive a power cut."""
+
+    def fsync(self) -> None: ...
+
+    def size(self) -> int: ...
+
+    def mmap(self) -> memoryview:
+        """Read-only view of the file's present length; later writes show in it. Unmapped when the last view is gone."""
+
+    def close(self) -> None:
+        """Says nothing about durability. Twice is fine."""
+
+
+class Fs(Protocol):
+    """A file system. Names are durable only after `sync_dir` of their directory."""
+
+    def open(self, path: str, mode: Mode = "r") -> File:
+        """Files are made 0600, whatever the umask."""
+
+    def mkdir(self, path: str) -> None:
+        """Made 0700, whatever the umask; FileExistsError if the name is taken."""
+
+    def rename(self, src: str, dst: str) -> None:
+        """Atomic; replaces a file at `dst`."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names, sorted."""
+
+    def stat_len(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> "LockHandle":
+        """Make `path` if absent and hold it alone until the handle or the process ends; else DataDirLocked."""
+
+
+class LockHandle:
+    """A held lock file and its text. The lock lives as long as its file is open."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+    def read_text(self) -> str:
+        """What an earlier holder left; bytes that are no text come out as replacement characters."""
+        return read_full(self.file, 0, self.file.size()).decode("utf-8", "replace")
+
+    def replace_text(self, text: str) -> None:
+        """A crash in between leaves a prefix or nothing, which readers take for "unknown"."""
+        self.file.truncate(0)
+        write_all(self.file, 0, text.encode())
+        self.file.fsync()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+# --- calls that go on until they are done -----------------------------------------------------------------------------
+
+
+def retrying(call: Callable[[], T], *, sleep: Sleep = time.sleep) -> T:
+    """`call()` again on EINTR for ever and on EAGAIN ten times, 10 ms apart."""
+    left = EAGAIN_RETRIES
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno == errno.EINTR:
+                continue
+            if error.errno != errno.EAGAIN or not left:
+                raise
+            left -= 1
+            sleep(EAGAIN_PAUSE_S)
+
+
+def write_all(file: File, off: int, buf: Buffer, *, sleep: Sleep = time.sleep) -> None:
+    """Every byte of `buf` at `off`, going on after short writes. A write that gets nowhere is an EIO."""
+    view = memoryview(buf).cast("B")
+    while view:
+        done = _write_some(file, off, view, sleep)
+        off += done
+        view = view[done:]
+
+
+def _write_some(file: File, off: int, view: memoryview, sleep: Sleep) -> int:
+    done = retrying(lambda: file.pwrite(off, view), sleep=sleep)
+    _check_progress(file, done)
+    return done
+
+
+def write_all_v(file: File, off: int, bufs: Sequence[Buffer], *, sleep: Sleep = time.sleep) -> None:
+    """`write_all` of buffers that follow each other; at most 512 go to the kernel at once (its limit is 1024)."""
+    for lo in range(0, len(bufs), 512):
+        off = _write_run(file, off, bufs[lo : lo + 512], sleep)
+
+
+def _write_run(file: File, off: int, bufs: Sequence[Buffer], sleep: Sleep) -> int:
+    size = sum(map(len, bufs))
+    if not size:
+        return off
+    done = retrying(lambda: file.pwritev(off, bufs), sleep=sleep)
+    _check_progress(file, done)
+    if done < size:  # rare: finish by hand
+        write_all(file, off + done, memoryview(b"".join(bufs))[done:], sleep=sleep)
+    return off + size
+
+
+def _check_progress(file: File, done: int) -> None:
+    if done <= 0:
+        raise OSError(errno.EIO, "write made no progress", file.name)
+
+
+def read_full(file: File, off: int, n: int) -> bytes:
+    """`n` bytes from `off`, fewer only where the file ends."""
+    first = file.pread(off, n)
+    if len(first) == n or not first:
+        return first
+    parts = [first]
+    got = len(first)
+    while got < n and (part := file.pread(off + got, n - got)):
+        parts.append(part)
+        got += len(part)
+    return b"".join(parts)
+
+
+def allocate_or_extend(file: File, n: int, allocate: Callable[[int], None]) -> None:
+    """`allocate(n)`; where the file system cannot, the bytes exist without having space."""
+    try:
+        allocate(n)
+    except OSError as error:
+        if error.errno not in NO_ALLOCATE:
+            raise
+        if file.size() < n:
+            file.truncate(n)
+
+
+# --- whole files and trees ----------------------------------------------------------------------------------------------
+
+
+def parent(path: str) -> str:
+    """The directory a name lies in; `.` for a bare name."""
+    head, slash, _ = path.rstrip("/").rpartition("/")
+    return head or (slash or ".")
+
+
+def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> None:
+    """Put a whole file at `path`: after any crash it holds its old bytes or `data`. Done only when this returns.
+
+    A failure leaves `path.tmp` behind; the next install of the name, or recovery, takes it away.
+    """
+    temp = path + ".tmp"
+    file = fs.open(temp, "create")
+    try:
+        write_all(file, 0, data, sleep=sleep)
+        file.fsync()
+    finally:
+        file.close()
+    fs.rename(temp, path)
+    fs.sync_dir(parent(path))
+
+
+def read_file(fs: Fs, path: str) -> bytes:
+    file = fs.open(path, "r")
+    try:
+        return read_full(file, 0, file.size())
+    finally:
+        file.close()
+
+
+def make_dirs(fs: Fs, path: str) -> None:
+    """Make `path` and what is missing above it, each durable before the next; what exists is left alone."""
+    if fs.is_dir(path):
+        return
+    above = parent(path)
+    if above != path:
+        make_dirs(fs, above)
+    fs.mkdir(path)
+    fs.sync_dir(above)
+
+
+def remove_tree(fs: Fs, path: str) -> None:
+    """Remove a directory and all below it; absent is fine. The caller syncs the directory above when it matters."""
+    try:
+        names = fs.listdir(path)
+    except FileNotFoundError:
+        return
+    for name in names:
+        below = f"{path}/{name}"
+        if fs.is_dir(below):
+            remove_tree(fs, below)
+        else:
+            fs.unlink(below)
+    fs.rmdir(path)

@@ -1,0 +1,156 @@
+"""OsFs: the `Fs` protocol on the real file system.
+
+Each method is one system call where the system has it. Holds: files are 0600 and directories 0700 whatever the umask,
+no descriptor leaks when a call fails half-way, and a lock that cannot be trusted refuses to be taken.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Sequence
+
+from topics.errors import DataDirLocked
+from topics.storage.fs import Buffer, LockHandle, Mode, allocate_or_extend
+
+_FLAGS: dict[Mode, int] = {
+    "r": os.O_RDONLY,
+    "rw": os.O_RDWR,
+    "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "new": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "ensure": os.O_RDWR | os.O_CREAT,
+}
+_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+_FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
+
+
+def _fsync(fd: int) -> None:
+    if _FULL_FSYNC is None:
+        os.fsync(fd)
+    else:  # on macOS fsync(2) stops at the drive's cache
+        fcntl.fcntl(fd, _FULL_FSYNC)
+
+
+_datasync = os.fdatasync if hasattr(os, "fdatasync") and _FULL_FSYNC is None else _fsync
+
+
+class OsFile:
+    """An open descriptor."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd = fd
+        self.name = name
+
+    def pread(self, off: int, n: int) -> bytes:
+        return os.pread(self._fd, n, off)
+
+    def pwrite(self, off: int, buf: Buffer) -> int:
+        return os.pwrite(self._fd, buf, off)
+
+    def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
+        return os.pwritev(self._fd, bufs, off)
+
+    def truncate(self, n: int) -> None:
+        os.ftruncate(self._fd, n)
+
+    def allocate(self, n: int) -> None:
+        allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
+
+    def datasync(self) -> None:
+        _datasync(self._fd)
+
+    def fsync(self) -> None:
+        _fsync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def mmap(self) -> memoryview:
+        if not self.size():  # an empty mapping is an error to the kernel
+            return memoryview(b"")
+        return memoryview(mmap.mmap(self._fd, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFs:
+    """The file system of this machine; with `root`, every path is taken below it."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self._prefix = "" if root is None else root.rstrip("/") + "/"
+
+    def _at(self, path: str) -> str:
+        return self._prefix + path.lstrip("/") if self._prefix else path
+
+    def open(self, path: str, mode: Mode = "r") -> OsFile:
+        fd = os.open(self._at(path), _FLAGS[mode], 0o600)
+        try:
+            _refuse_directory(fd, path)
+            if mode in ("create", "new", "ensure"):
+                os.fchmod(fd, 0o600)
+        except BaseException:
+            os.close(fd)
+            raise
+        return OsFile(fd, path)
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(self._at(path), 0o700)
+        os.chmod(self._at(path), 0o700)
+
+    def rename(self, src: str, dst: str) -> None:
+        os.rename(self._at(src), self._at(dst))
+
+    def unlink(self, path: str) -> None:
+        os.unlink(self._at(path))
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(self._at(path))
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(self._at(path)))
+
+    def stat_len(self, path: str) -> int:
+        return os.stat(self._at(path)).st_size
+
+    def exists(self, path: str) -> bool:
+        return self._mode(path) is not None
+
+    def is_dir(self, path: str) -> bool:
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: str) -> int | None:
+        # os.path.exists would take EACCES and EIO for "absent".
+        try:
+            return os.stat(self._at(path)).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(self._at(path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> LockHandle:
+        file = self.open(path, "ensure")
+        try:
+            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            if error.errno in _HELD:
+                raise DataDirLocked(f"another process holds {path}") from error
+            raise OSError(error.errno, "this file system has no working flock", path) from error
+        return LockHandle(file)
+
+
+def _refuse_directory(fd: int, path: str) -> None:
+    # Reading a directory would fail later and less clearly; opening one to write fails in the kernel.
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
