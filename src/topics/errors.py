@@ -306,9 +306,10 @@ class WalReadOnly(Internal):
 class CommitFailed(Internal):
     """`not_committed`: absent for good. `unknown`: whole or absent after a restart; retry only with the same idempotency key."""
 
-    def __init__(self, outcome: Literal["not_committed", "unknown"]) -> None:
+    def __init__(self, outcome: Literal["not_committed", "unknown"], *, cause: ReadOnlyCause = "write") -> None:
         super().__init__(f"the commit failed ({outcome})")
         self.outcome = outcome
+        self.cause = cause
 
 
 class CorruptSegment(Internal):
