@@ -1,0 +1,129 @@
+"""Topic config: what a caller asks for (`ConfigPatch`), and what a topic has (`TopicConfig`).
+
+A `TopicConfig` is always resolved: clamped, `durability` set, `durable == (durability == "fsync")`. Its field order is
+the key order of responses and log bodies. Nothing is ever merged: a field left out of a patch takes its default.
+Made by wire and the embedded library, kept by core, stored by the log.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from topics import limits
+from topics.errors import InvalidRequest
+
+TopicType = Literal["log", "queue"]
+Discard = Literal["old", "reject"]
+Durability = Literal["ephemeral", "memory", "disk", "fsync"]
+
+DURABILITIES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "fsync")
+
+# msgspec cannot state an upper bound beyond int64, so the u64 ceiling is tested in `__post_init__`.
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+I32 = Annotated[int, msgspec.Meta(ge=limits.I32_MIN, le=limits.I32_MAX)]
+
+
+def check_u64(*values: int) -> None:
+    """Raises ValueError, which msgspec reports as a validation error of the struct being decoded."""
+    if max(values) > limits.U64_MAX:
+        raise ValueError("an integer is beyond 64 bits")
+
+
+class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A config object as sent: every field optional. None is the same as left out, where it is allowed at all."""
+
+    type: TopicType = "log"
+    ttl_ms: U64 = 0
+    cap_records: U64 = 0
+    cap_bytes: U64 = 0
+    discard: Discard = "old"
+    durable: bool = False
+    durability: Durability | None = None
+    priority: I32 | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: U64 = limits.IDEMPOTENCY_WINDOW_MS_DEFAULT
+    dedupe_node: bool = True
+    lease_ms: U64 = limits.LEASE_MS.default
+    claim_jitter_ms: U64 = limits.CLAIM_JITTER_MS.default
+    max_deliveries: U64 = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+    def __post_init__(self) -> None:
+        check_u64(self.ttl_ms, self.cap_records, self.cap_bytes, self.idempotency_window_ms)
+        check_u64(self.lease_ms, self.claim_jitter_ms, self.max_deliveries)
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The 17 resolved fields of a topic. Build it with `resolve_config` or `TopicConfig.from_stored`."""
+
+    type: TopicType = "log"
+    ttl_ms: int = 0
+    cap_records: int = 0
+    cap_bytes: int = 0
+    discard: Discard = "old"
+    durable: bool = False
+    durability: Durability = "disk"
+    priority: int | None = None
+    auto_priority: bool = True
+    auto_create: bool = True
+    idempotency_window_ms: int = limits.IDEMPOTENCY_WINDOW_MS_DEFAULT
+    dedupe_node: bool = True
+    lease_ms: int = limits.LEASE_MS.default
+    claim_jitter_ms: int = limits.CLAIM_JITTER_MS.default
+    max_deliveries: int = 0
+    dead_letter: str | None = None
+    leases_durable: bool = False
+
+    @property
+    def is_queue(self) -> bool:
+        return self.type == "queue"
+
+    @property
+    def is_ephemeral(self) -> bool:
+        return self.durability == "ephemeral"
+
+    @property
+    def is_fsync(self) -> bool:
+        return self.durability == "fsync"
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Lease events are logged; an ephemeral queue never logs them."""
+        return self.leases_durable and self.type == "queue" and self.durability != "ephemeral"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values in canonical key order, for log bodies and responses."""
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> "TopicConfig":
+        """From a log or snapshot body; keys of a newer version are ignored. Raises msgspec.ValidationError."""
+        return msgspec.convert(stored, cls)
+
+
+def resolve_config(patch: ConfigPatch) -> TopicConfig:
+    """Clamps what is clamped and settles the class. Names (`dead_letter`) are checked by the lifecycle rules."""
+    durability: Durability = patch.durability or ("fsync" if patch.durable else "disk")
+    fields = msgspec.structs.asdict(patch)
+    fields["durability"] = durability
+    fields["durable"] = durability == "fsync"
+    fields["lease_ms"] = limits.LEASE_MS(patch.lease_ms)
+    fields["claim_jitter_ms"] = limits.CLAIM_JITTER_MS(patch.claim_jitter_ms)
+    return TopicConfig(**fields)
+
+
+def patch_from(fields: Mapping[str, Any]) -> ConfigPatch:
+    """A patch from plain Python values, with the same type rules as JSON; unknown names are refused."""
+    unknown = [name for name in fields if name not in ConfigPatch.__struct_fields__]
+    if unknown:
+        raise InvalidRequest(f"a topic has no setting {unknown[0]!r}")
+    try:
+        return msgspec.convert(fields, ConfigPatch)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"bad topic setting: {error}") from None
+
+
+DEFAULT_CONFIG = TopicConfig()

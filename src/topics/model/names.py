@@ -1,0 +1,35 @@
+"""Names: the grammar of topic and router names.
+
+A name is checked only where something is created; elsewhere an ill-formed name simply does not exist. Used by core
+(lifecycle), wire and the embedded library.
+"""
+
+import re
+
+from topics.errors import InvalidRequest
+
+# `fullmatch`, never `match` with `$`: a dollar would let a trailing newline through.
+_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}").fullmatch
+_ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}").fullmatch
+
+
+def is_topic_name(name: str) -> bool:
+    return _TOPIC(name) is not None
+
+
+def is_router_name(name: str) -> bool:
+    return _ROUTER(name) is not None
+
+
+def check_topic_name(name: str) -> None:
+    if _TOPIC(name) is None:
+        raise InvalidRequest(f"{_shown(name)} is not a topic name")
+
+
+def check_router_name(name: str) -> None:
+    if _ROUTER(name) is None:
+        raise InvalidRequest(f"{_shown(name)} is not a router name")
+
+
+def _shown(name: str) -> str:
+    return ascii(name if len(name) <= 64 else name[:64] + "...")

@@ -1,0 +1,69 @@
+"""Payload blob: `{"d":<data>}` or `{"d":<data>,"m":<meta>}`, the stored form of a record's JSON texts.
+
+`<data>` and `<meta>` are the client's bytes, never re-encoded. What always holds: a blob is valid JSON in UTF-8, except
+that it may hold escapes of lone surrogates, which msgspec refuses to read; every reader here copes with those. Used by
+`record` (build), wire (render), core (routers, dead letters) and the bulk readers.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+DATA_AT = 5  # len('{"d":')
+META_MARK = b',"m":'
+NO_TEXT = msgspec.Raw(b"")  # stands for a text that is not there; JSON null is `null`
+
+
+class _Blob(msgspec.Struct):
+    d: msgspec.Raw
+    m: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_BLOB = msgspec.json.Decoder(_Blob)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+# `parse_int=str`: a number of 5000 digits is fine as text but not as a Python int.
+_LENIENT = json.JSONDecoder(parse_int=str, parse_float=str)
+
+
+def make_blob(data: bytes, meta: bytes | None) -> bytes:
+    return b'{"d":%b}' % data if meta is None else b'{"d":%b,"m":%b}' % (data, meta)
+
+
+def split_blob(blob: bytes) -> tuple[bytes, bytes | None]:
+    """The texts of `data` and `meta`, byte for byte."""
+    if META_MARK not in blob:
+        return blob[DATA_AT:-1], None
+    try:
+        parts = _BLOB.decode(blob)
+    except msgspec.DecodeError:
+        return _split_with_lone_surrogates(blob)
+    return bytes(parts.d), None if parts.m is msgspec.UNSET else bytes(parts.m)
+
+
+def _split_with_lone_surrogates(blob: bytes) -> tuple[bytes, bytes | None]:
+    text = blob.decode()
+    _, end = _LENIENT.raw_decode(text, DATA_AT)
+    data = text[DATA_AT:end].encode()
+    meta = text[end:-1].encode()
+    return data, meta[len(META_MARK) :] if meta else None
+
+
+def object_keys(text: bytes) -> int:
+    """How many different keys a JSON object has; 0 for any other JSON value."""
+    if not text.startswith(b"{"):
+        return 0
+    try:
+        return len(_OBJECT.decode(text))
+    except msgspec.DecodeError:
+        return len(_LENIENT.decode(text.decode()))
+
+
+def decode_payload(text: msgspec.Raw | bytes) -> Any:
+    """The Python value of a payload text; None for no text. Lone surrogates come out as Python's json has them."""
+    if len(text) == 0:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(bytes(text))

@@ -1,0 +1,202 @@
+"""Write batch: the records of one write as columns, checked against every per-record limit in one place.
+
+`build_batch` serves HTTP, WebSocket and the embedded library alike. What always holds for a `WriteBatch`: 1..10000
+records, each within its limits, each blob as `payload` describes it, lists of equal length. `sizes` are accounted
+bytes: the texts of `data` and `meta`, nothing else.
+"""
+
+from collections.abc import Sequence
+from operator import add
+from typing import Never
+
+import msgspec
+
+from topics import limits
+from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from topics.model.payload import META_MARK, object_keys
+
+Text = bytes | msgspec.Raw
+NO_META = msgspec.Raw(b"null")  # null and absent are the same thing
+_META_BYTES_OF_TOO_MANY_KEYS = (limits.META_KEYS_MAX + 1) * 5  # `"":1,` is the least a key can cost
+
+
+class RecordIn(msgspec.Struct, frozen=True, gc=False):
+    """One record as sent. `data` and `meta` are JSON texts already known to be well-formed."""
+
+    data: msgspec.Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: msgspec.Raw = NO_META
+
+
+class WriteBatch(msgspec.Struct, frozen=True, gc=False):
+    blobs: list[bytes]
+    sizes: list[int]
+    tags: list[bytes | None] | None  # None: no record has a tag
+    nodes: list[bytes | None] | bytes | None  # bytes: all records have this one; None: no record has any
+    key: bytes | None  # idempotency key
+    count: int
+    total_bytes: int
+    max_bytes: int  # of the largest record
+
+
+def build_batch(
+    records: Sequence[RecordIn], *, default_node: str | None = None, idempotency_key: str | None = None
+) -> WriteBatch:
+    """Checks in the contract's order: number of records, key, then each record's tag, node, meta and size."""
+    count = len(records)
+    if not 0 < count <= limits.RECORDS_PER_WRITE_MAX:
+        _refuse_count(count)
+    try:
+        key = None if idempotency_key is None else _key_bytes(idempotency_key)
+        if count == 1:
+            batch = _single(records[0], default_node, key)
+        else:
+            batch = _plural(records, default_node, key)
+    except UnicodeEncodeError:
+        raise InvalidRequest("a tag, node or idempotency key is not valid Unicode") from None
+    if batch is None:
+        _refuse_first_fault(records, default_node)
+    return batch
+
+
+def _refuse_count(count: int) -> Never:
+    if count == 0:
+        raise InvalidRequest("a write needs at least one record")
+    raise BatchTooLarge.of_records(count, max=limits.RECORDS_PER_WRITE_MAX)
+
+
+def _key_bytes(key: str) -> bytes:
+    encoded = key.encode()
+    if len(encoded) > limits.IDEMPOTENCY_KEY_BYTES_MAX:
+        raise InvalidRequest(f"an idempotency key has at most {limits.IDEMPOTENCY_KEY_BYTES_MAX} bytes")
+    return encoded
+
+
+def _single(record: RecordIn, default_node: str | None, key: bytes | None) -> WriteBatch | None:
+    """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
+    size = len(record.data)
+    if record.meta == NO_META:
+        blob = b'{"d":%b}' % record.data
+    else:
+        size += len(record.meta)
+        blob = b'{"d":%b,"m":%b}' % (record.data, record.meta)
+        if not _metas_fit([record.meta]):
+            return None
+    node = default_node if record.node is None else record.node
+    node_bytes = None if node is None else node.encode()
+    tags: list[bytes | None] | None = None if record.tag is None else [record.tag.encode()]
+    if size > limits.RECORD_BYTES_MAX or not _texts_fit(tags, [node_bytes]):
+        return None
+    return WriteBatch([blob], [size], tags, node_bytes, key, 1, size, size)
+
+
+def _plural(records: Sequence[RecordIn], default_node: str | None, key: bytes | None) -> WriteBatch | None:
+    """Whole columns at a time, checked by their maxima. None: some limit is broken; which one is for the slow path."""
+    count = len(records)
+    datas = [record.data for record in records]
+    metas = [record.meta for record in records]
+    if metas.count(NO_META) == count:
+        blobs, sizes = _blobs_without_meta(datas)
+    elif _metas_fit(metas):
+        blobs, sizes = _blobs_with_meta(datas, metas)
+    else:
+        return None
+    tags = _tag_column([record.tag for record in records])
+    nodes = _node_column([record.node for record in records], default_node)
+    max_bytes = max(sizes)
+    if max_bytes > limits.RECORD_BYTES_MAX or not _texts_fit(tags, nodes if isinstance(nodes, list) else [nodes]):
+        return None
+    return WriteBatch(blobs, sizes, tags, nodes, key, count, sum(sizes), max_bytes)
+
+
+def _join_blobs(datas: Sequence[Text], metas: Sequence[Text], marks: list[bytes]) -> list[bytes]:
+    """All blobs from one join: a NUL cannot occur in JSON text, so one split takes the place of a loop."""
+    pieces: list[Text] = [b'}\0{"d":', b"", b"", b""] * len(datas)
+    pieces[1::4] = datas
+    pieces[2::4] = marks
+    pieces[3::4] = metas
+    pieces[0] = b'{"d":'
+    pieces.append(b"}")
+    return _checked(b"".join(pieces).split(b"\0"), len(datas))
+
+
+def _checked(blobs: list[bytes], count: int) -> list[bytes]:
+    if len(blobs) != count:  # only an embedded caller can get here, with a text that is not JSON
+        raise InvalidRequest("a payload holds a NUL byte and is not JSON")
+    return blobs
+
+
+def _blobs_without_meta(datas: list[msgspec.Raw]) -> tuple[list[bytes], list[int]]:
+    blobs = (b'{"d":' + b'}\0{"d":'.join(datas) + b"}").split(b"\0")
+    return _checked(blobs, len(datas)), list(map(len, datas))
+
+
+def _blobs_with_meta(datas: list[msgspec.Raw], metas: list[msgspec.Raw]) -> tuple[list[bytes], list[int]]:
+    texts: list[Text] = [b"" if meta == NO_META else meta for meta in metas]
+    marks = [META_MARK if text else b"" for text in texts]
+    sizes = list(map(add, map(len, datas), map(len, texts)))
+    return _join_blobs(datas, texts, marks), sizes
+
+
+def _tag_column(tags: list[str | None]) -> list[bytes | None] | None:
+    absent = tags.count(None)
+    if absent == len(tags):
+        return None
+    return [None if tag is None else tag.encode() for tag in tags]
+
+
+def _node_column(nodes: list[str | None], default_node: str | None) -> list[bytes | None] | bytes | None:
+    default = None if default_node is None else default_node.encode()
+    absent = nodes.count(None)
+    if absent == len(nodes):
+        return default
+    first = nodes[0]
+    if first is not None and nodes.count(first) == len(nodes):
+        return first.encode()
+    return [default if node is None else node.encode() for node in nodes]
+
+
+def _texts_fit(tags: list[bytes | None] | None, nodes: list[bytes | None]) -> bool:
+    if tags is not None and max(map(len, filter(None, tags)), default=0) > limits.TAG_BYTES_MAX:
+        return False
+    return max(map(len, filter(None, nodes)), default=0) <= limits.NODE_BYTES_MAX
+
+
+def _metas_fit(metas: list[msgspec.Raw]) -> bool:
+    longest = max(map(len, metas))
+    if longest < _META_BYTES_OF_TOO_MANY_KEYS:
+        return True
+    return longest <= limits.META_BYTES_MAX and max(map(_key_count, metas)) <= limits.META_KEYS_MAX
+
+
+def _key_count(meta: msgspec.Raw) -> int:
+    return 0 if len(meta) < _META_BYTES_OF_TOO_MANY_KEYS else object_keys(bytes(meta))
+
+
+def _refuse_first_fault(records: Sequence[RecordIn], default_node: str | None) -> Never:
+    """Some record breaks a limit; the first one in order, by the first rule it breaks, decides the answer."""
+    for at, record in enumerate(records):
+        _check_record(record, default_node, at)
+    raise AssertionError("a batch was refused in which no record breaks a limit")
+
+
+def _check_record(record: RecordIn, default_node: str | None, at: int) -> None:
+    node = default_node if record.node is None else record.node
+    if record.tag is not None and len(record.tag.encode()) > limits.TAG_BYTES_MAX:
+        raise InvalidRequest(f"records[{at}]: a tag has at most {limits.TAG_BYTES_MAX} bytes")
+    if node is not None and len(node.encode()) > limits.NODE_BYTES_MAX:
+        raise InvalidRequest(f"records[{at}]: a node has at most {limits.NODE_BYTES_MAX} bytes")
+    size = len(record.data)
+    if record.meta != NO_META:
+        size += len(record.meta)
+        _check_meta(record.meta, at)
+    if size > limits.RECORD_BYTES_MAX:
+        raise RecordTooLarge(f"records[{at}]: data and meta have at most {limits.RECORD_BYTES_MAX} bytes")
+
+
+def _check_meta(meta: msgspec.Raw, at: int) -> None:
+    if len(meta) > limits.META_BYTES_MAX:
+        raise InvalidRequest(f"records[{at}]: meta has at most {limits.META_BYTES_MAX} bytes")
+    if _key_count(meta) > limits.META_KEYS_MAX:
+        raise InvalidRequest(f"records[{at}]: meta has at most {limits.META_KEYS_MAX} keys")

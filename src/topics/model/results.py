@@ -1,0 +1,229 @@
+"""Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
+
+Made by core and the engine, shown by the embedded library, and what a client decodes a response into. The performance
+block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.replies`.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import field
+
+from topics.model.config import TopicConfig, TopicType
+from topics.model.payload import NO_TEXT, decode_payload
+from topics.model.router import Guarantee
+from topics.model.tombstone import Tombstone
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A record as read. `data` and `meta` are JSON texts, empty if absent; `value` and `headers` decode them."""
+
+    seq: int = field(name="$seq")
+    ts: int = field(name="$ts")
+    node: str | None = field(name="$node", default=None)
+    tag: str | None = field(name="$tag", default=None)
+    data: msgspec.Raw = NO_TEXT
+    meta: msgspec.Raw = NO_TEXT
+
+    @property
+    def value(self) -> Any:
+        return decode_payload(self.data)
+
+    @property
+    def headers(self) -> Any:
+        return decode_payload(self.meta)
+
+
+class AppendResult(msgspec.Struct, frozen=True):
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool = False
+    deduped: bool = False
+
+    @property
+    def seqs(self) -> range:
+        return range(self.first_seq, self.last_seq + 1)
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    topic: str
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+
+
+class DeleteResult(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    bytes: int
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+class QueueCounters(msgspec.Struct, frozen=True):
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
+class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: str
+    type: TopicType
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    bytes: int
+    config: TopicConfig
+    effective_priority: int
+    last_write_ts: int | None
+    last_read_ts: int | None
+    queue: QueueCounters | None = None
+
+
+class TopicSummary(msgspec.Struct, frozen=True):
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    bytes: int
+    durable: bool
+    effective_priority: int
+
+
+class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    topics: list[TopicSummary]
+    next_cursor: str | None = None
+
+
+class PutTopicResult(msgspec.Struct, frozen=True):
+    topic: str
+    created: bool
+    config: TopicConfig
+
+
+class DeleteTopicResult(msgspec.Struct, frozen=True):
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+
+
+# --- routers ---------------------------------------------------------------------------------------------------------
+
+
+class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    created: bool | None = None
+    forwarded_total: int | None = None
+
+
+class RouterSummary(msgspec.Struct, frozen=True):
+    router: str
+    source: str
+    dest: str
+    guarantee: Guarantee
+    forwarded_total: int
+
+
+class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    routers: list[RouterSummary]
+    next_cursor: str | None = None
+
+
+class DeleteRouterResult(msgspec.Struct, frozen=True):
+    router: str
+    deleted: bool
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+
+class Job(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A leased record. Acking it deletes it."""
+
+    seq: int = field(name="$seq")
+    lease_id: str
+    deadline: int
+    ts: int = field(name="$ts")
+    deliveries: int
+    data: msgspec.Raw
+    tag: str | None = field(name="$tag", default=None)
+    meta: msgspec.Raw = NO_TEXT
+
+    @property
+    def value(self) -> Any:
+        return decode_payload(self.data)
+
+    @property
+    def headers(self) -> Any:
+        return decode_payload(self.meta)
+
+
+class ClaimResult(msgspec.Struct, frozen=True):
+    topic: str
+    claimed: list[Job]
+    count: int
+    ready: int
+
+
+class AckResult(msgspec.Struct, frozen=True):
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+
+
+class NackResult(msgspec.Struct, frozen=True):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+
+
+class ExtendResult(msgspec.Struct, frozen=True):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
+
+
+# --- watch -----------------------------------------------------------------------------------------------------------
+
+
+class WatchStart(msgspec.Struct, frozen=True):
+    """Where a subscription begins, as `POST /v0/watch` and the WebSocket's `subscribed` show it."""
+
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+class WatchResult(msgspec.Struct, frozen=True):
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, WatchStart]
