@@ -1,0 +1,210 @@
+"""What passes between a protocol and the application: requests, responses, and the ways to answer.
+
+The application (`topics.api`) knows no protocol, the connections (`topics.server`) know no endpoint; both know this
+file. Everything here is called on the loop's thread, and no call of it waits.
+
+For each request the connection calls `Application.head` once the head is there, so that a refusal need not wait for
+the body. If that returns None, then exactly one of two calls follows: `Application.handle` with the whole body, or
+`Application.abandon` if the body will never come. A handler answers through its `Responder` exactly once, during
+`handle` or at any later time; an answer to a peer that has gone is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Literal, Protocol
+
+Headers = tuple[tuple[bytes, bytes], ...]
+HttpVersion = Literal["1.0", "1.1", "2"]
+
+JSON = b"application/json"
+
+
+class BodyFault(Enum):
+    """Why `Request.body` is empty although a body came; the endpoint reports it at its step (`http-api.md` §3)."""
+
+    UNSUPPORTED_CODING = "unsupported_coding"  # 415, with the content type (step 6)
+    BROKEN_CODING = "broken_coding"  # 400, with the JSON syntax (step 7)
+
+
+class RequestHead:
+    """What a head says. Requests that repeat a head on one connection share one object, so nobody changes it.
+
+    `headers` has lower-case names; the values of a repeated field are joined by a comma. The framing fields
+    (`content-length`, `transfer-encoding`) are the protocol's business and are left out. `memo` is for the application:
+    what it derives from the head alone may be kept there and is found again when the head is repeated.
+    """
+
+    __slots__ = (
+        "chunked",
+        "expects_continue",
+        "headers",
+        "keep_alive",
+        "memo",
+        "method",
+        "query",
+        "raw_path",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        method: str,
+        raw_path: bytes,
+        query: bytes,
+        headers: Mapping[bytes, bytes],
+        version: HttpVersion,
+        keep_alive: bool = True,
+        chunked: bool = False,
+        expects_continue: bool = False,
+    ) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        self.query = query
+        self.headers = headers
+        self.version: HttpVersion = version
+        self.keep_alive = keep_alive
+        self.chunked = chunked
+        self.expects_continue = expects_continue
+        self.memo: Any = None
+
+
+class Request:
+    """One request. `raw_path` is not percent-decoded; `query` is what follows the first `?`, empty if nothing does.
+
+    `body` is None until the body is complete, and decoded if it was compressed. `content_length` is what the client
+    declared, None if it did not. `context` is the application's, to carry what `head` found out to `handle`.
+    """
+
+    __slots__ = (
+        "body",
+        "body_fault",
+        "content_length",
+        "context",
+        "head",
+        "headers",
+        "method",
+        "peer",
+        "query",
+        "raw_path",
+        "started_s",
+    )
+
+    def __init__(
+        self, head: RequestHead, content_length: int | None = None, peer: str = "", started_s: float = 0.0
+    ) -> None:
+        self.head = head
+        self.method = head.method
+        self.raw_path = head.raw_path
+        self.query = head.query
+        self.headers = head.headers
+        self.content_length = content_length
+        self.peer = peer
+        self.started_s = started_s  # the clock's monotonic time when the head was complete
+        self.body: bytes | None = None
+        self.body_fault: BodyFault | None = None
+        self.context: Any = None
+
+    @property
+    def http_version(self) -> HttpVersion:
+        return self.head.version
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a field by its lower-case name."""
+        return self.headers.get(name)
+
+
+class Response:
+    """A complete answer. The protocol adds the length, the date and what its framing needs."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, content_type: bytes = JSON, headers: Headers = ()) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+
+    def __repr__(self) -> str:
+        return f"Response({self.status}, {self.body!r}, {self.content_type!r}, {self.headers!r})"
+
+
+class Sink(Protocol):
+    """The sending side that streams and sockets share."""
+
+    @property
+    def closed(self) -> bool:
+        """No more can be sent: ended, aborted, or the peer has gone."""
+
+    def buffered_bytes(self) -> int:
+        """Bytes accepted here that the kernel has not taken yet."""
+
+    def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = ...) -> None:
+        """Call back each time the buffered bytes have risen above `low_bytes` and come down to it again."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call back once, when the peer has gone or the sink was ended; at once if that is already so."""
+
+    def abort(self) -> None:
+        """Drop what is buffered and cut the peer off."""
+
+
+class StreamSink(Sink, Protocol):
+    """An answer of unknown length. Each chunk is handed to the transport at once."""
+
+    def send(self, chunk: bytes) -> None:
+        """Send these bytes; nothing happens if the sink is closed."""
+
+    def end(self) -> None:
+        """Finish the answer properly; what is buffered is still delivered."""
+
+
+class WsSink(Sink, Protocol):
+    """A WebSocket. Pings are answered and close frames exchanged without the application."""
+
+    def send_text(self, payload: bytes) -> None:
+        """Send one text message of UTF-8 bytes; nothing happens if the socket is closed."""
+
+    def on_message(self, callback: Callable[[bytes, bool], None]) -> None:
+        """Call back with each whole message and whether it is text (valid UTF-8) or binary."""
+
+    def pause_reading(self) -> None:
+        """Deliver no further message until `resume_reading`; the peer is slowed down by its own socket."""
+
+    def resume_reading(self) -> None: ...
+
+    def close(self, code: int = 1000) -> None:
+        """Send a close frame and end the connection once the peer has answered it."""
+
+
+class Responder(Protocol):
+    """How a handler answers, once."""
+
+    def reply(self, response: Response) -> None: ...
+
+    def stream(self, status: int, headers: Headers) -> StreamSink:
+        """Send this head now and the body piece by piece. A HEAD request gets the head and a sink that is closed."""
+
+    def upgrade_websocket(self) -> WsSink:
+        """Switch protocols. Only after `topics.net.ws.handshake_problem` found none."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
+
+
+class Application(Protocol):
+    def head(self, request: Request) -> Response | None:
+        """Refuse a request by its head (`http-api.md` section 3, steps 1 to 4), or None to go on.
+
+        The connection itself refuses a body over the limit, after this."""
+
+    def handle(self, request: Request, responder: Responder) -> None:
+        """Take a request whose body is complete."""
+
+    def abandon(self, request: Request) -> None:
+        """`head` let this request pass, but `handle` will not be called for it."""
+
+    def shutdown(self) -> None:
+        """The server drains: end every stream and socket with its last words, now."""
