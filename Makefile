@@ -1,0 +1,74 @@
+# Two commands for a newcomer: `make run` and `make test`. Every target makes what it needs and nothing twice.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+SECONDS ?= 60
+ONLY ?=
+ARGS ?=
+
+# Spark and a browser are large: they are asked for only while there are parts and tests that use them.
+SPARK := $(if $(wildcard src/topics/spark/__init__.py),yes)
+BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),yes)
+SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
+TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
+
+.PHONY: help setup run test check bench sim clean
+
+help:
+	@echo 'make run     start what there is'
+	@echo 'make test    checks and all tests (ARGS="-k name" narrows the tests)'
+	@echo 'make setup   environment in $(VENV), so that $(BIN)/topics works'
+	@echo 'make check   lint, types, layers'
+	@echo 'make bench   all benchmarks in sequence (ONLY=name picks some)'
+	@echo 'make sim     long simulation runs (SECONDS=60)'
+	@echo 'make clean   remove the environment and caches'
+
+setup: $(STAMPS)/package
+
+run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
+	@scripts/run.sh
+
+test: check
+	@scripts/system-packages.sh $(SYSTEM)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+check: $(TEST_ENV)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(TEST_ENV)
+	$(BIN)/python bench/run.py $(ONLY)
+
+sim: $(TEST_ENV)
+	@scripts/sim.sh $(SECONDS) $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv: scripts/make-venv.sh
+	@scripts/make-venv.sh '$(PYTHON)' $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/package: $(STAMPS)/venv requirements-build.txt requirements.txt pyproject.toml
+	$(PIP) install -r requirements-build.txt -r requirements.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/package requirements-dev.txt
+	$(PIP) install -r requirements.txt -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/spark: $(STAMPS)/package requirements-spark.txt
+	$(PIP) install -r requirements.txt -r requirements-spark.txt
+	@touch $@

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# system-packages.sh [java] [chromium]: look for what is not Python, install it where that is possible, else say in one
+# sentence what to install. Never fails: tests that need what is missing are skipped.
+set -uo pipefail
+
+found_java() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/java}
+    local version
+    version=$("${java:-java}" -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 17 ]
+}
+found_chromium() {
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
+}
+package_java=openjdk-17-jre-headless
+package_chromium=chromium
+reason_java="Java 17 or newer is not installed, so the Spark tests are skipped; install $package_java to run them."
+reason_chromium="Chromium is not installed, so the browser tests are skipped; install $package_chromium to run them."
+
+install() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+    apt-get update -qq >/dev/null 2>&1
+    DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>&1
+}
+
+for need in "$@"; do
+    package=package_$need reason=reason_$need
+    "found_$need" && continue
+    echo "installing ${!package} ..." >&2
+    install "${!package}" && "found_$need" || echo "${!reason}" >&2
+done
+exit 0

@@ -1,0 +1,47 @@
+"""The `topics` command: a table of verbs, each loaded only when it is used.
+
+Data goes to stdout, everything else to stderr. An error of our tree ends the process with one sentence and its own exit
+status: 2 for a wrong setting or a wrong command line, 1 for the rest.
+"""
+
+import sys
+from importlib import import_module
+
+import click
+
+import topics
+from topics.errors import TopicsError
+
+COMMANDS = {
+    "config": "topics.cli.config:config",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are addresses, so that `topics --version` does not import the server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].split(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(topics.__version__, prog_name="topics", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A durable event engine for one machine."""
+
+
+def main() -> None:
+    """The entry point: runs the command line and turns our errors into a sentence and an exit status."""
+    try:
+        cli(prog_name="topics")
+    except TopicsError as error:
+        click.echo(f"topics: {error}", err=True)
+        sys.exit(error.exit_status)
