@@ -195,7 +195,7 @@ def allocate_or_extend(file: File, n: int, allocate: Callable[[int], None]) -> N
             file.truncate(n)
 
 
-# --- whole files and trees ----------------------------------------------------------------------------------------------
+# --- whole files and trees --------------------------------------------------------------------------------------------
 
 
 def parent(path: str) -> str:

@@ -23,6 +23,7 @@ _FLAGS: dict[Mode, int] = {
     "ensure": os.O_RDWR | os.O_CREAT,
 }
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+_CLOSED = 0x7FFFFFFF  # no descriptor, and EBADF to every call; os.fsync(-1) would be a ValueError
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
 
 
@@ -73,8 +74,8 @@ class OsFile:
         return memoryview(mmap.mmap(self._fd, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
             os.close(fd)
 
 

@@ -1,0 +1,368 @@
+"""SimFs: an in-memory `Fs` for one process on a disk that can lose power.
+
+    fs = SimFs()
+    file = fs.open("log", "create"); file.pwrite(0, b"a"); file.fsync(); fs.sync_dir(".")
+    file.pwrite(1, b"b")
+    fs.power_cut(Random(1), "lose_all")
+    fs = fs.reboot()
+    assert fs.contents("log") == b"a"
+
+Bytes become durable by `datasync` or `fsync` of their file, names by `sync_dir` of their directory, neither by the
+other. `kill` ends the process and keeps all that is pending; `power_cut` ends it and lets a pattern of `powercut`
+decide. After either the object and all its handles answer EBADF, so that a forgotten thread of the dead process cannot
+touch the disk of its successor; `reboot` gives the successor. `clone` copies the disk at any moment for the price of a
+dict, which is how a test crashes at every call of one run. Safe to use from several threads.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from random import Random
+from threading import Lock
+
+from topics.errors import DataDirLocked
+from topics.storage.fs import Buffer, LockHandle, Mode
+from topics.testing.powercut import PATTERN_FATES
+from topics.testing.simdisk import ROOT, Change, DirNode, Fate, FileNode, Image, NameChange, SimDisk
+
+Place = tuple[int, str]
+
+
+def os_error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    assert ".." not in parts, f"{path}: SimFs has no '..'"
+    return parts
+
+
+class SimFile:
+    """One open file of a `SimFs`."""
+
+    def __init__(self, fs: "SimFs", number: int, name: str, *, writable: bool) -> None:
+        self._fs = fs
+        self._number = number
+        self._writable = writable
+        self._open = True
+        self.name = name
+
+    def pread(self, off: int, n: int) -> bytes:
+        with self._fs.mutex:
+            return self._node().live.read(off, n)
+
+    def pwrite(self, off: int, buf: Buffer) -> int:
+        data = bytes(buf)
+        with self._fs.mutex:
+            self._check_writable(errno.EBADF)
+            if data:
+                self._own().change(Change("write", off, data))
+        return len(data)
+
+    def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
+        return self.pwrite(off, b"".join(bufs))
+
+    def truncate(self, n: int) -> None:
+        with self._fs.mutex:
+            self._check_writable(errno.EINVAL)
+            self._own().change(Change("truncate", n))
+
+    def allocate(self, n: int) -> None:
+        with self._fs.mutex:
+            self._check_writable(errno.EBADF)
+            if n > self._node().live.size:
+                self._own().change(Change("extend", n))
+
+    def datasync(self) -> None:
+        with self._fs.mutex:
+            if self._node().pending:
+                self._own().promote()
+
+    fsync = datasync
+
+    def sync_failed(self) -> None:
+        """What a failed sync leaves: these bytes may or may not be on the disk, and no later sync will tell."""
+        with self._fs.mutex:
+            if self._node().pending:
+                self._own().doubt()
+
+    def size(self) -> int:
+        with self._fs.mutex:
+            return self._node().live.size
+
+    def mmap(self) -> memoryview:
+        with self._fs.mutex:
+            self._node()
+            self._fs.disk.mapped.add(self._number)
+            return self._own().map()
+
+    def close(self) -> None:
+        with self._fs.mutex:
+            if self._open and not self._fs.dead:
+                self._fs.release(self._number)
+            self._open = False
+
+    def _node(self) -> FileNode:
+        if not self._open or self._fs.dead:
+            raise os_error(errno.EBADF, self.name)
+        return self._fs.disk.file(self._number)
+
+    def _own(self) -> FileNode:
+        return self._fs.disk.own_file(self._number)
+
+    def _check_writable(self, code: int) -> None:
+        self._node()
+        if not self._writable:
+            raise os_error(code, self.name)
+
+
+class _LockFile(SimFile):
+    def close(self) -> None:
+        if self._open:
+            self._fs.locks.discard(self._number)
+        super().close()
+
+
+class SimFs:
+    """A process's view of a simulated disk."""
+
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        self.disk = disk or SimDisk()
+        self.mutex = Lock()
+        self.locks: set[int] = set()
+        self.dead = False
+
+    # --- the Fs protocol ---
+
+    def open(self, path: str, mode: Mode = "r") -> SimFile:
+        with self.mutex:
+            number = self._open(path, mode)
+            self.disk.hold(number)
+            return SimFile(self, number, path, writable=mode != "r")
+
+    def mkdir(self, path: str) -> None:
+        with self.mutex:
+            if self._find(path) is not None:
+                raise os_error(errno.EEXIST, path)
+            self.disk.add(self._place(path), directory=True)
+
+    def rename(self, src: str, dst: str) -> None:
+        with self.mutex:
+            places = self._place(src), self._place(dst)
+            moved = self._number(src)
+            there = self._find(dst)
+            if moved != there:
+                self._check_rename(src, dst, moved, there)
+                self.disk.move(*places)
+
+    def unlink(self, path: str) -> None:
+        with self.mutex:
+            if self._is_dir(self._number(path)):
+                raise os_error(errno.EISDIR, path)
+            self.disk.remove(self._place(path))
+
+    def rmdir(self, path: str) -> None:
+        with self.mutex:
+            if self._dir(path).live:
+                raise os_error(errno.ENOTEMPTY, path)
+            self.disk.remove(self._place(path))
+
+    def listdir(self, path: str) -> list[str]:
+        with self.mutex:
+            return sorted(self._dir(path).live)
+
+    def stat_len(self, path: str) -> int:
+        with self.mutex:
+            number = self._number(path)
+            return 4096 if self._is_dir(number) else self.disk.file(number).live.size
+
+    def exists(self, path: str) -> bool:
+        with self.mutex:
+            return self._find_or_none(path) is not None
+
+    def is_dir(self, path: str) -> bool:
+        with self.mutex:
+            number = self._find_or_none(path)
+            return number is not None and self._is_dir(number)
+
+    def sync_dir(self, path: str) -> None:
+        with self.mutex:
+            self._dir(path)
+            self.disk.sync_names(self._number(path))
+
+    def lock(self, path: str) -> LockHandle:
+        with self.mutex:
+            number = self._open(path, "ensure")
+            if number in self.locks:
+                raise DataDirLocked(f"another process holds {path}")
+            self.locks.add(number)
+            self.disk.hold(number)
+            return LockHandle(_LockFile(self, number, path, writable=True))
+
+    # --- crashes ---
+
+    def kill(self) -> None:
+        """End the process. What it wrote stays pending, its locks are free."""
+        with self.mutex:
+            self.dead = True
+            self.locks.clear()
+            self.disk.drop_handles()
+
+    def power_cut(self, rng: Random | None = None, pattern: str | Fate = "lose_all") -> None:
+        """End the machine. `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
+        fate = PATTERN_FATES[pattern](rng or Random(0)) if isinstance(pattern, str) else pattern
+        self.kill()
+        self.disk.settle(fate)
+
+    def reboot(self) -> "SimFs":
+        """The next process on this disk. This one is killed first if it still lives."""
+        if not self.dead:
+            self.kill()
+        return SimFs(self.disk)
+
+    def clone(self) -> "SimFs":
+        """A copy of the disk as a killed process would leave it now; ours goes on. Copy-on-write, so cheap."""
+        with self.mutex:
+            return SimFs(self.disk.clone())
+
+    @property
+    def changes_seen(self) -> int:
+        """Grows with everything that could make a crash now differ from a crash before."""
+        return self.disk.changes_seen
+
+    # --- looking and tampering, past the protocol ---
+
+    def contents(self, path: str) -> bytes:
+        with self.mutex:
+            return _whole(self.disk.file(self._number(path)).live)
+
+    def dump(self) -> dict[str, bytes]:
+        """Every file by path, as the process sees it."""
+        with self.mutex:
+            nodes = self.disk.nodes
+            found = sorted((path, nodes[number]) for number, path in self.disk.paths().items())
+            return {path: _whole(node.live) for path, node in found if isinstance(node, FileNode)}
+
+    def pending(self, path: str) -> list[Change]:
+        """The file's changes that a power cut would decide about."""
+        with self.mutex:
+            node = self.disk.file(self._number(path))
+            return [*node.doubtful, *node.pending]
+
+    def pending_names(self) -> list[NameChange]:
+        return list(self.disk.renames)
+
+    def tamper(self, path: str, edit: Callable[[bytes], bytes]) -> None:
+        """Change a file on the platter, durably, with all that was pending in it: rot, a bad sector, an operator."""
+        with self.mutex:
+            self._rewrite(self._number(path), edit)
+
+    def plant(self, path: str, data: bytes) -> None:
+        """Put a durable file at `path`, making the directories above it; for foreign and left-over files."""
+        with self.mutex:
+            parts = _parts(path)
+            for depth in range(1, len(parts)):
+                above = "/".join(parts[:depth])
+                if self._find(above) is None:
+                    self.disk.add(self._place(above), directory=True)
+                    self.disk.sync_names(self._place(above)[0])
+            number = self._open(path, "ensure")
+            self._rewrite(number, lambda old: data)
+            self.disk.sync_names(self._place(path)[0])
+
+    def erase(self, path: str) -> None:
+        """Take a file away durably."""
+        self.unlink(path)
+        with self.mutex:
+            self.disk.sync_names(self._place(path)[0])
+
+    # --- the mutex is held below ---
+
+    def _rewrite(self, number: int, edit: Callable[[bytes], bytes]) -> None:
+        node = self.disk.own_file(number)
+        data = edit(_whole(node.live))
+        node.change(Change("truncate", 0))
+        node.change(Change("write", 0, data))
+        node.promote()
+
+    def release(self, number: int) -> None:
+        self.disk.release(number)
+
+    def _find(self, path: str) -> int | None:
+        """The node at `path`. None if only the last name is missing."""
+        if self.dead:
+            raise os_error(errno.EBADF, path)
+        parts = _parts(path)
+        number: int | None = ROOT
+        for depth, part in enumerate(parts):
+            node = self.disk.nodes[number or 0]
+            if not isinstance(node, DirNode):
+                raise os_error(errno.ENOTDIR, path)
+            number = node.live.get(part)
+            if number is None:
+                if depth + 1 < len(parts):
+                    raise os_error(errno.ENOENT, path)
+                return None
+        return number
+
+    def _find_or_none(self, path: str) -> int | None:
+        try:
+            return self._find(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _number(self, path: str) -> int:
+        number = self._find(path)
+        if number is None:
+            raise os_error(errno.ENOENT, path)
+        return number
+
+    def _place(self, path: str) -> Place:
+        *above, name = _parts(path)
+        directory = self._number("/".join(above))
+        if not self._is_dir(directory):
+            raise os_error(errno.ENOTDIR, path)
+        return directory, name
+
+    def _is_dir(self, number: int) -> bool:
+        return isinstance(self.disk.nodes[number], DirNode)
+
+    def _dir(self, path: str) -> DirNode:
+        node = self.disk.nodes[self._number(path)]
+        if not isinstance(node, DirNode):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def _open(self, path: str, mode: Mode) -> int:
+        number = self._find(path)
+        if number is None:
+            if mode in ("r", "rw"):
+                raise os_error(errno.ENOENT, path)
+            return self.disk.add(self._place(path), directory=False)
+        if mode == "new":
+            raise os_error(errno.EEXIST, path)
+        if self._is_dir(number):
+            raise os_error(errno.EISDIR, path)
+        if mode == "create" and self.disk.file(number).live.size:
+            self.disk.own_file(number).change(Change("truncate", 0))
+        return number
+
+    def _check_rename(self, src: str, dst: str, moved: int, there: int | None) -> None:
+        if _parts(dst)[: len(_parts(src))] == _parts(src):
+            raise os_error(errno.EINVAL, dst)
+        if there is None:
+            return
+        if self._is_dir(there) and _parts(src)[: len(_parts(dst))] == _parts(dst):
+            raise os_error(errno.ENOTEMPTY, dst)
+        target = self.disk.nodes[there]
+        if isinstance(target, DirNode) != self._is_dir(moved):
+            raise os_error(errno.EISDIR if isinstance(target, DirNode) else errno.ENOTDIR, dst)
+        if isinstance(target, DirNode) and target.live:
+            raise os_error(errno.ENOTEMPTY, dst)
+
+
+def _whole(image: Image) -> bytes:
+    return image.read(0, image.size)
