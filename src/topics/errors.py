@@ -304,7 +304,7 @@ class WalReadOnly(Internal):
 
 
 class CommitFailed(Internal):
-    """`not_committed`: absent for good. `unknown`: whole or absent after a restart; retry only with the same idempotency key."""
+    """`not_committed`: absent for good. `unknown`: whole or absent after a restart, so retry with the same key."""
 
     def __init__(self, outcome: Literal["not_committed", "unknown"], *, cause: ReadOnlyCause = "write") -> None:
         super().__init__(f"the commit failed ({outcome})")
@@ -350,7 +350,7 @@ class NotReady(TopicsError):
 
 
 class ColdUnavailable(NotReady):
-    """A read needs a segment of a cold store that does not answer (`docs/decisions/0002-cold-unavailable-is-503.md`)."""
+    """A read needs a cold store that does not answer. Why 503: `docs/decisions/0002-cold-unavailable-is-503.md`."""
 
     def __init__(self, store: str, *, reason: str) -> None:
         super().__init__(1.0, message=f"the cold store {store} is unavailable: {reason}")
@@ -396,7 +396,7 @@ class ColdStoreMismatch(StartRefused):
 
 
 class DataLoss(TopicsError):
-    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop at a gap."""
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
 
     def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
         super().__init__(f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})")

@@ -1,7 +1,7 @@
 """Limits: every fixed number of the contract, with its unit in its name and its reason beside it.
 
 None of these is configurable; what is stands in `topics.config`. A limit is either refused on excess (a plain constant,
-`http-api.md` section 7.2) or quietly clamped (a `Clamp`, section 7.3). Imported by every layer; imports nothing of ours.
+`http-api.md` section 7.2) or quietly clamped (a `Clamp`, section 7.3). Imported by every layer.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ I32_MIN = -(2**31)
 
 
 class Clamp(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is moved into `low..high` and never refused; `zero` is what 0 means where it is not just the nearest."""
+    """A value that is moved into `low..high` and never refused; `zero` is what 0 means where that is special."""
 
     default: int
     low: int

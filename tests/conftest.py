@@ -1,0 +1,67 @@
+"""What every test gets: skips for what the machine lacks, Hypothesis profiles, and how long a simulation may run."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# `ci` is what `make test` runs; `sim` is for long runs. No deadline: two workers share the machine.
+settings.register_profile("ci", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile(
+    "sim", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("sim" if "SIM_SECONDS" in os.environ else "ci")
+
+JAVA_MAJOR_MIN = 17
+SIM_SECONDS_DEFAULT = 5.0
+
+
+@cache
+def java_major() -> int:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    except OSError:
+        return 0
+    match = re.search(r'version "(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def missing_for_spark() -> str | None:
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed: pip install -r requirements-spark.txt"
+    if java_major() < JAVA_MAJOR_MIN:
+        return "Java 17 or newer is not installed: apt-get install openjdk-17-jre-headless"
+    return None
+
+
+def missing_for_browser() -> str | None:
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: pip install -r requirements-dev.txt"
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        return "Chromium is not installed: apt-get install chromium"
+    return None
+
+
+NEEDS = {"spark": missing_for_spark, "browser": missing_for_browser}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for name, missing in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(name)]
+        reason = missing() if marked else None
+        for item in marked if reason else []:
+            item.add_marker(pytest.mark.skip(reason=reason or ""))
+
+
+@pytest.fixture
+def sim_seconds() -> float:
+    """How long a simulation goes on: `make sim SECONDS=600`, a few seconds in `make test`."""
+    return float(os.environ.get("SIM_SECONDS", SIM_SECONDS_DEFAULT))
