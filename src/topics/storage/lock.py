@@ -1,0 +1,71 @@
+"""DataDirLock: one process per data directory, and what the last one left in the lock file (storage.md 2.4, 5.3).
+
+The text is `pid=<pid>` and `boot=<boot id>`. A boot line equal to the present boot id proves that the kernel lived on
+since it was written, so every byte written then is still there; missing, unreadable or `-` proves nothing. Holds: the
+line never claims more than that, so a failed sync rewrites it as `boot=-` first (`mark_boot_unknown`). Taken before any
+other access to the directory, held for the life of the process.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from topics.errors import DataDirLocked
+from topics.storage.fs import Fs, LockHandle
+
+BOOT_UNKNOWN = "-"
+
+
+class DataDirLock:
+    """A lock that is held. `old_boot` is the boot id its former holder left, or None."""
+
+    def __init__(self, handle: LockHandle, *, pid: int) -> None:
+        self._handle = handle
+        self._pid = pid
+        self._mutex = Lock()
+        self._unknown = False
+        self.old_boot = parse_boot(handle.read_text())
+
+    @classmethod
+    def take(cls, fs: Fs, path: str, *, pid: int) -> DataDirLock:
+        """Lock or raise DataDirLocked; the text stays as it is until `claim`."""
+        try:
+            handle = fs.lock(path)
+        except DataDirLocked as error:
+            raise DataDirLocked(f"{path} is held by another process; stop it or choose another directory") from error
+        try:
+            return cls(handle, pid=pid)
+        except BaseException:
+            handle.close()
+            raise
+
+    def same_boot(self, boot_id: str) -> bool:
+        """Whether everything the former holder wrote is still there."""
+        return bool(boot_id) and self.old_boot == boot_id
+
+    def claim(self, boot_id: str) -> None:
+        """Recovery is done: from here on the text speaks for this process."""
+        with self._mutex:
+            self._write(BOOT_UNKNOWN if self._unknown else boot_id)
+
+    def mark_boot_unknown(self) -> None:
+        """A sync failed: written bytes are not safe any more, not even while the kernel lives."""
+        with self._mutex:
+            self._unknown = True
+            self._write(BOOT_UNKNOWN)
+
+    def _write(self, boot_id: str) -> None:
+        self._handle.replace_text(f"pid={self._pid}\nboot={boot_id or BOOT_UNKNOWN}\n")
+
+    def close(self) -> None:
+        """Give the lock up."""
+        self._handle.close()
+
+
+def parse_boot(text: str) -> str | None:
+    """The boot id of a lock file's text; None when it proves nothing."""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("boot=") and line.endswith("\n"):
+            boot_id = line[5:].strip()
+            return boot_id if boot_id and boot_id != BOOT_UNKNOWN else None
+    return None

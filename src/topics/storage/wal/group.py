@@ -1,0 +1,330 @@
+"""WalGroup: one ordered stream of WAL files, written at its tail and synced (storage.md sections 4 and 5.4).
+
+Always holds: frames lie in the file in submission order; `synced_lsn <= written_lsn`, and what `synced_lsn` covers was
+synced after it was written; no byte lands over a failed region before its wipe is synced; after a failed sync no
+sync is ever believed again. A group that failed is `read_only` with a cause, and every write is refused.
+
+No threads inside. `write` (with rotation) and `prepare_next`/`probe_space` are called by one thread at a time. `sync`
+may overlap a `write` that does not rotate: positions are plain ints, published after the system call returned.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final
+
+from topics.clock import Clock
+from topics.errors import CommitFailed, ReadOnlyCause
+from topics.formats.buffers import is_zero
+from topics.model.submission import Submission
+from topics.storage.fs import Fs, read_full, write_all
+from topics.storage.wal.files import Position, WalFile, WalFiles
+from topics.storage.wal.rotation import Layout, NextFile
+from topics.storage.wal.stats import WalStats
+
+log = logging.getLogger("topics.wal")
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+PREPARE_AT: Final = 0.75
+"""Share of the active file in use from which the next one is prepared."""
+_ZEROS: Final = bytes(1 << 20)
+
+
+class WalGroup:
+    """The writer of one group.
+
+    `sync_failed` is called, once per failed sync and before anything else, so that the boot line of the lock file
+    stops claiming that written bytes are safe.
+    """
+
+    def __init__(
+        self,
+        fs: Fs,
+        *,
+        key: str,
+        dir: str,
+        files: WalFiles,
+        layout: Layout,
+        file_bytes: int,
+        clock: Clock,
+        sync_failed: Callable[[], None],
+        next_number: int,
+    ) -> None:
+        self.key = key
+        self.dir = dir
+        self.layout = layout
+        self.stats = WalStats()
+        self.read_only: ReadOnlyCause | None = None
+        self.written_lsn = 0
+        self.synced_lsn = 0
+        self._files = files
+        self._file_bytes = file_bytes
+        self._clock = clock
+        self._sync_failed = sync_failed
+        self._next = NextFile(fs, dir)
+        # Until the first file exists (start without space), `_active` is None and `_next_number` is its number.
+        self._active: WalFile | None = None
+        self._tail = 0
+        self._capacity = 0
+        self._next_number = next_number
+        self._failed: tuple[WalFile, int, int] | None = None
+        self._weak_written = 0
+        self._weak_synced = 0
+        self._sync_broken = False
+        # Two datasyncs of one descriptor must not overlap: the kernel reports a write-back error to one of them only.
+        self._sync_lock = Lock()
+        self._latch_lock = Lock()
+
+    # --- opening --------------------------------------------------------------------------------------------------
+
+    def resume(self, file: WalFile, *, tail: int, frames: int, capacity: int) -> None:
+        """Go on in the last file, which recovery has cut at `tail` and allocated to `capacity`."""
+        self._active = file
+        self._tail = tail
+        self._capacity = capacity
+        self._next_number = file.number + frames
+
+    def begin(self) -> None:
+        """Start a file of this layout; without space the group starts read-only, any other failure is raised."""
+        try:
+            self._open_next(0)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.latch("no_space")
+
+    # --- what the driver asks -------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> Position:
+        """End of the log; a batch boundary when asked by the writer."""
+        return Position(self._next_number if self._active is None else self._active.number, self._tail)
+
+    @property
+    def active(self) -> WalFile | None:
+        """The file being written; none while the group has not found space for its first."""
+        return self._active
+
+    @property
+    def half_full(self) -> bool:
+        """Whether a checkpoint should rotate."""
+        return self._tail * 2 > self._capacity
+
+    @property
+    def at_risk_frames(self) -> int:
+        """Client frames acked under a weaker class whose sync failed (F8)."""
+        return self._weak_written - self._weak_synced if self._sync_broken else 0
+
+    def fits(self, size: int) -> bool:
+        """Whether a batch goes into the active file; if not, `write` rotates, which syncs."""
+        return self._tail + size <= self._capacity and self._next.named is None
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, subs: Sequence[Submission]) -> None:
+        """Put a batch at the tail, whole or not at all. A failure is a CommitFailed and leaves the group read-only."""
+        if self.read_only is not None:
+            raise CommitFailed("not_committed", cause=self.read_only)
+        size = sum([sub.size for sub in subs])
+        if not self.fits(size):
+            self.rotate(room=size)
+        file = self._active
+        assert file is not None
+        began_s = self._clock.monotonic()
+        try:
+            write_all(file.file, self._tail, _joined(subs))
+        except (OSError, MemoryError) as error:
+            raise self._write_failed(error, file, size) from error
+        self.stats.last_write_s = self._clock.monotonic() - began_s
+        self._place(file, subs)
+
+    def _place(self, file: WalFile, subs: Sequence[Submission]) -> None:
+        """Tell each submission where it lies, and move the tail."""
+        index, tail, lsn, stats = file.index, self._tail, self.written_lsn, self.stats
+        frames = client_frames = weak = 0
+        start = tail
+        for sub in subs:
+            sub.file = index
+            sub.offset = tail
+            tail += sub.size
+            lsn += sub.size
+            sub.end_lsn = lsn
+            frames += sub.frame_count
+            client_frames += sub.client_frames
+            if not sub.durable:
+                weak += sub.client_frames
+        stats.frames += frames
+        stats.client_frames += client_frames
+        stats.batches += 1
+        stats.bytes_written += tail - start
+        self._next_number += frames
+        self._tail = tail
+        self._weak_written += weak
+        self.written_lsn = lsn  # last: a sync that sees it covers everything above
+
+    def _write_failed(self, error: BaseException, file: WalFile, size: int) -> CommitFailed:
+        """F4: wipe what was attempted; only then may it be said that nothing is there."""
+        self.stats.failures["write"] += 1
+        log.error("write of %d bytes at %s:%d failed: %s", size, file.path, self._tail, error)
+        self._failed = (file, self._tail, self._tail + size)
+        try:
+            self._wipe(writable=False)
+        except (OSError, MemoryError) as failure:
+            log.error("wiping %s failed: %s", file.path, failure)
+            return CommitFailed("unknown", cause=self.latch("write"))
+        return CommitFailed("not_committed", cause=self.latch("no_space" if _is_no_space(error) else "write"))
+
+    def _wipe(self, *, writable: bool) -> None:
+        """Zeros over the failed region, synced. A full disk also refuses zeros: unless the region must prove
+        `writable`, it is enough then that the refused write left nothing there."""
+        if self._failed is None:
+            return
+        file, start, end = self._failed
+        for at in range(start, end, len(_ZEROS)):
+            zeros = memoryview(_ZEROS)[: end - at]
+            try:
+                write_all(file.file, at, zeros)
+            except OSError as error:
+                if writable or not _is_no_space(error) or not is_zero(memoryview(read_full(file.file, at, len(zeros)))):
+                    raise
+        error_of_sync = self._datasync(file)
+        if error_of_sync is not None:
+            raise error_of_sync
+
+    # --- syncing --------------------------------------------------------------------------------------------------
+
+    def sync(self) -> int:
+        """Make everything written so far durable; returns the position that is. A failure is final (F6)."""
+        lsn, weak, file = self.written_lsn, self._weak_written, self._active
+        if file is None or (lsn == self.synced_lsn and not self._sync_broken):
+            return lsn
+        error = self._datasync(file)
+        if error is not None:
+            raise CommitFailed("unknown", cause=self.read_only or "sync") from error
+        self._weak_synced = weak
+        self.synced_lsn = lsn
+        return lsn
+
+    def _datasync(self, file: WalFile) -> OSError | None:
+        """One sync of the file, counted; a failure is latched before anyone else can sync."""
+        with self._sync_lock:
+            if self._sync_broken:
+                return OSError(errno.EIO, "an earlier sync failed", file.path)
+            began_s = self._clock.monotonic()
+            try:
+                file.file.datasync()
+            except OSError as error:
+                self._break_sync(file, error)
+                return error
+            self.stats.count_sync(self._clock.monotonic() - began_s)
+            return None
+
+    def _break_sync(self, file: WalFile, error: OSError) -> None:
+        self._sync_broken = True
+        self._sync_failed()
+        self.stats.failures["sync"] += 1
+        log.critical("sync of %s failed, the group is read-only until restart: %s", file.path, error)
+        self.latch("sync")
+
+    # --- rotation -------------------------------------------------------------------------------------------------
+
+    def prepare_next(self) -> None:
+        """Allocate the next file ahead of need; cheap when it is not due. Failing is fine: rotation tries again."""
+        if self._next.ready or self.read_only is not None or self._tail < self._capacity * PREPARE_AT:
+            return
+        try:
+            self._next.prepare(self._file_bytes)
+        except OSError:
+            self.stats.prealloc_failures += 1
+
+    def rotate(self, *, room: int = 0) -> None:
+        """R1 to R5: sync the active file, then go on in a new one with at least `room` bytes.
+
+        A failure is a CommitFailed: nothing of the batch it was for is on disk. The group is read-only then, and when
+        space comes back it rotates before it writes, because the next file's name may already be taken.
+        """
+        if self._active is not None:
+            self._sync_before_rotation(self._active)
+        try:
+            self._open_next(room)
+        except (OSError, MemoryError) as error:
+            self.stats.failures["rotate"] += 1
+            log.error("rotation of WAL group %r failed: %s", self.key, error)
+            cause = self.latch("no_space" if _is_no_space(error) else "rotate")
+            raise CommitFailed("not_committed", cause=cause) from error
+        self.stats.rotations += 1
+
+    def _sync_before_rotation(self, file: WalFile) -> None:
+        lsn, weak = self.written_lsn, self._weak_written
+        error = self._datasync(file)
+        if error is not None:
+            raise CommitFailed("not_committed", cause=self.read_only or "sync") from error
+        self._weak_synced = weak
+        self.synced_lsn = lsn
+
+    def _open_next(self, room: int) -> None:
+        number = self._next_number
+        opened = self._next.open(
+            layout=self.layout,
+            number=number,
+            group=self.key,
+            ts=self._clock.wall_ms(),
+            room=room,
+            file_bytes=self._file_bytes,
+        )
+        self._active = self._files.add(key=self.key, number=number, path=opened.path, file=opened.file)
+        self._tail = opened.tail
+        self._capacity = opened.capacity
+        self._next_number = number + 1
+        self._failed = None  # the old file ends where it was wiped, and nobody appends there any more
+        self.stats.frames += 1
+        self.stats.bytes_written += opened.tail
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def latch(self, cause: ReadOnlyCause) -> ReadOnlyCause:
+        """Go read-only. The first cause stays, except that anything replaces `no_space`. Gives the cause that holds."""
+        with self._latch_lock:
+            if self.read_only is None or self.read_only == "no_space":
+                self.read_only = cause
+            return self.read_only
+
+    def probe_space(self) -> bool:
+        """F5: after `no_space`, try to wipe again and to allocate the next file. True: the group takes writes again."""
+        if self.read_only != "no_space":
+            return False
+        try:
+            self._wipe(writable=True)
+            if not self._next.ready:
+                self._next.prepare(self._file_bytes)
+        except OSError as error:
+            if not _is_no_space(error):
+                self.latch("write")
+            return False
+        return self._lift()
+
+    def _lift(self) -> bool:
+        with self._latch_lock:
+            if self.read_only != "no_space" or self._sync_broken:
+                return False
+            self.read_only = None
+            self._failed = None
+            return True
+
+    def close(self) -> None:
+        """Let go of what only this writer holds; the files stay readable through `WalFiles`."""
+        self._next.discard()
+
+
+def _joined(subs: Sequence[Submission]) -> bytes:
+    # Measured: joining beats pwritev for the many small buffers of a turn and loses little for a few large ones.
+    if len(subs) == 1 and len(subs[0].frames) == 1:
+        return subs[0].frames[0]
+    return b"".join([frame for sub in subs for frame in sub.frames])
+
+
+def _is_no_space(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in NO_SPACE
