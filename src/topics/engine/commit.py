@@ -1,0 +1,285 @@
+"""Commit: orders submissions per WAL group and applies their ops when their class is satisfied.
+
+Always holds: per group, submissions are written in the order they were accepted; per topic, ops are applied in that
+order too, so a submission behind one that still waits for a sync waits for that sync as well. A submission is applied
+or failed exactly once. Nothing of a failed submission is ever applied.
+
+    submit -> queued -> (take) written -> applied                 needs no sync
+                                       -> awaiting -> applied     durable, behind a durable one, or above the ceiling
+
+Called only on the owner's thread. The runtime moves bytes (`take`, then `written` or `write_failed`; `synced` or
+`sync_failed`) and knows nothing of topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from topics.engine.ticket import Ticket
+from topics.errors import CommitFailed, ReadOnlyCause, WalFull, WalReadOnly
+from topics.model.submission import Submission
+
+log = logging.getLogger("topics.engine")
+
+
+class CommitTicket(Ticket[Any]):
+    """The ticket of one submission: what to do when it commits, what to give back when it does not."""
+
+    __slots__ = ("barrier", "finish", "gate", "on_failure", "submitted_s", "synced_s", "written_s")
+
+    def __init__(
+        self,
+        *,
+        finish: Callable[[Submission], Any],
+        on_failure: Callable[[BaseException], None] | None,
+        gate: Callable[[], bool] | None,
+        barrier: bool,
+    ) -> None:
+        super().__init__()
+        self.finish = finish
+        self.on_failure = on_failure
+        self.gate = gate
+        self.barrier = barrier
+        self.submitted_s = perf_counter()
+        self.written_s = 0.0
+        self.synced_s = 0.0
+
+    @property
+    def append_ms(self) -> float:
+        return (self.written_s - self.submitted_s) * 1e3
+
+    @property
+    def sync_ms(self) -> float:
+        return (self.synced_s - self.written_s) * 1e3 if self.synced_s else 0.0
+
+
+class _Group:
+    __slots__ = ("awaiting", "depth_peak", "full_total", "in_write", "queued", "read_only", "synced_lsn", "waiting")
+
+    def __init__(self) -> None:
+        self.queued: deque[Submission] = deque()
+        self.in_write = 0
+        self.awaiting: deque[Submission] = deque()
+        self.waiting: dict[int, int] = {}  # topic id -> its submissions in `awaiting` that hold back later ones
+        self.read_only: ReadOnlyCause | None = None
+        self.synced_lsn = 0
+        self.depth_peak = 0
+        self.full_total = 0
+
+    @property
+    def depth(self) -> int:
+        return len(self.queued) + self.in_write + len(self.awaiting)
+
+
+class Commit:
+    def __init__(self, groups: int, *, queue_max: int, wake: Callable[[], None]) -> None:
+        self._groups = [_Group() for _ in range(groups)]
+        self._queue_max = queue_max
+        self._wake = wake
+        self.failures_total: dict[str, int] = {}
+        self.room_waiters: deque[Callable[[], None]] = deque()
+
+    # --- in ------------------------------------------------------------------------------------------------------
+
+    def has_room(self, group: int) -> bool:
+        return self._groups[group].depth < self._queue_max
+
+    def check_writable(self, group: int) -> None:
+        """Refuse at once what could not be committed."""
+        cause = self._groups[group].read_only
+        if cause is not None:
+            raise WalReadOnly(cause)
+
+    def submit(
+        self,
+        group: int,
+        submission: Submission,
+        *,
+        finish: Callable[[Submission], Any],
+        on_failure: Callable[[BaseException], None] | None = None,
+        gate: Callable[[], bool] | None = None,
+        barrier: bool = True,
+        internal: bool = False,
+    ) -> CommitTicket:
+        """Accept a submission whole, or refuse it whole.
+
+        `finish` applies its ops and makes the reply. `gate`, asked after the write, says whether it must wait for a
+        sync although its class does not ask for one (its seqs lie above the applied ceiling). `barrier=False` is for
+        ops that commute with everything else of their topic: later submissions need not wait for them. `internal`
+        submissions (marks, floors) are not refused for a full queue: they are few, and they are what drains it."""
+        state = self._groups[group]
+        if state.read_only is not None:
+            raise WalReadOnly(state.read_only)
+        depth = state.depth
+        if depth >= self._queue_max and not internal:
+            state.full_total += 1
+            raise WalFull()
+        ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
+        submission.ticket = ticket
+        state.queued.append(submission)
+        if depth >= state.depth_peak:
+            state.depth_peak = depth + 1
+        self._wake()
+        return ticket
+
+    # --- out to the writer ---------------------------------------------------------------------------------------
+
+    def pending(self, group: int) -> bool:
+        return bool(self._groups[group].queued)
+
+    def take(self, group: int, frames_max: int, bytes_max: int) -> list[Submission]:
+        """The next batch to write: at least one submission if any is queued, else within both bounds."""
+        state = self._groups[group]
+        queued = state.queued
+        if not queued:
+            return []
+        batch: list[Submission] = []
+        frames = size = 0
+        while queued:
+            head = queued[0]
+            frames += head.frame_count
+            size += head.size
+            if batch and (frames > frames_max or size > bytes_max):
+                break
+            batch.append(queued.popleft())
+        state.in_write += len(batch)
+        return batch
+
+    # --- back from the writer ------------------------------------------------------------------------------------
+
+    def written(self, group: int, batch: Sequence[Submission]) -> int:
+        """The batch is in the file. Applies what needs no sync; returns how many submissions wait for one."""
+        state = self._groups[group]
+        state.in_write -= len(batch)
+        now_s = perf_counter()
+        waiting = 0
+        for submission in batch:
+            ticket: CommitTicket = submission.ticket  # type: ignore[assignment]
+            ticket.written_s = now_s
+            if self._must_wait(state, submission, ticket):
+                state.awaiting.append(submission)
+                if ticket.barrier:
+                    state.waiting[submission.topic_id] = state.waiting.get(submission.topic_id, 0) + 1
+                waiting += 1
+            else:
+                self._apply(submission, ticket)
+        self._announce_room()
+        return waiting
+
+    @staticmethod
+    def _must_wait(state: _Group, submission: Submission, ticket: CommitTicket) -> bool:
+        if submission.durable or submission.topic_id in state.waiting:
+            return True
+        return ticket.gate is not None and ticket.gate()
+
+    def synced(self, group: int, lsn: int) -> None:
+        """Everything up to `lsn` is on disk: apply, in order, all that waited for it."""
+        state = self._groups[group]
+        state.synced_lsn = max(state.synced_lsn, lsn)
+        awaiting, now_s = state.awaiting, perf_counter()
+        while awaiting and awaiting[0].end_lsn <= lsn:
+            submission = awaiting.popleft()
+            ticket: CommitTicket = submission.ticket  # type: ignore[assignment]
+            ticket.synced_s = now_s
+            if ticket.barrier:
+                self._release_barrier(state, submission.topic_id)
+            self._apply(submission, ticket)
+        self._announce_room()
+
+    @staticmethod
+    def _release_barrier(state: _Group, topic_id: int) -> None:
+        left = state.waiting[topic_id] - 1
+        if left:
+            state.waiting[topic_id] = left
+        else:
+            del state.waiting[topic_id]
+
+    def synced_lsn(self, group: int) -> int:
+        return self._groups[group].synced_lsn
+
+    @staticmethod
+    def _apply(submission: Submission, ticket: CommitTicket) -> None:
+        try:
+            value = ticket.finish(submission)
+        except Exception as error:  # a bug, never a client's fault; the frame is in the log, so the error must be seen
+            log.exception("applying a committed submission of topic %d failed", submission.topic_id)
+            ticket.fail(error)
+        else:
+            ticket.resolve(value)
+
+    # --- failures ------------------------------------------------------------------------------------------------
+
+    def write_failed(self, group: int, batch: Sequence[Submission], error: CommitFailed) -> None:
+        """The batch and all queued behind it fail (F2); what was written before may still be synced."""
+        state = self._groups[group]
+        state.in_write -= len(batch)
+        state.read_only = error.cause
+        self._count_failure("write")
+        self._fail([*batch, *self._drain(state.queued)], error)
+
+    def refuse(self, group: int, batch: Sequence[Submission]) -> None:
+        """Batches handed to a thread that found the group read-only: nothing of them was written."""
+        state = self._groups[group]
+        state.in_write -= len(batch)
+        self._fail(batch, WalReadOnly(state.read_only or "write"))
+
+    def sync_failed(self, group: int, error: BaseException, cause: ReadOnlyCause) -> None:
+        """No sync of this group is ever trusted again (F6): fail all who wait for one, and all who are queued."""
+        state = self._groups[group]
+        state.read_only = cause
+        self._count_failure("sync")
+        state.waiting.clear()
+        failure = error if isinstance(error, CommitFailed) else CommitFailed("unknown", cause=cause)
+        self._fail([*self._drain(state.awaiting), *self._drain(state.queued)], failure)
+
+    def reopen(self, group: int) -> None:
+        """Space is back (F5): the group accepts writes again."""
+        self._groups[group].read_only = None
+
+    def read_only_causes(self) -> dict[int, ReadOnlyCause]:
+        return {index: state.read_only for index, state in enumerate(self._groups) if state.read_only is not None}
+
+    @staticmethod
+    def _drain(queue: deque[Submission]) -> list[Submission]:
+        drained = list(queue)
+        queue.clear()
+        return drained
+
+    def _fail(self, submissions: Sequence[Submission], error: BaseException) -> None:
+        """Give back every reservation first, newest first, then answer: a waiter may submit again at once."""
+        tickets: list[CommitTicket] = [submission.ticket for submission in submissions]  # type: ignore[misc]
+        for ticket in reversed(tickets):
+            if ticket.on_failure is not None:
+                ticket.on_failure(error)
+        for ticket in tickets:
+            ticket.fail(error)
+        self._announce_room()
+
+    def _count_failure(self, op: str) -> None:
+        self.failures_total[op] = self.failures_total.get(op, 0) + 1
+
+    # --- depth ---------------------------------------------------------------------------------------------------
+
+    def depth(self, group: int | None = None) -> int:
+        groups = self._groups if group is None else [self._groups[group]]
+        return sum(state.depth for state in groups)
+
+    @property
+    def depth_peak(self) -> int:
+        return max(state.depth_peak for state in self._groups)
+
+    @property
+    def full_total(self) -> int:
+        return sum(state.full_total for state in self._groups)
+
+    def idle(self) -> bool:
+        return all(state.depth == 0 for state in self._groups)
+
+    def _announce_room(self) -> None:
+        waiters = self.room_waiters
+        for _ in range(len(waiters)):
+            waiters.popleft()()

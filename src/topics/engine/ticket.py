@@ -1,0 +1,103 @@
+"""Ticket: the promise that a command is answered exactly once, now or after its commit.
+
+Always holds: a ticket is resolved or failed once; every waiter is called once, in order of arrival, on the owner's
+thread. Made by the engine's services, awaited by the doors (server, embedded library, simulator)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Ticket(Generic[T]):
+    """A value to come. No asyncio inside, so that every driver can wait for it in its own way."""
+
+    __slots__ = ("_waiters", "done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._waiters: list[Callable[[Ticket[T]], None]] | None = None
+
+    def then(self, waiter: Callable[[Ticket[T]], None]) -> None:
+        """Call `waiter(self)` once the outcome is known; at once if it is known already."""
+        if self.done:
+            waiter(self)
+        elif self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters.append(waiter)
+
+    def resolve(self, value: T) -> None:
+        self.value = value
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._finish()
+
+    def result(self) -> T:
+        """The value, or the error raised. Only for a ticket that is done."""
+        assert self.done, "a ticket was asked for its result before it had one"
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+    def _finish(self) -> None:
+        assert not self.done, "a ticket was answered twice"
+        self.done = True
+        waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            for waiter in waiters:
+                waiter(self)
+
+
+def resolved(value: T) -> Ticket[T]:
+    """A ticket that is answered already."""
+    ticket: Ticket[T] = Ticket()
+    ticket.value = value
+    ticket.done = True
+    return ticket
+
+
+def failed(error: BaseException) -> Ticket[T]:
+    """A ticket that failed before it was handed out."""
+    ticket: Ticket[T] = Ticket()
+    ticket.error = error
+    ticket.done = True
+    return ticket
+
+
+def forward(source: Ticket[T], target: Ticket[T]) -> None:
+    """Let `target` have the outcome of `source`."""
+
+    def settle(done: Ticket[T]) -> None:
+        if done.error is not None:
+            target.fail(done.error)
+        else:
+            target.resolve(done.value)  # type: ignore[arg-type]
+
+    source.then(settle)
+
+
+def chain(source: Ticket[T], step: Callable[[T], Ticket[U]]) -> Ticket[U]:
+    """Run `step` with the value of `source`; the result is the outcome of the ticket that `step` returns."""
+    target: Ticket[U] = Ticket()
+
+    def advance(done: Ticket[T]) -> None:
+        if done.error is not None:
+            target.fail(done.error)
+            return
+        try:
+            following = step(done.value)  # type: ignore[arg-type]
+        except Exception as error:
+            target.fail(error)
+        else:
+            forward(following, target)
+
+    source.then(advance)
+    return target

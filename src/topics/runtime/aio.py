@@ -1,0 +1,86 @@
+"""AioDriver: the kernel's world when an asyncio loop owns the engine.
+
+The loop's thread is the owner. Everything a turn of the loop submitted is written by one flush at the end of that
+turn. Used by the server and by `topics.aopen`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from topics.engine.ticket import Ticket
+from topics.runtime.driver import Outcome
+from topics.runtime.pools import Pools
+
+T = TypeVar("T")
+
+TICK_S = 0.05
+
+
+class AioDriver:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, cold_threads: int) -> None:
+        self._loop = loop
+        self._pools = Pools(cold_threads=cold_threads, post=self.post)
+        self._flush: Callable[[], None] = lambda: None
+        self._tick: Callable[[], None] = lambda: None
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def attach(self, *, flush: Callable[[], None], tick: Callable[[], None]) -> None:
+        self._flush = flush
+        self._tick = tick
+        self._timer = self._loop.call_later(TICK_S, self._on_tick)
+
+    def post(self, step: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(step)
+        except RuntimeError:
+            # The loop is closed: the process is ending, and nobody is left to be told.
+            pass
+
+    def wake(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._on_flush)
+
+    def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._pools.run(job, done)
+
+    def run_read(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._pools.run_read(job, done)
+
+    def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._pools.run_cold(job, done)
+
+    def breathe(self) -> None:
+        self._pools.breathe()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pools.close()
+
+    def _on_flush(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _on_tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._on_tick)
+        self._tick()
+
+
+def future_of(ticket: Ticket[T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
+    """Await a ticket from a coroutine. The hot paths use `Ticket.then` and make no future."""
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(done: Ticket[T]) -> None:
+        if future.cancelled():
+            return
+        if done.error is not None:
+            future.set_exception(done.error)
+        else:
+            future.set_result(done.value)  # type: ignore[arg-type]
+
+    ticket.then(settle)
+    return future

@@ -1,0 +1,33 @@
+"""Driver: what the kernel needs from the world it runs in; one protocol, three worlds.
+
+The asyncio driver serves the HTTP server, the blocking one the embedded library, the simulated one the tests. All
+engine state belongs to one *owner* at a time: the loop's thread, the holder of the embedded lock, the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+Outcome = Callable[["T | None", "BaseException | None"], None]
+
+
+class Driver(Protocol):
+    def post(self, step: Callable[[], None]) -> None:
+        """From any thread: run `step` as the owner, soon, in the order of posting."""
+
+    def wake(self) -> None:
+        """From the owner: flush the kernel at the end of this turn."""
+
+    def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        """From the owner: run `job` on the background pool, then `done(value, error)` as the owner."""
+
+    def run_read(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        """As `run`, for a short read of hot files; never behind a long job."""
+
+    def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        """As `run`, on the pool that may wait for the cold store."""
+
+    def breathe(self) -> None:
+        """From a job: let the owner have the interpreter for a moment."""

@@ -1,0 +1,56 @@
+"""Pools: the background threads of a real process.
+
+Always holds: work that may wait for the cold store never shares a thread with work that may not, so a cold store that
+hangs delays nothing but the reads that need it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from topics.runtime.driver import Outcome
+
+T = TypeVar("T")
+
+BACKGROUND_THREADS = 2
+"""One long job (a checkpoint, a rewrite) and one for short reads beside it."""
+BREATH_S = 0.0002
+
+
+class Pools:
+    def __init__(self, *, cold_threads: int, post: Callable[[Callable[[], None]], None]) -> None:
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-bg")
+        self._reads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-read")
+        self._cold = ThreadPoolExecutor(cold_threads, thread_name_prefix="topics-cold")
+        self._post = post
+
+    def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._background.submit(self._carry_out, job, done)
+
+    def run_read(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._reads.submit(self._carry_out, job, done)
+
+    def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._cold.submit(self._carry_out, job, done)
+
+    @staticmethod
+    def breathe() -> None:
+        """A thread that computes in Python keeps the interpreter until it is asked for; give it away unasked."""
+        time.sleep(BREATH_S)
+
+    def _carry_out(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        value: T | None = None
+        failure: BaseException | None = None
+        try:
+            value = job()
+        except BaseException as error:  # handed to the owner, who decides
+            failure = error
+        self._post(lambda: done(value, failure))
+
+    def close(self) -> None:
+        """Ends idle threads; a job that hangs in a cold store is left behind."""
+        self._background.shutdown(wait=True)
+        self._reads.shutdown(wait=True)
+        self._cold.shutdown(wait=False, cancel_futures=True)
