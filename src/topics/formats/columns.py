@@ -1,0 +1,282 @@
+"""The one column decoder of segment frames: recovery, verification, reads and Spark all use it (pipeline.md rule 3).
+
+Input is a `.data` buffer and entries of its `.idx`; output says, for every live record asked for, where its node, tag,
+data and meta texts lie in that buffer. No Python object per record is made, so a caller can build Arrow arrays straight
+from the offsets. What is not asked for is neither read nor decoded. Bad frames are listed, never skipped silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.formats import blob as _blob
+from topics.formats.buffers import I64, U8, Bools, Buffer, byte_view, gather_rows, gather_u8, gather_u32
+from topics.formats.idx import IDX_DELETED, Idx
+from topics.formats.segment_frame import (
+    DELETED_BYTE,
+    FLAGS_KNOWN,
+    HAS_NODE,
+    HAS_TAG,
+    HEAD_BYTES,
+    HEAD_DTYPE,
+    LEN_BYTES,
+    OVERHEAD_BYTES,
+)
+from topics.formats.segment_scan import verify_frames
+
+ALL: Final = frozenset({"node", "tag", "data", "meta"})
+
+_HEAD_WORD: Final = int.from_bytes(_blob.HEAD[:4], "little")
+
+
+class BadSlot(NamedTuple):
+    """A slot whose bytes fail a check.
+
+    `reason` is "short", "frame_len", "lengths", "xxh3", "blob" or "seq" for a bad frame, and "idx" for a good frame
+    that its entry misdescribes (ts or flags).
+    """
+
+    slot: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrameColumns:
+    """Live records in slot order. Offsets count from the start of the buffer; a column not asked for is None.
+
+    Absent node and tag have a clear bit in `flags`; absent meta has length -1. `blob` is the whole stored payload.
+    """
+
+    slot: I64
+    seq: I64
+    ts: I64
+    flags: U8
+    node_offset: I64 | None
+    node_len: I64 | None
+    tag_offset: I64 | None
+    tag_len: I64 | None
+    blob_offset: I64 | None
+    blob_len: I64 | None
+    data_offset: I64 | None
+    data_len: I64 | None
+    meta_offset: I64 | None
+    meta_len: I64 | None
+    bad: tuple[BadSlot, ...]
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def has_node(self) -> Bools:
+        """Which records have a node."""
+        present: Bools = (self.flags & HAS_NODE) != 0
+        return present
+
+    @property
+    def has_tag(self) -> Bools:
+        """Which records have a tag."""
+        present: Bools = (self.flags & HAS_TAG) != 0
+        return present
+
+
+def decode_columns(
+    data: Buffer,
+    idx: Idx,
+    *,
+    first_seq: int,
+    slots: npt.ArrayLike | None = None,
+    want: Collection[str] = ALL,
+    verify: bool = True,
+    base: int = 0,
+    include_dead: bool = False,
+) -> FrameColumns:
+    """Columns of the records in `slots` (all when None), which must ascend.
+
+    `idx` is the whole index of the segment and `first_seq` the seq of its slot 0. `base` is the `.data` offset of the
+    buffer's first byte, for callers that fetched only a range. Empty slots never appear; deleted ones (entry bit or
+    flag byte) only with `include_dead`, then with bit 2 set in `flags`. Without any of `want` only flag bytes are read.
+    """
+    view = byte_view(data)
+    slot = np.arange(len(idx), dtype=np.int64) if slots is None else np.asarray(slots, np.int64)
+    entries = idx if slots is None else idx[slot]
+    present = entries["len"] != 0
+    if not include_dead:
+        present &= (entries["flags"] & IDX_DELETED) == 0
+    slot, entries = slot[present], entries[present]
+    rows = _Rows(
+        slot=slot,
+        seq=slot + first_seq,
+        ts=entries["ts"].astype(np.int64),
+        flags=entries["flags"],
+        offset=entries["offset"].astype(np.int64) - base,
+        length=entries["len"].astype(np.int64),
+    )
+    return _decode(data, view, rows, frozenset(want), verify=verify, include_dead=include_dead)
+
+
+def decode_frames(
+    data: Buffer,
+    offsets: npt.ArrayLike,
+    lengths: npt.ArrayLike,
+    *,
+    want: Collection[str] = ALL,
+    verify: bool = True,
+    include_dead: bool = False,
+) -> FrameColumns:
+    """Columns of frames that come without an index (the frame endpoint); seq, ts and flags are the frames' own.
+
+    The frames must be the ones that `scan_segment` found in this buffer.
+    """
+    view = byte_view(data)
+    offset, length = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
+    head = gather_rows(view, offset, HEAD_DTYPE)
+    rows = _Rows(
+        slot=np.arange(len(offset), dtype=np.int64),
+        seq=head["seq"].astype(np.int64),
+        ts=head["ts"].astype(np.int64),
+        flags=np.ascontiguousarray(head["flags"]),
+        offset=offset,
+        length=length,
+    )
+    return _decode(data, view, rows, frozenset(want), verify=verify, include_dead=include_dead)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows still standing; `keep` drops the others from every column."""
+
+    slot: I64
+    seq: I64
+    ts: I64
+    flags: U8
+    offset: I64
+    length: I64
+
+    def keep(self, mask: Bools) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name)[mask])
+
+
+def _decode(
+    data: Buffer, view: memoryview, rows: _Rows, want: frozenset[str], *, verify: bool, include_dead: bool
+) -> FrameColumns:
+    bad: list[BadSlot] = []
+    _reject(rows, bad, (rows.offset < 0) | (rows.offset + rows.length > len(view)), "short")
+    _reject(rows, bad, rows.length < OVERHEAD_BYTES, "lengths")
+    flagged = gather_u8(view, rows.offset + rows.length - 1) == DELETED_BYTE
+    if include_dead:
+        rows.flags = rows.flags | (flagged * np.uint8(IDX_DELETED))
+    elif flagged.any():
+        rows.keep(~flagged)
+    if not want:
+        return _columns(rows, want, None, None, bad)
+    head = _checked_heads(data, view, rows, bad, verify=verify)
+    meta = None
+    if want & {"data", "meta"}:
+        at = rows.offset + HEAD_BYTES + head["node_len"] + head["tag_len"]
+        meta = _blob.meta_lengths(data, at, head["data_len"].astype(np.int64))
+    return _columns(rows, want, head, meta, bad)
+
+
+def _reject(rows: _Rows, bad: list[BadSlot], mask: Bools, reason: str) -> bool:
+    if not mask.any():
+        return False
+    pairs = zip(rows.slot[mask].tolist(), rows.offset[mask].tolist(), strict=True)
+    bad.extend(BadSlot(slot, offset, reason) for slot, offset in pairs)
+    rows.keep(~mask)
+    return True
+
+
+def _checked_heads(data: Buffer, view: memoryview, rows: _Rows, bad: list[BadSlot], *, verify: bool) -> Any:
+    """Headers of the rows that pass every check; the others move from `rows` to `bad`."""
+    head = gather_rows(view, rows.offset, HEAD_DTYPE)
+    for reason, check in _CHECKS if verify else _CHECKS_UNVERIFIED:
+        mask = ~check(data, view, rows, head)
+        if _reject(rows, bad, mask, reason):
+            head = head[~mask]
+    return head
+
+
+def _frame_len_fits(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
+    fits: Bools = head["frame_len"].astype(np.int64) + LEN_BYTES == rows.length
+    return fits
+
+
+def _sum_matches(data: Buffer, _: memoryview, rows: _Rows, __: Any) -> Bools:
+    return verify_frames(data, rows.offset, rows.length)
+
+
+def _lengths_add_up(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
+    inner = head["node_len"].astype(np.int64) + head["tag_len"] + head["data_len"]
+    holds: Bools = (inner + OVERHEAD_BYTES == rows.length) & (head["data_len"] >= _blob.BLOB_BYTES_MIN)
+    return holds
+
+
+def _blob_wrapped(_: Buffer, view: memoryview, rows: _Rows, head: Any) -> Bools:
+    at = rows.offset + (head["node_len"].astype(np.int64) + head["tag_len"] + HEAD_BYTES)
+    last = at + head["data_len"] - 1
+    wrapped: Bools = (
+        (gather_u32(view, at) == _HEAD_WORD)
+        & (gather_u8(view, at + 4) == _blob.HEAD[4])
+        & (gather_u8(view, last) == _blob.TAIL[0])
+    )
+    return wrapped
+
+
+def _seq_is_the_slots(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
+    same: Bools = head["seq"] == rows.seq.astype(np.uint64)
+    return same
+
+
+def _entry_describes(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
+    same: Bools = (head["ts"] == rows.ts.astype(np.uint64)) & (head["flags"] == (rows.flags & FLAGS_KNOWN))
+    return same
+
+
+_CHECKS: Final = (
+    ("frame_len", _frame_len_fits),
+    ("xxh3", _sum_matches),
+    ("lengths", _lengths_add_up),
+    ("blob", _blob_wrapped),
+    ("seq", _seq_is_the_slots),
+    ("idx", _entry_describes),
+)
+# Without checksums still nothing may be cut outside its frame.
+_CHECKS_UNVERIFIED: Final = tuple((reason, check) for reason, check in _CHECKS if reason in ("frame_len", "lengths"))
+
+
+def _columns(rows: _Rows, want: frozenset[str], head: Any, meta: I64 | None, bad: list[BadSlot]) -> FrameColumns:
+    texts: dict[str, I64 | None] = {f"{name}_{part}": None for name in _TEXTS for part in ("offset", "len")}
+    if head is not None:
+        node_len, tag_len = head["node_len"].astype(np.int64), head["tag_len"].astype(np.int64)
+        blob_len, node_at = head["data_len"].astype(np.int64), rows.offset + HEAD_BYTES
+        blob_at = node_at + node_len + tag_len
+        texts |= {"blob_offset": blob_at, "blob_len": blob_len}
+        if "node" in want:
+            texts |= {"node_offset": node_at, "node_len": node_len}
+        if "tag" in want:
+            texts |= {"tag_offset": node_at + node_len, "tag_len": tag_len}
+        if meta is not None:
+            texts |= _split(blob_at, blob_len, meta, want)
+    return FrameColumns(slot=rows.slot, seq=rows.seq, ts=rows.ts, flags=rows.flags, **texts, bad=tuple(sorted(bad)))
+
+
+_TEXTS: Final = ("node", "tag", "blob", "data", "meta")
+
+
+def _split(blob_at: I64, blob_len: I64, meta: I64, want: frozenset[str]) -> dict[str, I64 | None]:
+    """Places of the data and meta texts inside their blobs."""
+    wrap = np.where(meta < 0, _blob.BLOB_BYTES_MIN, meta + _blob.WRAP_META_BYTES)
+    texts: dict[str, I64 | None] = {}
+    if "data" in want:
+        texts |= {"data_offset": blob_at + len(_blob.HEAD), "data_len": blob_len - wrap}
+    if "meta" in want:
+        end = blob_at + blob_len - len(_blob.TAIL)
+        texts |= {"meta_offset": end - np.maximum(meta, 0), "meta_len": meta}
+    return texts

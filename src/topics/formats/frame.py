@@ -1,0 +1,237 @@
+"""The WAL frame: its layout, flags, types, and the encoders (storage.md sections 3.3 to 3.6).
+
+One frame is a length-prefixed, checksummed record of a group's log; one submission is a run of frames, all but the
+last with `more` set. `encode_appends` is the hot one: it turns a whole write into one run with loops that stay in C.
+Called by the engine's outbox; decoded by `topics.formats.wal`. Drawn to the byte in docs/formats/wal-frame.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from itertools import accumulate, chain, count, repeat
+from operator import add
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from topics.formats.blob import accounted_size, blob, blobs, split_blob
+from topics.formats.buffers import xxh3
+
+__all__ = [
+    "DURABLE",
+    "FLAGS_KNOWN",
+    "FRAME_LEN_MAX",
+    "FRAME_LEN_MIN",
+    "HAS_NODE",
+    "HAS_TAG",
+    "HEAD_BYTES",
+    "HEAD_DTYPE",
+    "LEN_BYTES",
+    "MORE",
+    "OVERHEAD_BYTES",
+    "SUM_BYTES",
+    "EncodedAppends",
+    "FrameType",
+    "accounted_size",
+    "blob",
+    "blobs",
+    "encode_appends",
+    "encode_frame",
+    "split_blob",
+]
+
+
+class FrameType(IntEnum):
+    """What a frame carries; every other value makes it bad."""
+
+    APPEND = 1
+    TOPIC_CREATE = 2
+    TOPIC_DELETE = 3
+    ROUTER_CREATE = 4
+    ROUTER_DELETE = 5
+    DELETE = 6
+    EVICT_WATERMARK = 7
+    CHECKPOINT_MARK = 8
+    CONFIG_UPDATE = 9
+    LEASE = 10
+    HEAD_WATERMARK = 11
+
+
+HAS_TAG: Final = 0x01
+HAS_NODE: Final = 0x02
+DURABLE: Final = 0x04
+MORE: Final = 0x08
+FLAGS_KNOWN: Final = HAS_TAG | HAS_NODE | DURABLE | MORE
+
+LEN_BYTES: Final = 4
+HEAD_BYTES: Final = 38
+"""Fixed part in front of node, tag and data, the length field included."""
+SUM_BYTES: Final = 8
+OVERHEAD_BYTES: Final = HEAD_BYTES + SUM_BYTES
+"""Bytes of a whole frame beyond node, tag and data."""
+FRAME_LEN_MIN: Final = OVERHEAD_BYTES - LEN_BYTES
+FRAME_LEN_MAX: Final = 64 * 1024 * 1024
+
+HEAD_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [
+        ("frame_len", "<u4"),
+        ("type", "u1"),
+        ("flags", "u1"),
+        ("topic_id", "<u8"),
+        ("seq", "<u8"),
+        ("ts", "<u8"),
+        ("node_len", "<u2"),
+        ("tag_len", "<u2"),
+        ("data_len", "<u4"),
+    ]
+)
+
+# What the checksum covers in front of node, tag and data: the header without its length field.
+_HEAD: Final = struct.Struct("<BBQQQHHI")
+# The same in four pieces, for a run of frames alike in all but seq and data_len: (type, flags, topic_id), seq,
+# (ts, node_len, tag_len), data_len.
+_ALIKE: Final = struct.Struct("<10sQ12sI")
+_ALIKE_FRONT: Final = struct.Struct("<BBQ")
+_ALIKE_BACK: Final = struct.Struct("<QHH")
+# The checksum of one frame and the length field of the next lie side by side, so one call packs both.
+_SUM_AND_LEN: Final = struct.Struct("<QI")
+_LEN: Final = struct.Struct("<I")
+_SUM: Final = struct.Struct("<Q")
+
+assert HEAD_DTYPE.itemsize == HEAD_BYTES
+assert _HEAD.size == HEAD_BYTES - LEN_BYTES
+assert _ALIKE.size == _HEAD.size
+assert (_ALIKE_FRONT.size, _ALIKE_BACK.size) == (10, 12)
+assert FRAME_LEN_MIN == 42
+assert FRAME_LEN_MAX == 67108864
+assert HEAD_DTYPE.fields is not None
+assert [HEAD_DTYPE.fields[name][1] for name in HEAD_DTYPE.names or ()] == [0, 4, 5, 6, 14, 22, 30, 32, 34]
+assert [int(kind) for kind in FrameType] == list(range(1, 12))
+
+_ONE_FRAME_MAX: Final = "a frame holds at most 67108864 bytes behind its length field"
+
+
+class EncodedAppends(NamedTuple):
+    """A run of Append frames and where each one lies in it; `lengths` are of whole frames."""
+
+    buffer: bytes
+    offsets: list[int]
+    lengths: list[int]
+
+
+def encode_frame(
+    kind: int,
+    *,
+    ts: int,
+    data: bytes,
+    topic_id: int = 0,
+    seq: int = 0,
+    node: bytes | None = None,
+    tag: bytes | None = None,
+    durable: bool = False,
+    more: bool = False,
+) -> bytes:
+    """One frame of any type; for control frames `data` is the body of `encode_body`."""
+    flags = (tag is not None) | (node is not None) << 1 | durable << 2 | more << 3
+    node, tag = node or b"", tag or b""
+    body = b"".join((_HEAD.pack(kind, flags, topic_id, seq, ts, len(node), len(tag), len(data)), node, tag, data))
+    if len(body) + SUM_BYTES > FRAME_LEN_MAX:
+        raise ValueError(_ONE_FRAME_MAX)
+    return b"".join((_LEN.pack(len(body) + SUM_BYTES), body, _SUM.pack(xxh3(body))))
+
+
+def encode_appends(
+    *,
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    datas: Sequence[bytes],
+    nodes: Sequence[bytes | None] | bytes | None = None,
+    tags: Sequence[bytes | None] | None = None,
+    durable: bool,
+    more_after: bool = False,
+) -> EncodedAppends:
+    """One submission of Append frames with seqs from `first_seq` on.
+
+    `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
+    `more` set; the last has it too when frames of the same submission follow (`more_after`).
+    """
+    if not datas:
+        return EncodedAppends(b"", [], [])
+    base = DURABLE if durable else 0
+    last = base | MORE if more_after else base
+    flags: Iterable[int] = chain(repeat(base | MORE, len(datas) - 1), (last,))
+    if tags is None and (nodes is None or isinstance(nodes, bytes)):
+        return _seal(_alike(flags, topic_id, first_seq, ts, nodes, datas))
+    node_texts, node_bits = _optional(nodes, HAS_NODE, len(datas))
+    tag_texts, tag_bits = _optional(tags, HAS_TAG, len(datas))
+    flags = map(add, flags, map(add, node_bits, tag_bits))
+    return _seal(_mixed(flags, topic_id, first_seq, ts, node_texts, tag_texts, datas))
+
+
+def _alike(
+    flags: Iterable[int], topic_id: int, first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]
+) -> list[bytes]:
+    """Checksummed parts of frames without tags and with at most one node for all."""
+    fronts = map(_fronts(topic_id, 0 if node is None else HAS_NODE).__getitem__, flags)
+    back = _ALIKE_BACK.pack(ts, len(node or b""), 0)
+    heads = map(_ALIKE.pack, fronts, count(first_seq), repeat(back), map(len, datas))
+    if node:
+        heads = map(add, heads, repeat(node))
+    return list(map(add, heads, datas))
+
+
+def _mixed(
+    flags: Iterable[int],
+    topic_id: int,
+    first_seq: int,
+    ts: int,
+    nodes: Iterable[bytes],
+    tags: Iterable[bytes],
+    datas: Sequence[bytes],
+) -> list[bytes]:
+    """Checksummed parts of frames whose tags or nodes differ."""
+    pack, join, kind = _HEAD.pack, b"".join, int(FrameType.APPEND)
+    return [
+        join((pack(kind, flag, topic_id, seq, ts, len(node), len(tag), len(data)), node, tag, data))
+        for flag, seq, node, tag, data in zip(flags, count(first_seq), nodes, tags, datas, strict=False)
+    ]
+
+
+def _optional(
+    values: Sequence[bytes | None] | bytes | None, bit: int, size: int
+) -> tuple[Iterable[bytes], Iterable[int]]:
+    """The texts of an optional column and its presence bits."""
+    if values is None:
+        return repeat(b"", size), repeat(0, size)
+    if isinstance(values, bytes):
+        return repeat(values, size), repeat(bit, size)
+    if len(values) != size:
+        raise ValueError(f"{len(values)} nodes or tags for {size} records")
+    return [value or b"" for value in values], [0 if value is None else bit for value in values]
+
+
+@lru_cache(maxsize=4096)
+def _fronts(topic_id: int, presence: int) -> dict[int, bytes]:
+    """The first ten checksummed bytes by submission flags (durable, more)."""
+    gates = (0, DURABLE, MORE, DURABLE | MORE)
+    return {gate: _ALIKE_FRONT.pack(FrameType.APPEND, gate | presence, topic_id) for gate in gates}
+
+
+def _seal(bodies: list[bytes]) -> EncodedAppends:
+    """Puts length fields and checksums around the checksummed parts."""
+    frame_lens = [len(body) + SUM_BYTES for body in bodies]
+    if max(frame_lens) > FRAME_LEN_MAX:
+        raise ValueError(_ONE_FRAME_MAX)
+    lengths = [n + LEN_BYTES for n in frame_lens]
+    parts: list[Any] = [b""] * (2 * len(bodies) + 1)
+    parts[0] = _LEN.pack(frame_lens[0])
+    parts[1::2] = bodies
+    parts[2::2] = map(_SUM_AND_LEN.pack, map(xxh3, bodies), chain(frame_lens[1:], (0,)))
+    parts[-1] = parts[-1][:SUM_BYTES]
+    offsets = list(accumulate(lengths, initial=0))
+    offsets.pop()
+    return EncodedAppends(b"".join(parts), offsets, lengths)

@@ -1,0 +1,160 @@
+"""The segment `.data` frame: its layout and encoders (storage.md section 6.1).
+
+A segment frame is a WAL Append frame without type and topic id, with its own checksum and one trailing flag byte
+outside it; node, tag and blob are the same bytes. Frames lie back to back from offset 0 in seq order. Written by the
+checkpointer and the rewriter; the `.idx` entries that go with them are of `topics.formats.idx`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.errors import Corruption
+from topics.formats import frame as wal_frame
+from topics.formats.buffers import (
+    I64,
+    Buffer,
+    byte_view,
+    first_true,
+    gather_u8,
+    gather_u64,
+    hash_slices,
+    xxh3,
+)
+from topics.formats.idx import IDX_DTYPE, Idx
+
+HAS_TAG: Final = 0x01
+HAS_NODE: Final = 0x02
+FLAGS_KNOWN: Final = HAS_TAG | HAS_NODE
+DELETED_BYTE: Final = 0xD5
+LIVE_BYTE: Final = 0x00
+
+LEN_BYTES: Final = 4
+HEAD_BYTES: Final = 29
+TAIL_BYTES: Final = 9
+"""Checksum and flag byte."""
+OVERHEAD_BYTES: Final = HEAD_BYTES + TAIL_BYTES
+FRAME_LEN_MIN: Final = OVERHEAD_BYTES - LEN_BYTES
+FRAME_LEN_MAX: Final = wal_frame.FRAME_LEN_MAX
+
+HEAD_DTYPE: Final[np.dtype[np.void]] = np.dtype(
+    [
+        ("frame_len", "<u4"),
+        ("flags", "u1"),
+        ("seq", "<u8"),
+        ("ts", "<u8"),
+        ("node_len", "<u2"),
+        ("tag_len", "<u2"),
+        ("data_len", "<u4"),
+    ]
+)
+_HEAD: Final = struct.Struct("<BQQHHI")
+_LEN: Final = struct.Struct("<I")
+unpack_len: Final = _LEN.unpack_from
+# Checksum, flag byte and the next frame's length field lie side by side.
+_TAIL_AND_LEN: Final = struct.Struct("<QBI")
+
+# Bytes [14, 38+N+M+P) of a WAL frame are bytes [5, 29+N+M+P) of its segment frame.
+_WAL_SHARED_AT: Final = 14
+_WAL_FLAGS_AT: Final = 5
+
+assert HEAD_DTYPE.itemsize == HEAD_BYTES
+assert _HEAD.size == HEAD_BYTES - LEN_BYTES
+assert FRAME_LEN_MIN == 34
+assert wal_frame.HEAD_BYTES - _WAL_SHARED_AT == HEAD_BYTES - LEN_BYTES - 1
+assert HEAD_DTYPE.fields is not None
+assert [HEAD_DTYPE.fields[name][1] for name in HEAD_DTYPE.names or ()] == [0, 4, 5, 13, 21, 23, 25]
+assert (HAS_TAG, HAS_NODE) == (wal_frame.HAS_TAG, wal_frame.HAS_NODE)
+
+
+class SegmentFrames(NamedTuple):
+    """Frames back to back, and their `.idx` entries."""
+
+    buffer: bytes
+    idx: Idx
+
+
+def encode_segment_frames(
+    *,
+    seqs: Sequence[int],
+    ts: Sequence[int],
+    datas: Sequence[bytes],
+    nodes: Sequence[bytes | None] | None = None,
+    tags: Sequence[bytes | None] | None = None,
+    base: int = 0,
+) -> SegmentFrames:
+    """Frames for records that have no WAL frame (router copies), to be written at offset `base` of `.data`."""
+    absent: Sequence[bytes | None] = [None] * len(datas)
+    rows = zip(seqs, ts, nodes or absent, tags or absent, datas, strict=True)
+    bodies = [_body(*row) for row in rows]
+    return _seal(bodies, flags=[body[0] for body in bodies], ts=ts, base=base)
+
+
+def segment_frames_from_wal(
+    wal_buffer: Buffer,
+    offsets: npt.ArrayLike,
+    lengths: npt.ArrayLike,
+    *,
+    base: int = 0,
+    verify: bool = True,
+    file: str = "wal",
+) -> SegmentFrames:
+    """Segment frames of the Append frames at `offsets`, to be written at offset `base` of `.data`.
+
+    The WAL checksum is verified first, so that damage in the log cannot get a fresh, matching checksum: Corruption.
+    """
+    starts, sizes = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
+    view = byte_view(wal_buffer)
+    if not len(starts):
+        return SegmentFrames(b"", np.empty(0, IDX_DTYPE))
+    ends = starts + sizes - wal_frame.SUM_BYTES
+    if verify:
+        _verify_wal(wal_buffer, view, starts, ends, file)
+    flags = (gather_u8(view, starts + _WAL_FLAGS_AT) & FLAGS_KNOWN).tolist()
+    source: Any = wal_buffer if isinstance(wal_buffer, bytes) else view
+    pairs = zip(flags, (starts + _WAL_SHARED_AT).tolist(), ends.tolist(), strict=True)
+    bodies = [_FLAG_BYTES[flag] + source[a:b] for flag, a, b in pairs]
+    return _seal(bodies, flags=flags, ts=gather_u64(view, starts + 22), base=base)
+
+
+_FLAG_BYTES: Final = tuple(bytes((flag,)) for flag in range(FLAGS_KNOWN + 1))
+
+
+def _body(seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes) -> bytes:
+    """The checksummed part of one frame."""
+    flags = (tag is not None) | (node is not None) << 1
+    node, tag = node or b"", tag or b""
+    return b"".join((_HEAD.pack(flags, seq, ts, len(node), len(tag), len(data)), node, tag, data))
+
+
+def _seal(bodies: list[bytes], *, flags: Iterable[int], ts: npt.ArrayLike, base: int) -> SegmentFrames:
+    """Puts length fields, checksums and flag bytes around the checksummed parts, and lists the entries."""
+    if not bodies:
+        return SegmentFrames(b"", np.empty(0, IDX_DTYPE))
+    frame_lens = [len(body) + TAIL_BYTES for body in bodies]
+    parts: list[Any] = [b""] * (2 * len(bodies) + 1)
+    parts[0] = _LEN.pack(frame_lens[0])
+    parts[1::2] = bodies
+    following = chain(frame_lens[1:], (0,))
+    parts[2::2] = [_TAIL_AND_LEN.pack(xxh3(body), LIVE_BYTE, n) for body, n in zip(bodies, following, strict=True)]
+    parts[-1] = parts[-1][:TAIL_BYTES]
+    idx = np.zeros(len(bodies), IDX_DTYPE)
+    sizes = np.array(frame_lens, np.int64) + LEN_BYTES
+    idx["offset"] = base + np.cumsum(sizes) - sizes
+    idx["len"] = sizes
+    idx["ts"] = ts
+    idx["flags"] = flags
+    return SegmentFrames(b"".join(parts), idx)
+
+
+def _verify_wal(buffer: Buffer, view: memoryview, starts: I64, ends: I64, file: str) -> None:
+    matches = hash_slices(buffer, starts + LEN_BYTES, ends) == gather_u64(view, ends)
+    bad = first_true(~matches)
+    if bad < len(starts):
+        raise Corruption(file=file, offset=int(starts[bad]), reason="xxh3")

@@ -1,0 +1,150 @@
+"""The tag sidecar `seg-<first_seq>.tags` of a sealed segment: tags to slots, accounted sizes (storage.md section 12).
+
+Derived from the segment, rebuilt when missing, stale or bad, never evidence for anything. A reader works on the mapped
+file: a lookup is a binary search over the sorted tags, and what it returns is a slice of the postings. Layout, drawn in
+docs/formats/sidecar.md:
+
+    header | sizes u32[count] | tag_ends u32[tags] | posting_ends u32[tags] | postings u32[...] | tag texts
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.errors import Corruption
+from topics.formats.buffers import U32, Buffer, byte_view, xxh3
+from topics.formats.versions import SIDECAR_VERSION
+
+MAGIC: Final = b"TAG1"
+# magic, version, xxh3 of everything behind it, data_len, count, tags, postings, text bytes
+_HEADER: Final = struct.Struct("<4sIQQIIII")
+HEADER_BYTES: Final = 40
+_SUM_AT: Final = 8
+_SUMMED_FROM: Final = 16
+
+assert _HEADER.size == HEADER_BYTES
+
+
+def encode_sidecar(*, tags: Sequence[bytes | None], sizes: npt.ArrayLike, data_len: int) -> bytes:
+    """The sidecar of a segment from one tag (None = no tag) and one accounted size (0 = empty slot) per slot."""
+    sizes_column = np.ascontiguousarray(sizes, "<u4")
+    if len(sizes_column) != len(tags):
+        raise ValueError(f"{len(tags)} tags for {len(sizes_column)} sizes")
+    postings: dict[bytes, list[int]] = {}
+    for slot, tag in enumerate(tags):
+        if tag is not None:
+            postings.setdefault(tag, []).append(slot)
+    ordered = sorted(postings)
+    runs = [postings[tag] for tag in ordered]
+    text = b"".join(ordered)
+    columns = (sizes_column, _ends(map(len, ordered)), _ends(map(len, runs)), _u32([s for run in runs for s in run]))
+    rest = b"".join((*(column.tobytes() for column in columns), text))
+    counts = (data_len, len(tags), len(ordered), sum(map(len, runs)), len(text))
+    return _with_sum(_HEADER.pack(MAGIC, SIDECAR_VERSION, 0, *counts) + rest)
+
+
+def _u32(values: list[int]) -> U32:
+    return np.array(values, "<u4")
+
+
+def _ends(lengths: Iterable[int]) -> U32:
+    return _u32(list(accumulate(lengths)))
+
+
+def _with_sum(content: bytes) -> bytes:
+    digest = struct.pack("<Q", xxh3(content[_SUMMED_FROM:]))
+    return content[:_SUM_AT] + digest + content[_SUMMED_FROM:]
+
+
+def sidecar_matches(buffer: Buffer, *, count: int, data_len: int) -> bool:
+    """Whether a sidecar is whole, undamaged and of a segment with this count and data length."""
+    try:
+        sidecar = TagSidecar(buffer)
+    except Corruption:
+        return False
+    return (sidecar.count, sidecar.data_len) == (count, data_len) and sidecar.verify()
+
+
+class TagSidecar:
+    """A reader over a sidecar's bytes; holds views of the buffer, so drop it before closing a mapping.
+
+    The constructor checks header and lengths only; `verify` reads everything.
+    """
+
+    __slots__ = ("_digest", "_posting_ends", "_postings", "_tag_ends", "_text", "_view", "count", "data_len", "sizes")
+
+    def __init__(self, buffer: Buffer, *, file: str = "sidecar") -> None:
+        view = byte_view(buffer)
+        if len(view) < HEADER_BYTES:
+            raise Corruption(file=file, offset=0, reason="short header")
+        magic, version, self._digest, self.data_len, self.count, tags, postings, text_len = _HEADER.unpack_from(view)
+        if magic != MAGIC or version != SIDECAR_VERSION:
+            raise Corruption(file=file, offset=0, reason="magic or version")
+        starts = list(accumulate((4 * self.count, 4 * tags, 4 * tags, 4 * postings, text_len), initial=HEADER_BYTES))
+        if len(view) != starts[-1]:
+            raise Corruption(file=file, offset=0, reason="length")
+        self._view = view
+        self.sizes: U32 = np.frombuffer(view, "<u4", self.count, starts[0])
+        """Accounted bytes of each slot."""
+        self._tag_ends: U32 = np.frombuffer(view, "<u4", tags, starts[1])
+        self._posting_ends: U32 = np.frombuffer(view, "<u4", tags, starts[2])
+        self._postings: U32 = np.frombuffer(view, "<u4", postings, starts[3])
+        self._text = view[starts[4] :]
+
+    def verify(self) -> bool:
+        """Whether the checksum matches; with it everything that the encoder guarantees holds."""
+        return xxh3(self._view[_SUMMED_FROM:]) == int(self._digest)
+
+    def __len__(self) -> int:
+        """Number of distinct tags."""
+        return len(self._tag_ends)
+
+    def tag(self, rank: int) -> bytes:
+        """The tag at a place in sorted order."""
+        start = int(self._tag_ends[rank - 1]) if rank else 0
+        return bytes(self._text[start : int(self._tag_ends[rank])])
+
+    def lookup_eq(self, tag: bytes) -> U32:
+        """Slots with exactly this tag, ascending."""
+        rank = self._rank(tag)
+        if rank == len(self) or self.tag(rank) != tag:
+            return self._postings[:0]
+        return self._postings[self._first_posting(rank) : self._first_posting(rank + 1)]
+
+    def lookup_prefix(self, prefix: bytes) -> U32:
+        """Slots whose tag starts with `prefix`, ascending."""
+        low = self._rank(prefix)
+        high = self._rank_behind(prefix, low)
+        slots = self._postings[self._first_posting(low) : self._first_posting(high)]
+        return slots if high - low <= 1 else np.sort(slots)
+
+    def _first_posting(self, rank: int) -> int:
+        return int(self._posting_ends[rank - 1]) if rank else 0
+
+    def _rank(self, tag: bytes) -> int:
+        """Number of tags below `tag`."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.tag(middle) < tag:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rank_behind(self, prefix: bytes, low: int) -> int:
+        """First rank at or behind `low` whose tag does not start with `prefix`."""
+        high = len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self.tag(middle).startswith(prefix):
+                low = middle + 1
+            else:
+                high = middle
+        return low
