@@ -3,13 +3,30 @@
 Shipped with the package so that users can test on it too; never imported by the product.
 
     disk = SimFs()                                  in memory; loses power as real disks do
+    fs = FaultFs(disk)                              fails where told to
+    fs.fail("datasync", "*/wal-*.log")              the next sync of a log file is an EIO
+    ...                                             run something on `fs`
     disk.power_cut(Random(7), "reorder")            any subset of the pending writes and names survives
     disk = disk.reboot()                            what the next start finds
 
+`crash_states` gives the disk after a crash at every call of one run.
 """
 
 from topics.testing.clock import SimClock, SimHost
+from topics.testing.crashes import CrashPoints, CrashState, crash_states
+from topics.testing.faultfs import FOREVER, FaultFs, SimCrash
 from topics.testing.powercut import POWER_PATTERNS
 from topics.testing.simfs import SimFs
 
-__all__ = ["POWER_PATTERNS", "SimClock", "SimFs", "SimHost"]
+__all__ = [
+    "FOREVER",
+    "POWER_PATTERNS",
+    "CrashPoints",
+    "CrashState",
+    "FaultFs",
+    "SimClock",
+    "SimCrash",
+    "SimFs",
+    "SimHost",
+    "crash_states",
+]

@@ -335,13 +335,19 @@ class SimDisk:
     def settle(self, fate: Fate) -> None:
         """Power cut: `fate` says what survives, and that is then both live and durable."""
         self.drop_handles()
-        dirty = [n for n, node in self.nodes.items() if isinstance(node, FileNode) and (node.pending or node.doubtful)]
+        dirty = self._dirty_files()
         paths = self._last_paths() if dirty else {}
         for number in dirty:
             file = self.own_file(number)
             file.settle(list(fate.changes(paths.get(number, ""), [*file.doubtful, *file.pending])))
         if self.renames:
             self._settle_names(fate)
+
+    def dirty(self) -> bool:
+        return bool(self.renames or self._dirty_files())
+
+    def _dirty_files(self) -> list[int]:
+        return [n for n, node in self.nodes.items() if isinstance(node, FileNode) and (node.pending or node.doubtful)]
 
     def _settle_names(self, fate: Fate) -> None:
         pending, self.renames = self.renames, []

@@ -229,6 +229,12 @@ class SimFs:
             return SimFs(self.disk.clone())
 
     @property
+    def dirty(self) -> bool:
+        """Whether a power cut now could lose anything."""
+        with self.mutex:
+            return self.disk.dirty()
+
+    @property
     def changes_seen(self) -> int:
         """Grows with everything that could make a crash now differ from a crash before."""
         return self.disk.changes_seen
