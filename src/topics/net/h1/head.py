@@ -1,0 +1,165 @@
+"""A complete HTTP/1 head: bytes -> `RequestHead` and the length of its body.
+
+The request line is read here, since llhttp knows only the methods of its own list; the fields are read by llhttp,
+which is strict about their syntax; what framing depends on (`Host`, `Content-Length`, `Transfer-Encoding`) is then
+checked once more, because a second opinion on where a message ends is what request smuggling lives on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import httptools
+
+from topics.errors import InvalidRequest
+from topics.net.h1.lines import REQUEST_LINE, LineChecker
+from topics.net.h1.target import AUTHORITY, split_target
+from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX, TEMPLATE_BYTES_MAX
+from topics.net.messages import HttpVersion, RequestHead
+
+_NEUTRAL_LINE = b"GET / HTTP/1.1\r\n"  # stands before the fields when llhttp reads them
+_LENGTH_FIELD = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+
+
+class HeadTemplate(NamedTuple):
+    """A head that came before on this connection, cut where its `Content-Length` digits were.
+
+    Most clients send the same head over and over, but for the length of the body; then nothing needs parsing. A head
+    that matches is byte for byte the one that was checked, so it needs no second check."""
+
+    head: RequestHead
+    before: bytes
+    after: bytes  # empty if the head had no Content-Length
+
+    def match(self, raw: bytes) -> int | None:
+        """The body length of a head that repeats this one, -1 if it declares none; None if it is another head."""
+        before, after = self.before, self.after
+        if not after:
+            return -1 if raw == before else None
+        if not (raw.startswith(before) and raw.endswith(after)):
+            return None
+        digits = raw[len(before) : len(raw) - len(after)]
+        return int(digits) if digits.isdigit() and len(digits) <= CONTENT_LENGTH_DIGITS_MAX else None
+
+
+class _Fields:
+    """Collects what llhttp finds."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value))
+
+
+def parse_head(raw: bytes) -> tuple[RequestHead, int]:
+    """The head in `raw`, which ends in its empty line, and the declared body length (-1: none declared)."""
+    line = REQUEST_LINE.match(raw)
+    if line is None:
+        _name_the_line(raw)
+    assert line is not None, "the checker refuses every request line that the pattern does not match"
+    method, target, minor = line.groups()
+    headers = _collect(_read_fields(raw, line.end()))
+    version: HttpVersion = "1.1" if minor == b"1" else "1.0"
+    _check_host(headers, version)
+    length = _body_length(headers, version)
+    path, query = split_target(method, target)
+    head = RequestHead(
+        method=method.decode("ascii"),
+        raw_path=path,
+        query=query,
+        headers=headers,
+        version=version,
+        keep_alive=_keep_alive(headers.get(b"connection"), version),
+        chunked=headers.pop(b"transfer-encoding", None) is not None,
+        expects_continue=version == "1.1" and _expects_continue(headers.get(b"expect")),
+    )
+    return head, length
+
+
+def template_of(head: RequestHead, raw: bytes) -> HeadTemplate | None:
+    """How to recognise this head when it comes again; None if it is too long to keep."""
+    if len(raw) > TEMPLATE_BYTES_MAX:
+        return None
+    field = _LENGTH_FIELD.search(raw)
+    if field is None:
+        return HeadTemplate(head, raw, b"")
+    return HeadTemplate(head, raw[: field.start(1)], raw[field.end(1) :])
+
+
+def _read_fields(raw: bytes, start: int) -> list[tuple[bytes, bytes]]:
+    sink = _Fields()
+    try:
+        httptools.HttpRequestParser(sink).feed_data(_NEUTRAL_LINE + raw[start:])
+    except httptools.HttpParserUpgrade:
+        pass  # the fields ask for another protocol; whether they get it is not the parser's decision
+    except httptools.HttpParserError as error:
+        _name_the_line(raw)
+        raise InvalidRequest(f"the request head is ambiguous: {error}") from None
+    if len(sink.fields) > FIELDS_MAX:
+        raise InvalidRequest(f"a request has at most {FIELDS_MAX} header fields")
+    return sink.fields
+
+
+def _name_the_line(raw: bytes) -> None:
+    LineChecker(0).check(raw, len(raw))
+
+
+def _collect(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for name, value in fields:
+        value = value.rstrip(b" \t")
+        if name not in headers:
+            headers[name] = value
+        elif name in _ONCE:
+            raise InvalidRequest(f"the header field {name.decode('ascii')} was sent more than once")
+        else:
+            headers[name] = b"%b, %b" % (headers[name], value)
+    return headers
+
+
+_ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
+
+
+def _check_host(headers: dict[bytes, bytes], version: HttpVersion) -> None:
+    host = headers.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise InvalidRequest("the header field host is missing")
+    elif AUTHORITY.fullmatch(host) is None:
+        raise InvalidRequest("the header field host is not a host and port")
+
+
+def _body_length(headers: dict[bytes, bytes], version: HttpVersion) -> int:
+    """The declared length, -1 without one. It is taken out of the headers, which repeated heads share."""
+    length = headers.pop(b"content-length", None)
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise InvalidRequest("a request may not have both content-length and transfer-encoding")
+        if version == "1.0" or coding.lower() != b"chunked":
+            raise InvalidRequest("the only transfer-encoding is chunked, in HTTP/1.1")
+    if length is None:
+        return -1
+    if not length.isdigit() or len(length) > CONTENT_LENGTH_DIGITS_MAX:
+        raise InvalidRequest("the header field content-length is not a number")
+    return int(length)
+
+
+def _tokens(value: bytes) -> list[bytes]:
+    return [token.strip(b" \t") for token in value.lower().split(b",")]
+
+
+def _keep_alive(connection: bytes | None, version: HttpVersion) -> bool:
+    if connection is None:
+        return version == "1.1"
+    tokens = _tokens(connection)
+    return b"close" not in tokens and (version == "1.1" or b"keep-alive" in tokens)
+
+
+def _expects_continue(expect: bytes | None) -> bool:
+    """Other expectations are ignored, as RFC 9110 section 10.1.1 allows: the contract has no 417."""
+    return expect is not None and b"100-continue" in _tokens(expect)

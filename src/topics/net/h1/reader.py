@@ -1,0 +1,192 @@
+"""H1Reader: the bytes of one connection as heads and bodies, in order.
+
+The caller feeds bytes with `receive`, then alternates: `next_head`, and for each head `read_body` (or `discard_body`)
+until it is complete. Each call says None or False while more bytes are needed. A fault is raised as the error to
+answer with; after it the reader's place in the bytes means nothing and the connection must end.
+
+Always holds: however the same bytes are cut, the same heads, bodies and faults come out.
+"""
+
+from __future__ import annotations
+
+from topics.errors import InvalidRequest
+from topics.net.h1.chunked import ChunkedDecoder
+from topics.net.h1.head import HeadTemplate, parse_head, template_of
+from topics.net.h1.lines import LineChecker
+from topics.net.limits import HEAD_BYTES_MAX
+from topics.net.messages import RequestHead
+
+
+class H1Reader:
+    __slots__ = (
+        "_blank_skipped",
+        "_buf",
+        "_checker",
+        "_chunked",
+        "_limit_bytes",
+        "_parts",
+        "_pos",
+        "_scanned",
+        "_template",
+        "_to_come",
+        "content_length",
+    )
+
+    def __init__(self, body_limit_bytes: int) -> None:
+        self._limit_bytes = body_limit_bytes
+        self._buf: bytes | bytearray = b""
+        self._pos = 0  # everything before it is consumed
+        self._scanned = 0  # no head ends before here
+        self._blank_skipped = False
+        self._checker: LineChecker | None = None  # only while a head is incomplete
+        self._template: HeadTemplate | None = None
+        self._chunked: ChunkedDecoder | None = None
+        self._to_come = 0  # bytes of a body of known length
+        self._parts: list[bytes] | None = None  # what came of it, if it did not come whole
+        self.content_length: int | None = None  # of the last head
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        buf = self._buf
+        if self._pos >= len(buf):
+            self._buf = data
+            self._restart(0)
+        else:
+            if not isinstance(buf, bytearray):
+                buf = self._buf = bytearray(buf)
+            if self._pos and self._checker is None:
+                del buf[: self._pos]
+                self._restart(0)
+            buf += data
+
+    def waiting_bytes(self) -> int:
+        """Bytes received and not yet consumed: part of a head, or requests behind the current one."""
+        return len(self._buf) - self._pos
+
+    def held_bytes(self) -> int:
+        """Bytes of an incomplete body that are kept here."""
+        if self._chunked is not None:
+            return self._chunked.received_bytes()
+        return (self.content_length or 0) - self._to_come if self._parts else 0
+
+    def take_rest(self) -> bytes:
+        """Everything not consumed, for the protocol that takes over the connection."""
+        rest = bytes(self._buf[self._pos :])
+        self._buf = b""
+        self._restart(0)
+        return rest
+
+    def forget_template(self) -> None:
+        """Give back the memory of a connection that will not send another head for long."""
+        self._template = None
+
+    # --- heads --------------------------------------------------------------------------------------------------------
+
+    def next_head(self) -> RequestHead | None:
+        buf, pos = self._buf, self._pos
+        if pos >= len(buf):
+            return None
+        if not self._blank_skipped and buf.startswith(b"\r\n", pos):  # RFC 9112 section 2.2: one empty line is ignored
+            self._blank_skipped = True
+            self._restart(pos + 2)
+            pos += 2
+        end = buf.find(b"\r\n\r\n", self._scanned)
+        if end < 0 or end + 4 - pos > HEAD_BYTES_MAX:
+            self._check_partial()
+            return None
+        end += 4
+        self._blank_skipped = False
+        head = self._head_of(bytes(buf[pos:end]))
+        self._restart(end)
+        return head
+
+    def _head_of(self, raw: bytes) -> RequestHead:
+        template = self._template
+        if template is not None:
+            length = template.match(raw)
+            if length is not None:
+                self._expect_body(template.head, length)
+                return template.head
+        head, length = parse_head(raw)
+        self._template = template_of(head, raw)
+        self._expect_body(head, length)
+        return head
+
+    def _check_partial(self) -> None:
+        buf, pos = self._buf, self._pos
+        end = len(buf)
+        if self._checker is None:
+            self._checker = LineChecker(pos)
+        self._checker.check(buf, min(end, pos + HEAD_BYTES_MAX))
+        if end - pos > HEAD_BYTES_MAX:
+            raise InvalidRequest(f"a request head has at most {HEAD_BYTES_MAX} bytes")
+        self._scanned = max(pos, end - 3)
+
+    def _restart(self, pos: int) -> None:
+        self._pos = self._scanned = pos
+        self._checker = None
+
+    # --- bodies -------------------------------------------------------------------------------------------------------
+
+    def _expect_body(self, head: RequestHead, length: int) -> None:
+        self.content_length = length if length >= 0 else None
+        self._to_come = length if length > 0 else 0
+        if head.chunked:
+            self._chunked = ChunkedDecoder(self._limit_bytes)
+
+    def read_body(self) -> bytes | None:
+        """The whole body of the last head, empty if it has none; None while it is incomplete."""
+        if self._chunked is not None:
+            return self._read_chunked(self._chunked)
+        to_come = self._to_come
+        if not to_come:
+            return b""
+        start = self._pos
+        end = start + to_come
+        if end <= len(self._buf) and self._parts is None:
+            self._to_come = 0
+            self._restart(end)
+            return bytes(self._buf[start:end])
+        return self._read_part()
+
+    def _read_part(self) -> bytes | None:
+        if self._parts is None:
+            self._parts = []
+        part = bytes(self._buf[self._pos : self._pos + self._to_come])
+        if part:
+            self._parts.append(part)
+            self._to_come -= len(part)
+            self._restart(self._pos + len(part))
+        if self._to_come:
+            return None
+        parts, self._parts = self._parts, None
+        return b"".join(parts)
+
+    def _read_chunked(self, decoder: ChunkedDecoder) -> bytes | None:
+        self._restart(decoder.feed(self._buf, self._pos))
+        if not decoder.done:
+            return None
+        self._chunked = None
+        return decoder.body()
+
+    def bytes_to_come(self) -> int | None:
+        """Bytes of the current body not received yet; None if it is chunked and nobody knows."""
+        if self._chunked is not None:
+            return None
+        return max(0, self._to_come - (len(self._buf) - self._pos))
+
+    def discard_body(self) -> bool:
+        """Throw away what there is of the current body; True once its end was passed."""
+        self._parts = None
+        if self._chunked is not None:
+            self._chunked.discard()
+            self._restart(self._chunked.feed(self._buf, self._pos))
+            if not self._chunked.done:
+                return False
+            self._chunked = None
+            return True
+        gone = min(self._to_come, len(self._buf) - self._pos)
+        self._to_come -= gone
+        self._restart(self._pos + gone)
+        return not self._to_come
