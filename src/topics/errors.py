@@ -68,7 +68,7 @@ class TopicsError(Exception):
         self.message = message or self.default_message
         super().__init__(self.message)
         self.detail = detail
-        self.retry_after_s: float | None = RETRY_AFTER_S if self.status in (429, 503) else None
+        self.retry_after_s = _retry_after_s(self.status)
 
     def __str__(self) -> str:
         return self.message
@@ -83,6 +83,10 @@ class TopicsError(Exception):
         if self.detail is not None:
             body["detail"] = dict(self.detail)
         return {"error": body}
+
+
+def _retry_after_s(status: int) -> float | None:
+    return RETRY_AFTER_S if status in (429, 503) else None
 
 
 def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]) -> TopicsError:
@@ -425,5 +429,6 @@ def error_from_wire(*, code: str, status: int, message: str, detail: Detail | No
     error = cls.__new__(cls)
     TopicsError.__init__(error, message, detail=detail)
     if cls is TopicsError:
-        vars(error).update(code=code, status=status, retryable=status in (429, 503))
+        after_s = _retry_after_s(status)
+        vars(error).update(code=code, status=status, retryable=after_s is not None, retry_after_s=after_s)
     return error
