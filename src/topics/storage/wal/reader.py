@@ -1,0 +1,385 @@
+"""Reading a group back: which files are replayed from where, every frame as columns, and how the log ends.
+
+Holds: nothing is written; an I/O error is raised and never read as a torn or absent file; frames handed out are checked
+and belong to whole submissions; the same files give the same answer. Called by recovery (steps 3 to 5); `repair`
+then carries out what `GroupScan.end` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from struct import Struct
+from typing import Final
+
+from topics.errors import WalMissing
+from topics.formats.frame import FRAME_LEN_MIN, LEN_BYTES, OVERHEAD_BYTES
+from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
+from topics.storage.fs import Fs, read_full
+from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
+from topics.storage.wal.ends import (
+    CutPiece,
+    EndKind,
+    GroupEnd,
+    end_of_data,
+    has_frame_behind,
+    highest_seqs,
+    log_end,
+    reads_clean,
+    valid_behind,
+)
+from topics.storage.wal.files import Position, WalFile, WalFiles
+from topics.storage.wal.rotation import Layout
+
+BUFFERS_KEPT_BYTES: Final = 256 << 20
+"""File buffers kept between the scan and the replay; the rest is read again."""
+_unpack_len: Final = Struct("<I").unpack_from
+_ROW_FIELDS: Final = tuple(field.name for field in fields(WalColumns))[:10]
+
+
+class ScannedFile:
+    """One file to replay: its good rows and, on demand, its bytes."""
+
+    __slots__ = ("_buffer", "columns", "file", "gen", "start")
+
+    def __init__(self, file: WalFile, *, gen: int, start: int, columns: WalColumns, buffer: bytes | None) -> None:
+        self.file = file
+        self.gen = gen
+        self.start = start
+        self.columns = columns
+        self._buffer = buffer
+
+    @property
+    def number(self) -> int:
+        return self.file.number
+
+    def buffer(self) -> bytes:
+        """The file's bytes up to the end of its good frames, at least."""
+        return read_full(self.file.file, 0, self.columns.end) if self._buffer is None else self._buffer
+
+    def release(self) -> None:
+        """Forget the bytes; replay is done with them."""
+        self._buffer = None
+
+
+class GroupScan:
+    """What recovery knows of a group.
+
+    `files` are replayed in order. `last` is the file that a writer would go on in, good up to `tail`; it holds `frames`
+    frames, a guess from above unless `exact`. `beyond`: the recorded position lies behind the end, so nobody may append
+    in front of it. `next_number` names a new file in every case.
+    """
+
+    def __init__(self, listing: GroupListing) -> None:
+        self.key = listing.key
+        self.dir = listing.dir
+        self.notices = list(listing.notices)
+        self.files: list[ScannedFile] = []
+        self.passed: list[WalFile] = []  # absorbed, or of a generation the snapshot has left behind
+        self.layouts: list[Layout] = []
+        self.end = GroupEnd(kind="clean")
+        self.last: WalFile | None = None
+        self.tail = 0
+        self.frames = 0
+        self.exact = True
+        self.last_gen = 0
+        self.beyond = False
+        self.next_number = 1
+        self.current = listing.current
+        self.from_first = False
+
+    @property
+    def position(self) -> Position:
+        """End of the log as found."""
+        return Position(self.next_number, 0) if self.last is None else Position(self.last.number, self.tail)
+
+    @property
+    def current_stale(self) -> bool:
+        return self.last is not None and self.current != self.last.number
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame ever written is here: a replay without a snapshot is possible."""
+        return self.from_first and self.end.kind != "damage" and not self.beyond
+
+    @property
+    def total_frames(self) -> int:
+        return sum(len(scanned.columns) for scanned in self.files)
+
+
+def scan_group(
+    fs: Fs,
+    listing: GroupListing,
+    files: WalFiles,
+    *,
+    start: Position | None = None,
+    snapshot_gen: int = 0,
+    salvage: bool = False,
+) -> GroupScan:
+    """Read one group from its recorded position, or from its first file of a generation the snapshot still needs."""
+    return _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
+
+
+def newest_layout(scans: Iterable[GroupScan], snapshot: Layout | None, *, shards: int) -> Layout:
+    """The layout of this run: the highest generation seen, or the next one if its shard count was another."""
+    seen = [layout for scan in scans for layout in scan.layouts]
+    if snapshot is not None:
+        seen.append(snapshot)
+    if not seen:
+        return Layout(1, shards)
+    newest = max(seen)
+    same = all(layout.shards == shards for layout in seen if layout.gen == newest.gen)
+    return Layout(newest.gen if same else newest.gen + 1, shards)
+
+
+def complete_from_first(scans: Sequence[GroupScan]) -> bool:
+    """Whether the log alone holds everything: each group from its frame 1, and none of an earlier layout gone."""
+    gens = [scan.layouts[0].gen for scan in scans if scan.layouts]
+    return all(scan.complete for scan in scans) and min(gens, default=1) == 1
+
+
+class _Scan:
+    """One run of `scan_group`."""
+
+    def __init__(
+        self, fs: Fs, listing: GroupListing, files: WalFiles, start: Position | None, snapshot_gen: int
+    ) -> None:
+        self.fs = fs
+        self.listing = listing
+        self.table = files
+        self.start = start
+        self.snapshot_gen = snapshot_gen
+        self.out = GroupScan(listing)
+        self.opens: dict[int, OpenFrame | None] = {}
+        self.kept_bytes = 0
+
+    def run(self, *, salvage: bool) -> GroupScan:
+        ours = self._open_ours()
+        self._check_current(ours, salvage=salvage)
+        pending = self._pass_over(ours)
+        self._drop_unfinished(pending)
+        self._scan_files(pending)
+        self._name_next()
+        return self.out
+
+    # --- which files ------------------------------------------------------------------------------------------------
+
+    def _open_ours(self) -> list[WalFile]:
+        """Open every file of this group; one whose `open` frame names another group is left alone."""
+        ours: list[WalFile] = []
+        for number, name in self.listing.names.items():
+            path = f"{self.listing.dir}/{name}"
+            handle = self.fs.open(path, "rw")
+            found = read_open_frame(handle)
+            if found is not None and found.mark.group != self.listing.key:
+                handle.close()
+                self.out.notices.append(f"{path} is ignored: it belongs to group {found.mark.group!r}")
+                continue
+            if found is not None:
+                self.out.layouts.append(Layout(found.mark.gen, found.mark.shards))
+                if found.mark.first != number:
+                    self.out.notices.append(f"{path} was written as file {found.mark.first}")
+            self.opens[number] = found
+            ours.append(self.table.add(key=self.listing.key, number=number, path=path, file=handle))
+        return ours
+
+    def _check_current(self, ours: Sequence[WalFile], *, salvage: bool) -> None:
+        current, newest = self.listing.current, ours[-1].number if ours else 0
+        if current is None or current <= newest:
+            return
+        text = f"{self.listing.dir}/CURRENT names file {current}, the newest one present is {newest}"
+        if not salvage:
+            raise WalMissing(f"{text}: a synced log file is gone. Restore it, or start once with TOPICS_SALVAGE=1")
+        self.out.notices.append(text)
+
+    def _pass_over(self, ours: list[WalFile]) -> list[WalFile]:
+        """Split off the files in front of the replay."""
+        if self.start is not None:
+            first = next((i for i, file in enumerate(ours) if file.number >= self.start.file), len(ours))
+        else:
+            first = next((i for i, file in enumerate(ours) if not self._is_stale(file)), len(ours))
+            if first:
+                self.out.notices.append(
+                    f"{self.listing.dir}: {first} files of an older shard layout are ignored, they were absorbed"
+                )
+        self.out.passed = ours[:first]
+        self.out.from_first = not ours or (first == 0 and ours[0].number == 1)
+        return ours[first:]
+
+    def _is_stale(self, file: WalFile) -> bool:
+        found = self.opens[file.number]
+        return found is not None and found.mark.gen < self.snapshot_gen
+
+    def _drop_unfinished(self, pending: list[WalFile]) -> None:
+        """The creation of the last file was interrupted: neither its `open` frame nor any other is there."""
+        if not pending or self.opens[pending[-1].number] is not None:
+            return
+        last = pending[-1]
+        if self.start is not None and self.start.file == last.number:
+            return  # a snapshot recorded a place in it, so it was complete once
+        buffer = read_full(last.file, 0, last.file.size())
+        if has_frame_behind(valid_behind(buffer, 0), 0):
+            return
+        pending.pop()
+        piece = CutPiece(last.number, last.path, 0, end_of_data(buffer, 0))
+        self.out.end = GroupEnd(kind="torn", reason="open", pieces=(piece,))
+        self.out.notices.append(f"{last.path} holds no frame: its creation was interrupted")
+
+    # --- what is in them --------------------------------------------------------------------------------------------
+
+    def _scan_files(self, pending: Sequence[WalFile]) -> None:
+        if self._position_file_missing(pending):
+            self._cut(pending, "damage", number=0, offset=0, reason="file missing")
+            return
+        for i, file in enumerate(pending):
+            is_last = i + 1 == len(pending)
+            buffer = read_full(file.file, 0, file.file.size())
+            columns, end = self._scan_file(file, buffer)
+            if not reads_clean(columns, end):
+                self._end_inside(pending[i:], buffer, columns, end)
+                return
+            if not is_last and not self._numbered(file, pending[i + 1]):
+                self._cut(pending[i + 1 :], "damage", number=file.number, offset=end, reason="numbering")
+                return
+
+    def _position_file_missing(self, pending: Sequence[WalFile]) -> bool:
+        """Whether the file of the recorded position is gone although the log goes on behind it.
+
+        A group that starts anew behind a recorded position takes the very next number (`_name_next`), which proves
+        that nothing lay between."""
+        if self.start is None or not pending:
+            return False
+        return pending[0].number > self.start.file + 1
+
+    def _scan_file(self, file: WalFile, buffer: bytes) -> tuple[WalColumns, int]:
+        """Scan one file from where replay begins and add it to the result; gives its columns and log end."""
+        start = 0
+        if self.start is not None and self.start.file == file.number:
+            start = self.start.off
+        columns = scan_wal(buffer, min(start, len(buffer)))
+        if not start and self.opens[file.number] is None:
+            # Frames of a file without its `open` frame belong to no generation.
+            columns = replace(_first_rows(columns, 0, 0), stop=Stop.BAD, reason="open")
+        end = log_end(columns, start=min(start, len(buffer)))
+        good = complete_count(columns)
+        counted, exact = count_frames(buffer, start)
+        self._take(file, buffer, start, _first_rows(columns, good, end))
+        self.out.last, self.out.tail = file, end
+        self.out.frames, self.out.exact = counted + good, exact
+        return columns, end
+
+    def _take(self, file: WalFile, buffer: bytes, start: int, columns: WalColumns) -> None:
+        found = self.opens[file.number]
+        if found is not None:
+            self.out.last_gen = found.mark.gen
+        elif not self.out.last_gen:
+            self.out.last_gen = self.snapshot_gen
+        keep = self.kept_bytes + len(buffer) <= BUFFERS_KEPT_BYTES
+        self.kept_bytes += len(buffer) if keep else 0
+        kept = buffer if keep else None
+        self.out.files.append(ScannedFile(file, gen=self.out.last_gen, start=start, columns=columns, buffer=kept))
+
+    def _numbered(self, file: WalFile, following: WalFile) -> bool:
+        """Whether `following` is the next file, none missing and none cut."""
+        expected = file.number + self.out.frames
+        if self.out.exact:
+            return following.number == expected
+        # Frames in front of the recorded position could not be counted; what follows it could.
+        return following.number > file.number + len(self.out.files[-1].columns)
+
+    # --- how it ends ------------------------------------------------------------------------------------------------
+
+    def _end_inside(self, rest: Sequence[WalFile], buffer: bytes, columns: WalColumns, end: int) -> None:
+        """The log stops inside `rest[0]`."""
+        file = rest[0]
+        reason = columns.reason or "incomplete submission"
+        if len(rest) > 1:
+            kind: EndKind = "damage"
+        else:
+            kind = "hole" if has_frame_behind(valid_behind(buffer, end), columns.end) else "torn"
+        self._cut(rest, kind, number=file.number, offset=end, reason=reason)
+
+    def _cut(self, rest: Sequence[WalFile], kind: EndKind, *, number: int, offset: int, reason: str) -> None:
+        """Collect what is cut off: from `offset` on in file `number`, and all of the other files."""
+        pieces: list[CutPiece] = []
+        highest: dict[int, int] = {}
+        frames = 0
+        for file in rest:
+            buffer = read_full(file.file, 0, file.file.size())
+            start = offset if file.number == number else 0
+            pieces.append(CutPiece(file.number, file.path, start, min(len(buffer), end_of_data(buffer, start) + 8)))
+            if kind != "torn":
+                frames += highest_seqs(valid_behind(buffer, start), highest)
+        self.out.end = GroupEnd(
+            kind=kind,
+            number=number,
+            offset=offset,
+            reason=reason,
+            pieces=(*pieces, *self.out.end.pieces),
+            frames=frames,
+            highest=highest,
+        )
+        if self.out.files and self.out.files[-1].file.number == number and not offset:
+            self._uncount_last()
+
+    def _uncount_last(self) -> None:
+        """The last file is cut at its very start, so it goes, and the one before it is the last."""
+        self.out.files.pop()
+        before = self.out.files[-1] if self.out.files else None
+        self.out.last = before.file if before else None
+        self.out.tail = before.columns.end if before else 0
+        self.out.frames = len(before.columns) if before else 0
+        if before is not None:
+            counted, self.out.exact = count_frames(before.buffer(), before.start)
+            self.out.frames += counted
+
+    def _name_next(self) -> None:
+        """A number for a new file that the next start will find to follow what is left now."""
+        out, start = self.out, self.start
+        if out.last is not None:
+            out.next_number = out.last.number + max(1, out.frames)
+        elif start is not None:
+            out.next_number = start.file + 1
+        elif out.passed:
+            last = out.passed[-1]
+            out.next_number = last.number + max(1, len(scan_wal(read_full(last.file, 0, last.file.size()))))
+        elif out.end.pieces:
+            out.next_number = out.end.pieces[0].number
+        if start is not None and self._behind_end(start):
+            out.beyond = True
+            out.next_number = max(out.next_number, start.file + 1)
+            out.notices.append(f"{self.listing.dir}: recorded position {tuple(start)} lies behind the end of the log")
+
+    def _behind_end(self, start: Position) -> bool:
+        last = self.out.last
+        if last is None:
+            return True
+        if last.number != start.file:
+            return last.number < start.file
+        return not self.out.exact or self.out.tail < start.off
+
+
+def count_frames(buffer: bytes, end: int) -> tuple[int, bool]:
+    """Frames in front of `end` by their length fields alone; exact if those lead to `end` itself.
+
+    They may be damaged, as nothing in front of the recorded position matters any more; then the answer is a bound from
+    above."""
+    count, at = 0, 0
+    stop = min(end, len(buffer) - LEN_BYTES)
+    while at < stop:
+        (frame_len,) = _unpack_len(buffer, at)
+        if frame_len < FRAME_LEN_MIN:
+            break
+        at += LEN_BYTES + frame_len
+        count += 1
+    if at == end:
+        return count, True
+    return end // OVERHEAD_BYTES + 1, False
+
+
+def _first_rows(columns: WalColumns, count: int, end: int) -> WalColumns:
+    if count == len(columns):
+        return columns
+    rows = {name: getattr(columns, name)[:count] for name in _ROW_FIELDS}
+    bodies = {row: body for row, body in columns.bodies.items() if row < count}
+    return replace(columns, **rows, bodies=bodies, end=end)

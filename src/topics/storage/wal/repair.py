@@ -1,0 +1,240 @@
+"""Making the end of a group writable again: set aside, cut, re-allocate, `CURRENT` (storage.md 9.3, step 6).
+
+The order is what makes it safe at every call: copies and their note are durable before `CURRENT` stops naming what they
+hold, `CURRENT` before anything is cut, the cut before anything is appended. Doing it again gives the same files: a copy
+that is already there is not made twice. Any failure stops the start, except that missing space for re-allocation only
+makes the group read-only.
+
+A note (`*.json`) keeps the highest seqs among the frames set aside. They raise ceilings at every later start too, so a
+crash between the cut and the first synced ceiling cannot make a seq name two records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from topics.errors import StartRefused
+from topics.formats import names
+from topics.storage.fs import Fs, install, make_dirs, read_file, read_full
+from topics.storage.layout import DataDir
+from topics.storage.wal.ends import CutPiece, GroupEnd
+from topics.storage.wal.files import WalFile, WalFiles
+from topics.storage.wal.group import NO_SPACE
+from topics.storage.wal.reader import GroupScan
+
+log = logging.getLogger("topics.wal")
+
+NOTE_SUFFIX = ".json"
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What was set aside, for people and for the next start."""
+
+    group: str
+    kind: str
+    file: str
+    offset: int
+    reason: str
+    frames: int
+    pieces: list[str]
+    highest: dict[int, int]
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """A group whose end is clean and durable. `capacity` is 0 when there is no file to go on in."""
+
+    capacity: int
+    no_space: bool
+
+
+def refuse_damage(scans: Iterable[GroupScan]) -> None:
+    """For TOPICS_WAL_DAMAGE=refuse; to be called before anything is repaired."""
+    for scan in scans:
+        if scan.end.kind == "damage":
+            place = f"file {scan.end.number} at byte {scan.end.offset}"
+            raise StartRefused(
+                f"the log in {scan.dir} is damaged in {place} ({scan.end.reason}). "
+                "Restore the files, or start with TOPICS_WAL_DAMAGE=quarantine to go on without what follows"
+            )
+
+
+def repair_group(fs: Fs, data: DataDir, scan: GroupScan, files: WalFiles, *, file_bytes: int) -> Repaired:
+    """Carry out what the scan found; afterwards the last file ends where the log does, durably."""
+    end = scan.end
+    if end.set_aside:
+        _set_aside(fs, data, scan)
+    if end.pieces:
+        _report(scan, end)
+    if any(piece.start == 0 for piece in end.pieces):
+        _install_current(fs, scan)
+    _cut_last(scan)
+    _remove_whole(fs, scan, files)
+    repaired = _allocate_last(scan.last, tail=scan.tail, file_bytes=file_bytes)
+    if scan.current_stale:
+        _install_current(fs, scan)
+    return repaired
+
+
+# --- setting aside ----------------------------------------------------------------------------------------------------
+
+
+def _set_aside(fs: Fs, data: DataDir, scan: GroupScan) -> None:
+    target = data.quarantine(scan.key)
+    make_dirs(fs, target)
+    copies = [_copy_piece(fs, target, piece) for piece in scan.end.pieces if piece.end > piece.start]
+    note = Note(
+        group=scan.key,
+        kind=scan.end.kind,
+        file=scan.last.path if scan.last else "",
+        offset=scan.tail,
+        reason=scan.end.reason,
+        frames=scan.end.frames,
+        pieces=copies,
+        highest=scan.end.highest,
+    )
+    first = scan.end.pieces[0]
+    name = names.quarantine_file_name(_base_name(first.path), first.start) + NOTE_SUFFIX
+    _keep(fs, target, name, msgspec.json.format(msgspec.json.encode(note)))
+    _install_current(fs, scan)
+
+
+def _copy_piece(fs: Fs, target: str, piece: CutPiece) -> str:
+    file = fs.open(piece.path, "r")
+    try:
+        data = read_full(file, piece.start, piece.end - piece.start)
+    finally:
+        file.close()
+    return _keep(fs, target, names.quarantine_file_name(_base_name(piece.path), piece.start), data)
+
+
+def _keep(fs: Fs, target: str, name: str, data: bytes) -> str:
+    """Install `data` under `name`, or under the next free variant of it if other bytes have that name."""
+    present = set(fs.listdir(target))
+    variant, n = name, 1
+    while variant in present and read_file(fs, f"{target}/{variant}") != data:
+        n += 1
+        variant = f"{name}.{n}"
+    # Also when the bytes are there: only an install that returned proves that they, and their name, are durable.
+    install(fs, f"{target}/{variant}", data)
+    return variant
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _report(scan: GroupScan, end: GroupEnd) -> None:
+    level = {"damage": logging.ERROR, "hole": logging.WARNING}.get(end.kind, logging.INFO)
+    log.log(
+        level,
+        "log of %s: %s in file %d at byte %d (%s), %d bytes cut off, %d valid frames among them",
+        *(scan.dir, end.kind, end.number, end.offset, end.reason, end.cut_bytes, end.frames),
+    )
+
+
+def quarantined_ceilings(fs: Fs, data: DataDir, keys: Iterable[str] | None = None) -> dict[int, int]:
+    """Per topic the highest seq that was ever set aside in any group, from the notes."""
+    top = f"{data.wal}/{names.QUARANTINE_DIR}"
+    highest: dict[int, int] = {}
+    for directory in fs.listdir(top) if fs.is_dir(top) else []:
+        path = f"{top}/{directory}"
+        for name in fs.listdir(path) if fs.is_dir(path) else []:
+            if NOTE_SUFFIX in name and not name.endswith(names.TMP_SUFFIX):
+                _merge_note(fs, f"{path}/{name}", highest)
+    return highest
+
+
+def _merge_note(fs: Fs, path: str, highest: dict[int, int]) -> None:
+    try:
+        note = msgspec.json.decode(read_file(fs, path), type=Note)
+    except msgspec.MsgspecError as error:
+        log.error("%s cannot be read, seqs set aside there are unknown: %s", path, error)
+        return
+    for topic_id, seq in note.highest.items():
+        highest[topic_id] = max(seq, highest.get(topic_id, 0))
+
+
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
+def _cut_last(scan: GroupScan) -> None:
+    """Also when nothing is to be cut: what was replayed is durable once this returned."""
+    if scan.last is None:
+        return
+    file = scan.last.file
+    if file.size() > scan.tail:
+        file.truncate(scan.tail)
+    file.fsync()
+
+
+def _remove_whole(fs: Fs, scan: GroupScan, files: WalFiles) -> None:
+    """Unlink files of which nothing is left in the log."""
+    gone = [piece for piece in scan.end.pieces if piece.start == 0]
+    numbers = {piece.number for piece in gone}
+    for entry in files.of_group(scan.key):
+        if entry.number in numbers:
+            files.drop(entry.index)
+    for piece in gone:
+        fs.unlink(piece.path)
+    if gone:
+        fs.sync_dir(scan.dir)
+
+
+def _allocate_last(last: WalFile | None, *, tail: int, file_bytes: int) -> Repaired:
+    if last is None:
+        return Repaired(0, no_space=False)
+    capacity = max(tail, file_bytes)
+    try:
+        last.file.allocate(capacity)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        log.error("no space to allocate %s again: %s", last.path, error)
+        return Repaired(tail, no_space=True)
+    last.file.fsync()
+    return Repaired(capacity, no_space=False)
+
+
+def _install_current(fs: Fs, scan: GroupScan) -> None:
+    """`CURRENT` names the file that survives; without one it goes, so that it never names what is gone."""
+    path = f"{scan.dir}/{names.CURRENT}"
+    if scan.last is not None:
+        if scan.current_stale:
+            install(fs, path, names.current_text(scan.last.number))
+            scan.current = scan.last.number
+        return
+    if fs.exists(path):
+        fs.unlink(path)
+        fs.sync_dir(scan.dir)
+        scan.current = None
+
+
+# --- leftovers --------------------------------------------------------------------------------------------------------
+
+
+def remove_temps(fs: Fs, dirs: Sequence[str]) -> list[str]:
+    """Remove every `*.tmp` file, `prealloc.tmp` among them, in these directories (section 9.7). Gives their paths."""
+    removed: list[str] = []
+    for dir in dirs:
+        found = [name for name in fs.listdir(dir) if names.parse_tmp(name) is not None] if fs.is_dir(dir) else []
+        for name in found:
+            fs.unlink(f"{dir}/{name}")
+            removed.append(f"{dir}/{name}")
+        if found:
+            fs.sync_dir(dir)
+    return removed
+
+
+def log_dirs(fs: Fs, data: DataDir) -> list[str]:
+    """Directories below `wal/` in which a crash may leave temps."""
+    dirs = [data.wal] if fs.is_dir(data.wal) else []
+    for name in fs.listdir(data.wal) if dirs else []:
+        path = f"{data.wal}/{name}"
+        if name == names.QUARANTINE_DIR:
+            dirs += [f"{path}/{below}" for below in fs.listdir(path)]
+        elif names.parse_shard(name) is not None:
+            dirs.append(path)
+    return [dir for dir in dirs if fs.is_dir(dir)]
