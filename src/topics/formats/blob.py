@@ -7,14 +7,14 @@ blob by arithmetic: in valid JSON the text cannot lie inside a string, hence "ab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from topics.errors import Corruption
-from topics.formats.buffers import I64, Bools, Buffer, byte_view
+from topics.formats.buffers import I64, Buffer, byte_view, gather_u8
 
 HEAD: Final = b'{"d":'
 META: Final = b',"m":'
@@ -28,12 +28,16 @@ assert BLOB_BYTES_MIN == 6
 assert WRAP_META_BYTES == 11
 
 
-class _Parts(msgspec.Struct, gc=False):
-    d: msgspec.Raw
+class _Meta(msgspec.Struct, gc=False):
+    """Only `m` is wanted: the parser walks over `d` without making an object of it."""
+
     m: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-_parse: Final = msgspec.json.Decoder(_Parts).decode
+_parse: Final = msgspec.json.Decoder(_Meta).decode
+_META_WORD: Final = int.from_bytes(META[:4], "little")
+# Bytes searched per numpy call; bounds the temporary mask.
+_WINDOW: Final = 1 << 20
 
 
 def blob(data_text: bytes, meta_text: bytes | None = None) -> bytes:
@@ -63,15 +67,16 @@ def accounted_size(stored: bytes) -> int:
 
 def _meta_at(stored: bytes) -> int:
     """Offset of the `,"m":` that parts data and meta; -1 without meta."""
-    if META not in stored:
-        return -1
+    length = _meta_length(stored) if META in stored else -1
+    return len(stored) - length - len(META) - len(TAIL) if length >= 0 else -1
+
+
+def _meta_length(stored: bytes) -> int:
     try:
         meta = _parse(stored).m
     except (ValueError, RecursionError) as error:
         raise Corruption(file="", offset=0, reason="blob") from error
-    if not isinstance(meta, msgspec.Raw):
-        return -1
-    return len(stored) - len(bytes(meta)) - len(META) - len(TAIL)
+    return -1 if meta is msgspec.UNSET else len(meta)
 
 
 def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
@@ -81,11 +86,10 @@ def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
     """
     found = np.full(len(starts), -1, np.int64)
     view = byte_view(buffer)
-    for row in np.flatnonzero(_mentions_meta(view, starts, lengths)).tolist():
-        start = int(starts[row])
-        at = _meta_at(bytes(view[start : start + int(lengths[row])]))
-        if at >= 0:
-            found[row] = int(lengths[row]) - at - len(META) - len(TAIL)
+    rows = _rows_with_meta_text(view, starts, lengths)
+    begins = starts[rows]
+    pairs = zip(begins.tolist(), (begins + lengths[rows]).tolist(), strict=True)
+    found[rows] = [_meta_length(bytes(view[a:b])) for a, b in pairs]
     return found
 
 
@@ -95,6 +99,26 @@ def accounted_sizes(buffer: Buffer, starts: I64, lengths: I64) -> I64:
     return lengths - np.where(meta < 0, BLOB_BYTES_MIN, WRAP_META_BYTES)
 
 
-def _mentions_meta(view: memoryview, starts: I64, lengths: I64) -> Bools:
-    pieces: Sequence[Any] = [bytes(view[a : a + n]) for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    return np.array([META in piece for piece in pieces], np.bool_)
+def _rows_with_meta_text(view: memoryview, starts: I64, lengths: I64) -> I64:
+    """Rows whose blob contains `,"m":` anywhere."""
+    if not len(starts):
+        return np.empty(0, np.int64)
+    ends = starts + lengths
+    low, high = int(starts[0]), int(ends[-1])
+    if (starts[1:] < ends[:-1]).any() or high - low > 2 * int(lengths.sum()) + _WINDOW:
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        return np.flatnonzero(np.array([META in bytes(view[a:b]) for a, b in pairs], np.bool_))
+    hits = _find_meta_text(view, low, high)
+    rows = np.searchsorted(starts, hits, side="right") - 1
+    return np.unique(rows[hits + len(META) <= ends[rows]])
+
+
+def _find_meta_text(view: memoryview, low: int, high: int) -> I64:
+    """Every place of `,"m":` in `[low, high)`."""
+    found = [np.empty(0, np.int64)]
+    for at in range(low, high - len(META) + 1, _WINDOW):
+        count = min(_WINDOW, high - len(META) + 1 - at)
+        words: Any = np.ndarray((count,), "<u4", buffer=view, offset=at, strides=(1,))
+        hits = np.flatnonzero(words == _META_WORD) + at
+        found.append(hits[gather_u8(view, hits + 4) == META[4]])
+    return np.concatenate(found)

@@ -99,19 +99,23 @@ def is_zero(view: memoryview) -> bool:
     return not any(np.frombuffer(view[at : at + step], np.uint8).any() for at in range(0, len(view), step))
 
 
-def valid_utf8(buffer: Buffer, starts: I64, lengths: I64) -> bool:
+def all_ascii(source: bytes, starts: I64, lengths: I64) -> bool:
+    """Whether every piece is ASCII."""
+    return _join(source, starts, lengths).isascii()
+
+
+def valid_utf8(source: bytes, starts: I64, lengths: I64) -> bool:
     """Whether every piece is UTF-8. One decode for all: an ASCII separator cannot be part of a longer sequence."""
-    used = lengths > 0
-    begin = starts[used]
-    ends = (begin + lengths[used]).tolist()
-    source: Any = buffer if isinstance(buffer, bytes) else byte_view(buffer)
-    joined = b"\0".join([source[a:b] for a, b in zip(begin.tolist(), ends, strict=True)])
-    return joined.isascii() or _decodes(joined)
-
-
-def _decodes(text: bytes) -> bool:
+    joined = _join(source, starts, lengths)
     try:
-        text.decode()
+        joined.decode()
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _join(source: bytes, starts: I64, lengths: I64) -> bytes:
+    used = lengths > 0
+    begins = starts[used]
+    pairs = zip(begins.tolist(), (begins + lengths[used]).tolist(), strict=True)
+    return b"\0".join([source[a:b] for a, b in pairs])

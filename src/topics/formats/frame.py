@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import lru_cache
 from itertools import accumulate, chain, count, repeat
 from operator import add
 from typing import Any, Final, NamedTuple
@@ -89,6 +88,9 @@ HEAD_DTYPE: Final[np.dtype[np.void]] = np.dtype(
     ]
 )
 
+# As a plain int: an enum member costs a conversion in every pack.
+_APPEND: Final = int(FrameType.APPEND)
+
 # What the checksum covers in front of node, tag and data: the header without its length field.
 _HEAD: Final = struct.Struct("<BBQQQHHI")
 # The same in four pieces, for a run of frames alike in all but seq and data_len: (type, flags, topic_id), seq,
@@ -135,12 +137,27 @@ def encode_frame(
     more: bool = False,
 ) -> bytes:
     """One frame of any type; for control frames `data` is the body of `encode_body`."""
-    flags = (tag is not None) | (node is not None) << 1 | durable << 2 | more << 3
-    node, tag = node or b"", tag or b""
-    body = b"".join((_HEAD.pack(kind, flags, topic_id, seq, ts, len(node), len(tag), len(data)), node, tag, data))
-    if len(body) + SUM_BYTES > FRAME_LEN_MAX:
+    gate = (DURABLE if durable else 0) | (MORE if more else 0)
+    return _frame(kind, gate, topic_id, seq, ts, node, tag, data)
+
+
+def _frame(
+    kind: int, flags: int, topic_id: int, seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes
+) -> bytes:
+    """One frame; `flags` come without the presence bits. Few steps, as many writes are of one record."""
+    if node is None:
+        node = b""
+    else:
+        flags |= HAS_NODE
+    if tag is None:
+        tag = b""
+    else:
+        flags |= HAS_TAG
+    body = _HEAD.pack(kind, flags, topic_id, seq, ts, len(node), len(tag), len(data)) + node + tag + data
+    frame_len = len(body) + SUM_BYTES
+    if frame_len > FRAME_LEN_MAX:
         raise ValueError(_ONE_FRAME_MAX)
-    return b"".join((_LEN.pack(len(body) + SUM_BYTES), body, _SUM.pack(xxh3(body))))
+    return _LEN.pack(frame_len) + body + _SUM.pack(xxh3(body))
 
 
 def encode_appends(
@@ -159,29 +176,40 @@ def encode_appends(
     `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
     `more` set; the last has it too when frames of the same submission follow (`more_after`).
     """
-    if not datas:
+    size = len(datas)
+    if not size:
         return EncodedAppends(b"", [], [])
-    base = DURABLE if durable else 0
-    last = base | MORE if more_after else base
-    flags: Iterable[int] = chain(repeat(base | MORE, len(datas) - 1), (last,))
+    last = (DURABLE if durable else 0) | (MORE if more_after else 0)
+    if size == 1:
+        node = nodes if nodes is None or isinstance(nodes, bytes) else nodes[0]
+        tag = None if tags is None else tags[0]
+        frame = _frame(_APPEND, last, topic_id, first_seq, ts, node, tag, datas[0])
+        return EncodedAppends(frame, [0], [len(frame)])
     if tags is None and (nodes is None or isinstance(nodes, bytes)):
-        return _seal(_alike(flags, topic_id, first_seq, ts, nodes, datas))
-    node_texts, node_bits = _optional(nodes, HAS_NODE, len(datas))
-    tag_texts, tag_bits = _optional(tags, HAS_TAG, len(datas))
-    flags = map(add, flags, map(add, node_bits, tag_bits))
+        return _seal(_alike(last, topic_id, first_seq, ts, nodes, datas))
+    node_texts, node_bits = _optional(nodes, HAS_NODE, size)
+    tag_texts, tag_bits = _optional(tags, HAS_TAG, size)
+    gates = chain(repeat(last | MORE, size - 1), (last,))
+    flags = map(add, gates, map(add, node_bits, tag_bits))
     return _seal(_mixed(flags, topic_id, first_seq, ts, node_texts, tag_texts, datas))
 
 
 def _alike(
-    flags: Iterable[int], topic_id: int, first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]
+    last: int, topic_id: int, first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]
 ) -> list[bytes]:
-    """Checksummed parts of frames without tags and with at most one node for all."""
-    fronts = map(_fronts(topic_id, 0 if node is None else HAS_NODE).__getitem__, flags)
-    back = _ALIKE_BACK.pack(ts, len(node or b""), 0)
-    heads = map(_ALIKE.pack, fronts, count(first_seq), repeat(back), map(len, datas))
+    """Checksummed parts of frames without tags and with at most one node for all; `last` are the last frame's flags."""
+    presence = 0 if node is None else HAS_NODE
+    pack, node, kind, seq_last = _ALIKE.pack, node or b"", _APPEND, first_seq + len(datas) - 1
+    back = _ALIKE_BACK.pack(ts, len(node), 0)
+    front = _ALIKE_FRONT.pack(kind, last | MORE | presence, topic_id)
+    final = pack(_ALIKE_FRONT.pack(kind, last | presence, topic_id), seq_last, back, len(datas[-1])) + node + datas[-1]
+    rest = zip(range(first_seq, seq_last), datas, strict=False)
     if node:
-        heads = map(add, heads, repeat(node))
-    return list(map(add, heads, datas))
+        bodies = [pack(front, seq, back, len(data)) + node + data for seq, data in rest]
+    else:
+        bodies = [pack(front, seq, back, len(data)) + data for seq, data in rest]
+    bodies.append(final)
+    return bodies
 
 
 def _mixed(
@@ -194,7 +222,7 @@ def _mixed(
     datas: Sequence[bytes],
 ) -> list[bytes]:
     """Checksummed parts of frames whose tags or nodes differ."""
-    pack, join, kind = _HEAD.pack, b"".join, int(FrameType.APPEND)
+    pack, join, kind = _HEAD.pack, b"".join, _APPEND
     return [
         join((pack(kind, flag, topic_id, seq, ts, len(node), len(tag), len(data)), node, tag, data))
         for flag, seq, node, tag, data in zip(flags, count(first_seq), nodes, tags, datas, strict=False)
@@ -212,13 +240,6 @@ def _optional(
     if len(values) != size:
         raise ValueError(f"{len(values)} nodes or tags for {size} records")
     return [value or b"" for value in values], [0 if value is None else bit for value in values]
-
-
-@lru_cache(maxsize=4096)
-def _fronts(topic_id: int, presence: int) -> dict[int, bytes]:
-    """The first ten checksummed bytes by submission flags (durable, more)."""
-    gates = (0, DURABLE, MORE, DURABLE | MORE)
-    return {gate: _ALIKE_FRONT.pack(FrameType.APPEND, gate | presence, topic_id) for gate in gates}
 
 
 def _seal(bodies: list[bytes]) -> EncodedAppends:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from topics.formats.buffers import (
     U64,
     Bools,
     Buffer,
+    all_ascii,
     byte_view,
     first_true,
     gather_rows,
@@ -49,6 +50,8 @@ from topics.formats.frame import (
     SUM_BYTES,
     FrameType,
 )
+
+_Columns: TypeAlias = dict[str, Any]
 
 
 class Stop(Enum):
@@ -104,8 +107,10 @@ class WalColumns:
         return self.tag_offset + self.tag_len
 
 
-# Frames per stretch: bounds the Python integers alive at a time to a small multiple of the bytes they describe.
-_STRETCH: Final = 32768
+# A stretch ends after this many frames or bytes: it stays in the processor's cache, and the Python integers alive at a
+# time are bounded.
+_STRETCH_FRAMES: Final = 4096
+_STRETCH_BYTES: Final = 1 << 20
 _COLUMNS: Final = tuple(field.name for field in fields(WalColumns))[:10]
 _unpack_len: Final = struct.Struct("<I").unpack_from
 
@@ -121,22 +126,20 @@ def scan_wal(buffer: Buffer, start: int = 0, end: int | None = None, *, verify: 
     """
     view = byte_view(buffer)
     limit = len(view) if end is None else min(end, len(view))
-    stretches: list[dict[str, Any]] = []
+    stretches: list[_Columns] = []
     bodies: dict[int, Body] = {}
     rows, at, reason, more = 0, start, "", True
     while more:
         offsets, stopped_at, reason = _walk(view, at, limit)
-        more = not reason and stopped_at < limit
-        columns, failed = _check(buffer, view, offsets, verify=verify)
-        good = _decode_bodies(view, columns, bodies, rows)
-        kept = len(columns["offset"])
-        if good < kept:
-            columns, failed = {name: column[:good] for name, column in columns.items()}, "body"
-        at = int(columns["offset"][-1]) + int(columns["length"][-1]) if good else at
-        if failed:
-            reason, more = failed, False
+        columns, failed = _check_stretch(bytes(view[at:stopped_at]), offsets - at, verify=verify)
+        columns["offset"] += at
+        more = not reason and not failed and stopped_at < limit
+        reason = failed or reason
+        bodies.update((rows + row, body) for row, body in columns.pop("bodies").items())
         stretches.append(columns)
-        rows += good
+        if len(columns["offset"]):
+            at = int(columns["offset"][-1]) + int(columns["length"][-1])
+            rows += len(columns["offset"])
     return _finish(view, stretches, bodies, at, limit, reason)
 
 
@@ -152,85 +155,94 @@ def complete_count(columns: WalColumns) -> int:
     return int(lasts[-1]) + 1 if len(lasts) else 0
 
 
-def _walk(view: memoryview, at: int, limit: int) -> tuple[list[int], int, str]:
+def _walk(view: memoryview, at: int, limit: int) -> tuple[I64, int, str]:
     """Frame starts found by following length fields (check 1), the place where that ended, and why."""
     starts: list[int] = []
     add = starts.append
     unpack, low, high = _unpack_len, FRAME_LEN_MIN, FRAME_LEN_MAX
-    last_start = limit - LEN_BYTES
-    for _ in range(_STRETCH):
+    last_start, reason = min(limit - LEN_BYTES, at + _STRETCH_BYTES), ""
+    for _ in range(_STRETCH_FRAMES):
         if at > last_start:
-            return starts, at, "" if at >= limit else "short"
+            reason = "short" if limit - LEN_BYTES < at < limit else ""
+            break
         (frame_len,) = unpack(view, at)
         if not low <= frame_len <= high:
-            return starts, at, "frame_len"
+            reason = "frame_len"
+            break
         following = at + LEN_BYTES + frame_len
         if following > limit:
-            return starts, at, "short"
+            reason = "short"
+            break
         add(at)
         at = following
-    return starts, at, ""
+    return np.array(starts, np.int64), at, reason
 
 
-def _check(buffer: Buffer, view: memoryview, starts: list[int], *, verify: bool) -> tuple[dict[str, Any], str]:
-    """Columns of the leading frames that pass checks 2 to 5 (bodies apart), and the check that the next one failed."""
-    offset = np.array(starts, np.int64)
+def _check_stretch(source: bytes, offset: I64, *, verify: bool) -> tuple[_Columns, str]:
+    """Columns of the leading frames that pass checks 2 to 5, and the check that the next one failed.
+
+    `source` is a copy of the stretch: slices of bytes are the cheapest there are, and offsets count from its start.
+    """
+    view = memoryview(source)
     head = gather_rows(view, offset, HEAD_DTYPE)
-    columns: dict[str, Any] = {name: np.ascontiguousarray(head[name]) for name in HEAD_DTYPE.names or ()}
+    columns: _Columns = {name: np.ascontiguousarray(head[name]) for name in HEAD_DTYPE.names or ()}
     length = columns.pop("frame_len") + np.uint32(LEN_BYTES)
     columns = {"offset": offset, "length": length, **columns}
     failed = ""
     for reason, check in _CHECKS:
-        if reason == "xxh3" and not verify:
-            continue
-        good = first_true(~check(buffer, view, columns))
+        good = first_true(~check(source, view, columns)) if verify or reason != "xxh3" else len(offset)
         if good < len(columns["offset"]):
             columns, failed = {name: column[:good] for name, column in columns.items()}, reason
-    return columns, failed
+    bodies, good = _decode_bodies(view, columns)
+    if good < len(columns["offset"]):
+        columns, failed = {name: column[:good] for name, column in columns.items()}, "body"
+    return {**columns, "bodies": bodies}, failed
 
 
-def _sum_matches(buffer: Buffer, view: memoryview, c: dict[str, Any]) -> Bools:
+def _sum_matches(source: bytes, view: memoryview, c: _Columns) -> Bools:
     ends = c["offset"] + (c["length"].astype(np.int64) - SUM_BYTES)
-    matches: Bools = hash_slices(buffer, c["offset"] + LEN_BYTES, ends) == gather_u64(view, ends)
+    matches: Bools = hash_slices(source, c["offset"] + LEN_BYTES, ends) == gather_u64(view, ends)
     return matches
 
 
-def _lengths_add_up(_: Buffer, __: memoryview, c: dict[str, Any]) -> Bools:
+def _lengths_add_up(_: bytes, __: memoryview, c: _Columns) -> Bools:
     inner = c["node_len"].astype(np.int64) + c["tag_len"] + c["data_len"]
     matches: Bools = inner + (FRAME_LEN_MIN + LEN_BYTES) == c["length"]
     return matches
 
 
-def _flags_known(_: Buffer, __: memoryview, c: dict[str, Any]) -> Bools:
+def _flags_known(_: bytes, __: memoryview, c: _Columns) -> Bools:
     known: Bools = (c["flags"] & ~np.uint8(FLAGS_KNOWN)) == 0
     return known
 
 
-def _presence_holds(_: Buffer, __: memoryview, c: dict[str, Any]) -> Bools:
+def _presence_holds(_: bytes, __: memoryview, c: _Columns) -> Bools:
     tag: Bools = (c["tag_len"] == 0) | ((c["flags"] & HAS_TAG) != 0)
     node: Bools = (c["node_len"] == 0) | ((c["flags"] & HAS_NODE) != 0)
     both: Bools = tag & node
     return both
 
 
-def _type_known(_: Buffer, __: memoryview, c: dict[str, Any]) -> Bools:
+def _type_known(_: bytes, __: memoryview, c: _Columns) -> Bools:
     known: Bools = (c["type"] >= FrameType.APPEND) & (c["type"] <= FrameType.HEAD_WATERMARK)
     return known
 
 
-def _texts_valid(buffer: Buffer, _: memoryview, c: dict[str, Any]) -> Bools:
-    node_at = c["offset"] + HEAD_BYTES
-    node_len = c["node_len"].astype(np.int64)
-    starts = np.concatenate((node_at, node_at + node_len))
-    lengths = np.concatenate((node_len, c["tag_len"].astype(np.int64)))
+def _texts_valid(source: bytes, _: memoryview, c: _Columns) -> Bools:
+    node_at, node_len = c["offset"] + HEAD_BYTES, c["node_len"].astype(np.int64)
+    tag_len = c["tag_len"].astype(np.int64)
     count = len(node_at)
-    if valid_utf8(buffer, starts, lengths):
+    # Node and tag are neighbours, so texts that are all ASCII need one piece per frame.
+    if all_ascii(source, node_at, node_len + tag_len):
         return np.ones(count, np.bool_)
-    singles = [valid_utf8(buffer, starts[i::count], lengths[i::count]) for i in range(count)]
+    starts, lengths = np.concatenate((node_at, node_at + node_len)), np.concatenate((node_len, tag_len))
+    if valid_utf8(source, starts, lengths):
+        return np.ones(count, np.bool_)
+    singles = [valid_utf8(source, starts[i::count], lengths[i::count]) for i in range(count)]
     return np.array(singles, np.bool_)
 
 
-def _blob_wrapped(_: Buffer, view: memoryview, c: dict[str, Any]) -> Bools:
+def _blob_wrapped(_: bytes, view: memoryview, c: _Columns) -> Bools:
     data_len = c["data_len"].astype(np.int64)
     at = c["offset"] + (c["node_len"].astype(np.int64) + c["tag_len"] + HEAD_BYTES)
     is_append = c["type"] == FrameType.APPEND
@@ -257,22 +269,23 @@ _CHECKS: Final = (
 )
 
 
-def _decode_bodies(view: memoryview, c: dict[str, Any], bodies: dict[int, Body], first_row: int) -> int:
-    """Decodes control bodies into `bodies`; gives the number of leading good frames."""
+def _decode_bodies(view: memoryview, c: _Columns) -> tuple[dict[int, Body], int]:
+    """Decoded control bodies by row, and the number of leading frames that are good."""
+    bodies: dict[int, Body] = {}
     for row in np.flatnonzero(c["type"] != FrameType.APPEND).tolist():
         at = int(c["offset"][row]) + HEAD_BYTES + int(c["node_len"][row]) + int(c["tag_len"][row])
         try:
-            bodies[first_row + row] = decode_body(int(c["type"][row]), view[at : at + int(c["data_len"][row])])
+            bodies[row] = decode_body(int(c["type"][row]), view[at : at + int(c["data_len"][row])])
         except Corruption:
-            return int(row)
-    return len(c["offset"])
+            return bodies, int(row)
+    return bodies, len(c["offset"])
 
 
 def _finish(
-    view: memoryview, stretches: list[dict[str, Any]], bodies: dict[int, Body], at: int, limit: int, reason: str
+    view: memoryview, stretches: list[_Columns], bodies: dict[int, Body], at: int, limit: int, reason: str
 ) -> WalColumns:
     stop = Stop.BAD if reason else Stop.EOF
     if reason in ("frame_len", "short") and is_zero(view[at:limit]):
         stop, reason = Stop.CLEAN, ""
-    columns: dict[str, Any] = {name: np.concatenate([s[name] for s in stretches]) for name in _COLUMNS}
+    columns: _Columns = {name: np.concatenate([s[name] for s in stretches]) for name in _COLUMNS}
     return WalColumns(**columns, bodies=bodies, end=at, stop=stop, reason=reason)
