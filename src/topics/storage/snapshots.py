@@ -1,0 +1,137 @@
+"""SnapshotStore: metadata snapshots as files (storage.md sections 8.3 and 9.2).
+
+Holds: after any crash the newest snapshot that was installed, or the one before it, loads; nothing is unlinked before a
+newer one is durable; a valid snapshot stays until two newer valid ones exist, so a bad newest file never leaves the
+store without one. What is in a snapshot belongs to `topics.formats.snapshot` and the engine. Called by recovery, and
+by one snapshot job at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from topics.errors import Corruption, UnsupportedVersion
+from topics.formats import names
+from topics.formats.snapshot import Snapshot, decode_snapshot, encode_snapshot
+from topics.storage.fs import Fs, install, read_file
+from topics.storage.wal.files import Position
+from topics.storage.wal.removal import SNAPSHOTS_KEPT, Positions
+from topics.storage.wal.rotation import Layout
+
+log = logging.getLogger("topics.storage")
+
+
+class Rejected(NamedTuple):
+    """A snapshot file that was passed over, and why."""
+
+    name: str
+    reason: str
+    unknown_version: bool
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start finds: the newest valid snapshot, newer files that are not, doubles of a number."""
+
+    snapshot: Snapshot | None
+    rejected: list[Rejected]
+    ignored: list[str]
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether a newer file than the one in use is invalid."""
+        return self.snapshot is not None and bool(self.rejected)
+
+
+class SnapshotStore:
+    """The directory `meta/`."""
+
+    def __init__(self, fs: Fs, dir: str) -> None:
+        self._fs = fs
+        self._dir = dir
+        self._highest = 0
+        self._valid: dict[int, Positions] = {}
+        self._unread: list[tuple[int, str]] = []  # older than the one in use, newest first
+
+    @property
+    def next_number(self) -> int:
+        return self._highest + 1
+
+    def load(self) -> Loaded:
+        """Read what is there; changes nothing. A read error is raised: it proves nothing about the file."""
+        found = self._fs.listdir(self._dir) if self._fs.is_dir(self._dir) else []
+        chosen, ignored = names.pick_canonical(found, parse=names.parse_snapshot, build=names.snapshot_name)
+        self._highest = max(chosen, default=0)
+        self._valid = {}
+        self._unread = sorted(chosen.items(), reverse=True)
+        rejected: list[Rejected] = []
+        snapshot = None
+        while snapshot is None and self._unread:
+            snapshot = self._read_next(rejected)
+        if chosen and snapshot is None and all(reject.unknown_version for reject in rejected):
+            raise UnsupportedVersion(f"{self._dir} holds only snapshots of another version: {rejected[0].reason}")
+        return Loaded(snapshot=snapshot, rejected=rejected, ignored=ignored)
+
+    def _read_next(self, rejected: list[Rejected]) -> Snapshot | None:
+        number, name = self._unread[0]
+        data = read_file(self._fs, f"{self._dir}/{name}")
+        self._unread.pop(0)
+        try:
+            snapshot = decode_snapshot(data, file=name)
+        except (UnsupportedVersion, Corruption) as error:
+            rejected.append(Rejected(name, str(error), isinstance(error, UnsupportedVersion)))
+            return None
+        self._valid[number] = positions_of(snapshot)
+        return snapshot
+
+    def kept(self) -> list[Positions]:
+        """Recorded WAL positions of the newest two valid snapshots, newest first; fewer if there are fewer.
+
+        The older one is read when first asked for, as a start does not need it; a read error is raised."""
+        while len(self._valid) < SNAPSHOTS_KEPT and self._unread:
+            self._read_next([])
+        return [self._valid[number] for number in sorted(self._valid, reverse=True)[:SNAPSHOTS_KEPT]]
+
+    def recorded(self, key: str) -> int:
+        """The highest file number that a kept snapshot has for a group; 0 for none."""
+        return max((positions[key].file for positions in self.kept() if key in positions), default=0)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """M4 and M5: put the snapshot beside the older ones, then drop those nobody needs.
+
+        A failure in M4 is raised and counts as "no snapshot": nothing is unlinked, the number is not used again."""
+        number = snapshot.id
+        if number <= self._highest:
+            raise ValueError(f"snapshot {number} is not newer than {self._highest}")
+        self._highest = number
+        install(self._fs, f"{self._dir}/{names.snapshot_name(number)}", encode_snapshot(snapshot))
+        self._valid[number] = positions_of(snapshot)
+        self._prune(number)
+
+    def _prune(self, newest: int) -> None:
+        """Keep the newest two by number and the newest two valid ones. Failing is no harm: the next install tries."""
+        try:
+            self.kept()
+            self._valid = {number: self._valid[number] for number in sorted(self._valid)[-SNAPSHOTS_KEPT:]}
+            gone = [name for name in self._fs.listdir(self._dir) if self._is_spent(name, newest)]
+            for name in gone:
+                self._fs.unlink(f"{self._dir}/{name}")
+            if gone:
+                self._fs.sync_dir(self._dir)
+        except OSError as error:
+            log.warning("removing old snapshots stopped, it will be tried again: %s", error)
+
+    def _is_spent(self, name: str, newest: int) -> bool:
+        number = names.parse_snapshot(name)
+        return number is not None and number < newest - 1 and number not in self._valid
+
+
+def positions_of(snapshot: Snapshot) -> Positions:
+    """Recorded WAL positions by group key."""
+    return {group.key: Position(group.file, group.off) for group in snapshot.groups}
+
+
+def layout_of(snapshot: Snapshot) -> Layout:
+    return Layout(snapshot.gen, snapshot.shards)
