@@ -1,0 +1,264 @@
+"""Append: admission of a write, its reservation, and its publication (semantics.md sections 4, 7.2, 13).
+
+    decide_append   idempotency, admission; reserves seqs and a timestamp, nothing is visible
+    make_append     the op, once the frames are encoded
+    apply_append    publishes: live when the commit is done, in recovery from frames
+    release         a failed commit gives its reservation back
+
+Retention at `now` has run before `decide_append` (the engine logs what is due first). The seq ceiling is the engine's.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from topics.core.effects import Effect, Fate
+from topics.core.idempotency import WriteMemo
+from topics.core.recent import RecentCache
+from topics.core.retention import trim_to_cap
+from topics.core.tail import locations
+from topics.core.topic import TopicState
+from topics.errors import RecordTooLarge, TopicFull
+from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
+from topics.model.record import WriteBatch
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False):
+    """Seqs `first_seq .. first_seq + count - 1` belong to this write until it is applied or released."""
+
+    first_seq: int
+    count: int
+    size: int
+    ts: int
+    key: bytes | None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+class Repeat(NamedTuple):
+    """The key was used before: answer with the first write's numbers."""
+
+    memo: WriteMemo
+
+
+class Busy(NamedTuple):
+    """A write with this key is being committed: take turns."""
+
+    key: bytes
+
+
+# --- deciding --------------------------------------------------------------------------------------------------------
+
+
+def decide_append(topic: TopicState, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy:
+    """Raises RecordTooLarge or TopicFull; then nothing has changed, not even the key's memory."""
+    key = batch.key if topic.config.idempotency_window_ms else None
+    if key is not None:
+        memo = topic.idem.find(key, now=now, window_ms=topic.config.idempotency_window_ms)
+        if memo is not None:
+            return Repeat(memo)
+        if key in topic.idem.staged:
+            return Busy(key)
+    admit(topic, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes)
+    return reserve(topic, count=batch.count, size=batch.total_bytes, now=now, key=key)
+
+
+def admit(topic: TopicState, *, count: int, size: int, largest: int) -> None:
+    """The table of section 7.2. Writes being committed count as if they were there."""
+    config = topic.config
+    cap_records, cap_bytes = config.cap_records, config.cap_bytes
+    if cap_bytes and largest > cap_bytes:
+        raise RecordTooLarge(f"a record of {largest} bytes never fits the topic's cap_bytes of {cap_bytes}")
+    if config.discard == "old":
+        return
+    if (cap_records and count > cap_records) or (cap_bytes and size > cap_bytes):
+        raise RecordTooLarge(f"a batch of {count} records and {size} bytes never fits the topic's caps")
+    over_records = cap_records and topic.count + topic.staged_count + count > cap_records
+    over_bytes = cap_bytes and topic.bytes + topic.staged_bytes + size > cap_bytes
+    if over_records or over_bytes:
+        raise TopicFull(
+            topic.name,
+            cap_records=cap_records,
+            cap_bytes=cap_bytes,
+            head_seq=topic.head,
+            earliest_seq=topic.earliest_seq,
+        )
+
+
+def reserve(topic: TopicState, *, count: int, size: int, now: int, key: bytes | None = None) -> Reservation:
+    first_seq = topic.reserved_head + 1
+    ts = max(now, topic.reserved_ts)
+    topic.reserved_head += count
+    topic.reserved_ts = ts
+    topic.staged_count += count
+    topic.staged_bytes += size
+    if key is not None:
+        topic.idem.staged.add(key)
+    return Reservation(first_seq, count, size, ts, key)
+
+
+def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) -> None:
+    """A failed commit. `reuse_seqs` only if the frames are certainly not in the log; newest reservation first."""
+    topic.staged_count -= reservation.count
+    topic.staged_bytes -= reservation.size
+    if reservation.key is not None:
+        topic.idem.staged.discard(reservation.key)
+    if reuse_seqs and topic.reserved_head == reservation.last_seq:
+        topic.reserved_head = reservation.first_seq - 1
+
+
+def make_append(
+    topic: TopicState,
+    reservation: Reservation,
+    batch: WriteBatch,
+    *,
+    frames: bytes,
+    offs: array[int],
+    lens: array[int],
+    hops: int = 0,
+) -> Append:
+    """The op of a reserved write. `file` and `base` are set once the frames are written."""
+    count = batch.count
+    return Append(
+        topic_id=topic.id,
+        first_seq=reservation.first_seq,
+        count=count,
+        ts=array("Q", [reservation.ts]) * count,
+        sizes=array("I", batch.sizes),
+        flags=_flags(batch, hops),
+        tags=batch.tags,
+        offs=offs,
+        lens=lens,
+        frames=frames,
+        hops=hops,
+        key=reservation.key,
+    )
+
+
+def _flags(batch: WriteBatch, hops: int) -> array[int]:
+    tags, nodes, count = batch.tags, batch.nodes, batch.count
+    common = hops << HOPS_SHIFT
+    if isinstance(nodes, bytes):
+        common |= HAS_NODE
+        nodes = None
+    if tags is not None and None not in tags:
+        common |= HAS_TAG
+        tags = None
+    flags = array("B", [common]) * count
+    if tags is not None:
+        for at, tag in enumerate(tags):
+            if tag is not None:
+                flags[at] |= HAS_TAG
+    if nodes is not None:
+        for at, node in enumerate(nodes):
+            if node is not None:
+                flags[at] |= HAS_NODE
+    return flags
+
+
+# --- applying --------------------------------------------------------------------------------------------------------
+
+
+def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = None) -> Effect:
+    """Publish a batch. Of records known already nothing changes; of a batch ahead of the head nothing happens yet."""
+    if topic.config.durability == "ephemeral" and op.file != RESIDENT:
+        return Effect(Fate.IGNORED, topic.id)  # a frame from the time before the topic became ephemeral
+    if op.first_seq != topic.head + 1:
+        if op.first_seq > topic.head + 1:
+            return Effect(Fate.AHEAD, topic.id)
+        return _apply_overlap(topic, op, recent)
+    _add_slots(topic, op, recent)
+    topic.head = op.first_seq + op.count - 1
+    topic.last_ts = max(topic.last_ts, op.ts[-1])
+    topic.last_write_ts = op.ts[-1]
+    _settle_reservation(topic, op)
+    removal = None
+    cap = topic.config.cap_records
+    if cap and topic.count > cap:
+        removal = trim_to_cap(topic, now=op.ts[-1])
+    return Effect(Fate.APPLIED, topic.id, first_seq=op.first_seq, last_seq=topic.head, removal=removal)
+
+
+def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> None:
+    """Slots, tags and bytes of records that have none yet, and their share of the totals."""
+    topic.tail.run_for_append(op.first_seq).extend(
+        locs=locations(op.file, op.base, op.offs), lens=op.lens, ts=op.ts, sizes=op.sizes, flags=op.flags
+    )
+    below = topic.floors.earliest_seq - op.first_seq
+    if below <= 0:
+        topic.count += op.count
+        topic.bytes += total_bytes(op.sizes)
+    elif below < op.count:  # recovery: the floors had passed some of these records before
+        topic.count += op.count - below
+        topic.bytes += total_bytes(op.sizes[below:])
+    if op.tags is not None:
+        topic.tags.add(op.first_seq, op.tags)
+    if op.frames is not None:
+        if op.file == RESIDENT:
+            topic.resident.add(op.first_seq, op.frames, op.offs, op.flags)
+        elif recent is not None:
+            recent.add(topic.id, op.first_seq, op.frames, op.offs, op.flags)
+
+
+def _settle_reservation(topic: TopicState, op: Append) -> None:
+    if topic.staged_count:  # never in recovery
+        topic.staged_count -= op.count
+        topic.staged_bytes -= total_bytes(op.sizes)
+    topic.reserved_head = max(topic.reserved_head, topic.head)
+    topic.reserved_ts = max(topic.reserved_ts, topic.last_ts)
+    if op.key is not None:
+        topic.idem.staged.discard(op.key)
+        topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
+
+
+def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
+    """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
+    filled = False
+    for at, stop in _unknown_runs(topic, op):
+        _add_slots(topic, sliced(op, at, stop), None)
+        filled = True
+    above = topic.head + 1 - op.first_seq
+    if above < op.count:
+        return apply_append(topic, sliced(op, above, op.count), recent)
+    return Effect(Fate.FILLED if filled else Fate.DUPLICATE, topic.id)
+
+
+def _unknown_runs(topic: TopicState, op: Append) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for at in range(min(op.count, topic.head + 1 - op.first_seq)):
+        if topic.has_slot(op.first_seq + at):
+            continue
+        if runs and runs[-1][1] == at:
+            runs[-1] = (runs[-1][0], at + 1)
+        else:
+            runs.append((at, at + 1))
+    return runs
+
+
+def sliced(op: Append, at: int, stop: int) -> Append:
+    """Records `at..stop-1` of a batch. Its frames do not come along: offsets would no longer fit them."""
+    return Append(
+        topic_id=op.topic_id,
+        first_seq=op.first_seq + at,
+        count=stop - at,
+        ts=op.ts[at:stop],
+        sizes=op.sizes[at:stop],
+        flags=op.flags[at:stop],
+        tags=None if op.tags is None else op.tags[at:stop],
+        offs=op.offs[at:stop],
+        lens=op.lens[at:stop],
+        file=op.file,
+        base=op.base,
+        hops=op.hops,
+    )
+
+
+def total_bytes(sizes: array[int]) -> int:
+    """Sum of a size column."""
+    return sum(sizes) if len(sizes) < 64 else int(np.frombuffer(sizes, np.uint32).sum(dtype=np.uint64))

@@ -1,0 +1,68 @@
+"""Apply: the one way published state changes, live and in recovery.
+
+Total: an op of a topic that is not there is IGNORED, one that is reflected already changes nothing. Per topic, ops come
+in log order. Called by the engine when an op's commit is done, and by its replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topics.core.append import apply_append
+from topics.core.delete import apply_delete
+from topics.core.effects import Effect, Fate
+from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
+from topics.core.retention import apply_evict
+from topics.core.seqs import apply_head
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.model.ops import Append, ConfigUpdate, Delete, Evict, HeadMark, Op, TopicCreate, TopicDelete
+
+
+def apply(state: State, op: Op) -> Effect:
+    """Change the state by one op and say what happened."""
+    kind = type(op)
+    on_topic = _ON_TOPIC.get(kind)
+    if on_topic is None:
+        return _ON_STATE[kind](state, op)
+    topic = state.by_id.get(op.topic_id)  # type: ignore[union-attr]
+    if topic is None:
+        return Effect(Fate.IGNORED, op.topic_id)  # type: ignore[union-attr]
+    bytes_before = topic.bytes
+    effect = on_topic(state, topic, op)
+    state.total_bytes += topic.bytes - bytes_before
+    return effect
+
+
+def _append(state: State, topic: TopicState, op: Append) -> Effect:
+    return apply_append(topic, op, state.recent)
+
+
+def _delete(_: State, topic: TopicState, op: Delete) -> Effect:
+    return apply_delete(topic, op)
+
+
+def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
+    return Effect(Fate.APPLIED, topic.id, removal=apply_evict(topic, op))
+
+
+def _head(_: State, topic: TopicState, op: HeadMark) -> Effect:
+    return apply_head(topic, op)
+
+
+def _config(_: State, topic: TopicState, op: ConfigUpdate) -> Effect:
+    return apply_config(topic, op)
+
+
+_ON_TOPIC: dict[type, Callable[[State, TopicState, Any], Effect]] = {
+    Append: _append,
+    Delete: _delete,
+    Evict: _evict,
+    HeadMark: _head,
+    ConfigUpdate: _config,
+}
+_ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
+    TopicCreate: apply_create,
+    TopicDelete: apply_delete_topic,
+}

@@ -1,0 +1,49 @@
+"""Effects: what applying an op did, as small values. The engine turns them into wake-ups, jobs and replies.
+
+`removal` is None where nothing was removed, which is nearly always so for appends."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from topics.core.front import Removal
+
+
+class Fate(Enum):
+    """What became of an op."""
+
+    APPLIED = "applied"
+    DUPLICATE = "duplicate"
+    """Reflected already; nothing changed."""
+    AHEAD = "ahead"
+    """Seqs before it are missing; nothing changed. Hold it, and apply it again when they have come or are lost."""
+    FILLED = "filled"
+    """Records below the head that had no slot: nothing new is published."""
+    IGNORED = "ignored"
+    """Of a topic that is not there, or that keeps no such thing."""
+
+
+class Effect:
+    """`first_seq .. last_seq` was published; empty (`last_seq < first_seq`) for every op but an Append or HeadMark."""
+
+    __slots__ = ("fate", "first_seq", "last_seq", "removal", "topic_id")
+
+    def __init__(
+        self, fate: Fate, topic_id: int, *, first_seq: int = 1, last_seq: int = 0, removal: Removal | None = None
+    ) -> None:
+        self.fate = fate
+        self.topic_id = topic_id
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+        self.removal = removal
+
+    @property
+    def removed_count(self) -> int:
+        return 0 if self.removal is None else self.removal.count
+
+    @property
+    def freed_bytes(self) -> int:
+        return 0 if self.removal is None else self.removal.bytes
+
+    def __repr__(self) -> str:
+        return f"Effect({self.fate.value}, topic={self.topic_id}, {self.first_seq}..{self.last_seq}, {self.removal})"

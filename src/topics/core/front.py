@@ -1,0 +1,195 @@
+"""Front: the one place where records stop being live and `earliest_seq` moves.
+
+Every removal, requested or not, goes through here, so `count`, `bytes` and the per-segment totals cannot drift apart.
+`Removal` collects what the engine has to do about it: flags to set on disk, segments that hold nothing live any more,
+seqs a queue must let go. What always holds afterwards: `earliest_seq` is the smallest live seq, or `head + 1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import chain
+
+import numpy as np
+
+from topics.core.sealed import Sealed
+from topics.core.slots import I64, Slots
+from topics.core.tail import TailRun
+from topics.core.topic import TopicState
+from topics.model.ops import IN_ACTIVE
+
+ACTIVE_LOC = IN_ACTIVE << 32
+
+
+class Removal:
+    """What one op took out of a topic.
+
+    `seqs` are those removed one by one; all others removed lie below the topic's new `earliest_seq`. `flips` names, per
+    sealed segment, the slots to be flagged on disk; `active_flips` the seqs to be flagged in the active segment.
+    `dead_segments` (first seqs) hold nothing live any more: they are dropped instead of flagged."""
+
+    __slots__ = ("active_flips", "bytes", "count", "dead_segments", "flips", "seqs")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.bytes = 0
+        self.seqs: list[I64] = []
+        self.flips: list[tuple[int, I64]] = []
+        self.active_flips: list[I64] = []
+        self.dead_segments: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"Removal(count={self.count}, bytes={self.bytes}, dead_segments={self.dead_segments})"
+
+
+def blocks_from(topic: TopicState, seq: int) -> Iterator[Slots]:
+    """Segments and tail runs with a slot at or above `seq`, ascending."""
+    runs, sealed = topic.tail.runs, topic.sealed
+    if not len(sealed) or (runs and runs[0].first_seq <= seq and sealed[len(sealed) - 1].next_seq <= seq):
+        return topic.tail.runs_from(seq)
+    if runs and runs[0].first_seq < sealed[len(sealed) - 1].first_seq:  # recovery filled a hole between segments
+        return merge(sealed.from_seq(seq), topic.tail.runs_from(seq), key=_first_seq)
+    return chain(sealed.from_seq(seq), topic.tail.runs_from(seq))
+
+
+def first_live(topic: TopicState, seq: int) -> int:
+    """The smallest live seq at or above `seq` (which is not below the floors), or `head + 1`."""
+    for block in blocks_from(topic, seq):
+        if isinstance(block, Sealed) and block.live == 0:
+            continue
+        slot = block.first_live(max(seq - block.first_seq, 0), block.count)
+        if slot < block.count:
+            return block.first_seq + slot
+    return topic.head + 1
+
+
+def last_live_below(topic: TopicState, bound: int) -> int:
+    """The largest live seq below `bound`, or 0."""
+    earliest, found = topic.floors.earliest_seq, 0
+    for block in blocks_from(topic, earliest):
+        if block.first_seq >= bound:
+            break
+        lo = max(earliest - block.first_seq, 0)
+        slot = block.last_live(lo, min(bound - block.first_seq, block.count))
+        if slot >= lo:
+            found = block.first_seq + slot
+    return found
+
+
+def settle_front(topic: TopicState) -> None:
+    """Move `earliest_seq` to the first live record. Not during replay: what has no slot then may still be filled in."""
+    floors = topic.floors
+    start = max(floors.earliest_seq, floors.lost + 1)
+    if start <= topic.head and not topic.replaying:
+        start = first_live(topic, start)
+    if start != floors.earliest_seq or topic.count == 0:
+        topic.first_ts = None
+    floors.earliest_seq = start
+
+
+def kill_below(topic: TopicState, bound: int, removal: Removal, *, requested: bool) -> None:
+    """Everything below `bound` dies by position: no slot is touched, only totals. Moves `earliest_seq` past it."""
+    earliest = topic.floors.earliest_seq
+    if bound <= earliest:
+        return
+    for block in blocks_from(topic, earliest):
+        if block.first_seq >= bound:
+            break
+        lo, hi = max(earliest - block.first_seq, 0), min(bound - block.first_seq, block.count)
+        if isinstance(block, Sealed):
+            _kill_sealed_front(topic, block, (lo, hi), removal, requested=requested)
+        else:
+            assert isinstance(block, TailRun)
+            _count_out(topic, removal, block.live_totals(lo, hi))
+            if requested:
+                _flip_active(block, block.live_slots(lo, hi), removal)
+    topic.floors.earliest_seq = bound
+    settle_front(topic)
+
+
+def _kill_sealed_front(
+    topic: TopicState, block: Sealed, slots: tuple[int, int], removal: Removal, *, requested: bool
+) -> None:
+    if block.live == 0:
+        return
+    lo, hi = slots
+    totals = (block.live, block.live_bytes) if hi == block.count else block.live_totals(lo, hi)
+    _count_out(topic, removal, totals)
+    block.took(*totals)
+    if block.live == 0:
+        block.forget_sizes()
+        removal.dead_segments.append(block.first_seq)
+    elif requested and totals[0]:
+        removal.flips.append((block.first_seq, block.live_slots(lo, hi)))
+
+
+def kill_slots(topic: TopicState, block: Slots, slots: I64, removal: Removal) -> None:
+    """Live slots of one block die on request. The caller settles the front once, after all blocks."""
+    if not len(slots):
+        return
+    lo = int(slots[0])
+    size = int(block.sizes_of(lo, int(slots[-1]) + 1)[slots - lo].sum(dtype=np.uint64))
+    block.mark_deleted(slots)
+    block.took(len(slots), size)
+    _count_out(topic, removal, (len(slots), size))
+    removal.seqs.append(slots + block.first_seq)
+    if isinstance(block, TailRun):
+        _flip_active(block, slots, removal)
+    elif isinstance(block, Sealed):
+        block.forget_sizes()
+        if block.live == 0:
+            removal.dead_segments.append(block.first_seq)
+        else:
+            removal.flips.append((block.first_seq, slots))
+
+
+def kill_seqs(topic: TopicState, seqs: Iterable[int], removal: Removal) -> None:
+    """Those of the seqs that are live die on request; the front is settled."""
+    wanted = np.unique(np.fromiter(seqs, np.int64))
+    wanted = wanted[(wanted >= topic.floors.earliest_seq) & (wanted <= topic.head)]
+    while len(wanted):
+        block = next(blocks_from(topic, int(wanted[0])), None)
+        if block is None:
+            break
+        inside = wanted[(wanted >= block.first_seq) & (wanted < block.next_seq)] - block.first_seq
+        kill_slots(topic, block, alive_of(block, inside), removal)
+        wanted = wanted[wanted >= block.next_seq]
+    finish_kill(topic, removal)
+
+
+def alive_of(block: Slots, slots: I64) -> I64:
+    """Those of the slots that were not deleted before."""
+    if block.deleted == 0 or not len(slots):
+        return slots
+    lo = int(slots[0])
+    return slots[~block.dead(lo, int(slots[-1]) + 1)[slots - lo]]
+
+
+def finish_kill(topic: TopicState, removal: Removal) -> None:
+    """After one-by-one removals: move the front if its record died."""
+    if removal.count and not topic.live(topic.floors.earliest_seq):
+        settle_front(topic)
+
+
+def _count_out(topic: TopicState, removal: Removal, totals: tuple[int, int]) -> None:
+    topic.count -= totals[0]
+    topic.bytes -= totals[1]
+    removal.count += totals[0]
+    removal.bytes += totals[1]
+
+
+def _flip_active(run: TailRun, slots: I64, removal: Removal) -> None:
+    """Frames that lie in the active segment already, the first ones of a run, have to be flagged there."""
+    if not len(slots) or run.locs[int(slots[0])] < ACTIVE_LOC:
+        return
+    lo, hi = int(slots[0]), int(slots[-1]) + 1
+    written = np.frombuffer(run.locs[lo:hi], np.uint64) >= ACTIVE_LOC
+    written &= np.frombuffer(run.lens[lo:hi], np.uint32) > 0
+    flips = slots[written[slots - lo]]
+    if len(flips):
+        removal.active_flips.append(flips + run.first_seq)
+
+
+def _first_seq(block: Slots) -> int:
+    return block.first_seq

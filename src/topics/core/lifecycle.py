@@ -1,0 +1,111 @@
+"""Lifecycle: creating, reconfiguring and deleting topics (semantics.md section 3).
+
+Decisions return ops; an empty list means that nothing has to change. The engine holds a name exclusively from decision
+to apply, so two creates of one name cannot meet here. Router removals that go with a topic are added by the engine.
+"""
+
+from __future__ import annotations
+
+from topics.core.effects import Effect, Fate
+from topics.core.retention import due, floors_op, trim_to_cap
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty
+from topics.model.config import TopicConfig
+from topics.model.names import check_topic_name, is_topic_name
+from topics.model.ops import ConfigUpdate, Evict, Op, TopicCreate, TopicDelete
+
+# --- deciding --------------------------------------------------------------------------------------------------------
+
+
+def check_config(name: str, config: TopicConfig) -> None:
+    """What only the lifecycle knows: where dead letters may go."""
+    dead_letter = config.dead_letter
+    if dead_letter is None:
+        return
+    if not is_topic_name(dead_letter) or (config.is_queue and dead_letter == name):
+        raise InvalidRequest.bad_dead_letter(dead_letter)
+
+
+def decide_put(state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0) -> tuple[list[Op], bool]:
+    """Ops that make the topic exist with exactly this config, and whether it is new."""
+    check_topic_name(name)
+    check_config(name, config)
+    topic = state.topics.get(name)
+    if topic is None:
+        return [decide_create(state, name, config, now=now, topics_max=topics_max)], True
+    return decide_config(topic, config, now=now), False
+
+
+def decide_create(state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0) -> TopicCreate:
+    """A new instance. Its id is used up even if the commit fails."""
+    check_topic_name(name)
+    check_config(name, config)
+    if topics_max and len(state.topics) >= topics_max:
+        raise Throttled.cap("max_topics", max=topics_max)
+    topic_id = state.next_topic_id
+    state.next_topic_id += 1
+    return TopicCreate(topic_id, name, topic_id, config, now)
+
+
+def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[Op]:
+    """Replace the config as a whole. Where retention changes, the floors of today are logged in front of it: what they
+    took under the old config must not come back under the new one."""
+    old = topic.config
+    if old.type != config.type:
+        raise TopicExistsIncompatible.type_change(topic.name, existing_type=old.type, requested_type=config.type)
+    if old == config:
+        return []
+    update = ConfigUpdate(topic.id, topic.name, config)
+    floors = _floors_to_log(topic, config, now)
+    return [update] if floors is None else [floors, update]
+
+
+def _floors_to_log(topic: TopicState, config: TopicConfig, now: int) -> Evict | None:
+    old = topic.config
+    before = (old.ttl_ms, old.cap_records, old.cap_bytes, old.discard)
+    after = (config.ttl_ms, config.cap_records, config.cap_bytes, config.discard)
+    if topic.head == 0 or old.is_ephemeral or before == after:
+        return None
+    return due(topic, now) or floors_op(topic)
+
+
+def decide_delete_topic(topic: TopicState, *, if_empty: bool) -> TopicDelete:
+    """Retention at `now` has run. Writes being committed hold the name, so none is under way."""
+    if if_empty and topic.count:
+        raise TopicNotEmpty(topic.name, count=topic.count)
+    return TopicDelete(topic.id, topic.name, topic.epoch)
+
+
+# --- applying --------------------------------------------------------------------------------------------------------
+
+
+def apply_create(state: State, op: TopicCreate) -> Effect:
+    known = state.by_id.get(op.topic_id)
+    if known is not None:
+        return Effect(Fate.DUPLICATE, op.topic_id)
+    state.add(
+        TopicState(topic_id=op.topic_id, name=op.name, epoch=op.epoch, config=op.config, created_ts=op.created_ts)
+    )
+    return Effect(Fate.APPLIED, op.topic_id)
+
+
+def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> Effect:
+    """The new config rules from here on. A tighter count cap bites at once; TTL and bytes as soon as they are logged.
+
+    A change to `fsync` needs no ceiling any more, unless the topic is `fed` by a router: the sync of this very frame
+    covers everything before it."""
+    old, topic.config = topic.config, op.config
+    if op.config.is_fsync and not old.is_fsync and not fed:
+        topic.ceiling = topic.head
+    removal = trim_to_cap(topic, now=topic.last_ts)
+    return Effect(Fate.APPLIED, topic.id, removal=removal)
+
+
+def apply_delete_topic(state: State, op: TopicDelete) -> Effect:
+    state.next_topic_id = max(state.next_topic_id, op.topic_id + 1)
+    topic = state.by_id.get(op.topic_id)
+    if topic is None:
+        return Effect(Fate.DUPLICATE, op.topic_id)
+    state.remove(topic)
+    return Effect(Fate.APPLIED, op.topic_id)

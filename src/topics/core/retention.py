@@ -1,0 +1,161 @@
+"""Retention: TTL and caps (semantics.md section 7).
+
+Two ways a floor moves without a request:
+- the count cap of a `discard:"old"` topic, inside the op that exceeds it (`trim_to_cap`): it follows from the log;
+- TTL and the byte cap, as an `Evict` op that is logged before anyone may see its floors (`due`, then apply).
+
+Exactness: `cap_lost` and `ttl_lost` are always set to a seq that was live until then, so slots deleted before never
+move `evict_floor`. Both walk from the front by whole segments first, so the cost does not follow the log's length.
+"""
+
+from __future__ import annotations
+
+from topics.core.front import Removal, blocks_from, first_live, kill_below, last_live_below
+from topics.core.sealed import Sealed
+from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
+from topics.model.ops import Evict
+
+# --- what is due -----------------------------------------------------------------------------------------------------
+
+
+def due(topic: TopicState, now: int) -> Evict | None:
+    """The floors that TTL and the byte cap ask for at `now`; None if they are where they should be."""
+    if topic.count == 0:
+        return None
+    config = topic.config
+    ttl_lost = cap_lost = 0
+    if config.ttl_ms and now > config.ttl_ms:
+        cutoff_ts = now - config.ttl_ms
+        if first_ts(topic) < cutoff_ts:
+            ttl_lost = _expired_to(topic, cutoff_ts)
+    if config.cap_bytes and config.discard == "old" and topic.bytes > config.cap_bytes:
+        cap_lost = _over_bytes_to(topic, topic.bytes - config.cap_bytes)
+        if cap_lost <= ttl_lost:
+            cap_lost = 0  # expiry alone makes enough room
+    if ttl_lost == 0 and cap_lost == 0:
+        return None
+    return floors_op(topic, ttl_lost=ttl_lost, cap_lost=cap_lost)
+
+
+def floors_op(topic: TopicState, *, ttl_lost: int = 0, cap_lost: int = 0) -> Evict:
+    """The topic's floors as they are, or raised by what is given."""
+    floors = topic.floors
+    ttl_lost, cap_lost = max(floors.ttl_lost, ttl_lost), max(floors.cap_lost, cap_lost)
+    lost = max(ttl_lost, cap_lost, floors.lost)
+    for known in topic.lost:
+        if known.lo > lost + 1:
+            break
+        lost = max(lost, known.hi)
+    return Evict(
+        topic_id=topic.id,
+        evict_floor=min(lost + 1, topic.head + 1),
+        cap_lost=cap_lost,
+        ttl_lost=ttl_lost,
+        trim_lost=floors.trim_lost,
+        restart_lost=floors.restart_lost,
+        earliest_seq=first_live(topic, max(floors.earliest_seq, lost + 1)),
+    )
+
+
+def first_ts(topic: TopicState) -> int:
+    """Timestamp of the oldest live record; the topic must have one."""
+    known = topic.first_ts
+    if known is None:
+        known = topic.first_ts = topic.ts_of(first_live(topic, topic.floors.earliest_seq))
+    return known
+
+
+def expires_at(topic: TopicState) -> int | None:
+    """When the oldest live record will have expired; for the sweep's schedule."""
+    if topic.count == 0 or topic.config.ttl_ms == 0:
+        return None
+    return first_ts(topic) + topic.config.ttl_ms + 1
+
+
+def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
+    """The highest live seq with a timestamp below the cutoff; 0 if there is none."""
+    bound = 0
+    for block in blocks_from(topic, topic.floors.earliest_seq):
+        try:
+            expired = block.expired(cutoff_ts)
+            if isinstance(block, Sealed) and expired > 0 and block.view.checked_ts(expired - 1) >= cutoff_ts:
+                break  # the index disagrees with the checked frame: the floor must not rest on it
+        except ColdUnavailable:
+            break
+        if expired:
+            bound = block.first_seq + expired
+        if expired < block.count:
+            break
+    return last_live_below(topic, bound) if bound else 0
+
+
+def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
+    """The seq up to which live records must go to free so many bytes."""
+    earliest = topic.floors.earliest_seq
+    for block in blocks_from(topic, earliest):
+        if isinstance(block, Sealed) and block.live_bytes < need_bytes:
+            need_bytes -= block.live_bytes
+            continue
+        slot, freed = block.slot_freeing(max(earliest - block.first_seq, 0), need_bytes)
+        if slot >= 0:
+            return block.first_seq + slot
+        need_bytes -= freed
+    raise AssertionError("a topic holds fewer bytes than it counts")
+
+
+# --- applying --------------------------------------------------------------------------------------------------------
+
+
+def apply_evict(topic: TopicState, op: Evict) -> Removal | None:
+    """Raise every floor to the op's; never lower one."""
+    topic.floors.raise_to(op)
+    absorb_lost(topic)
+    removal = Removal()
+    kill_below(topic, max(topic.floors.lost + 1, op.earliest_seq), removal, requested=False)
+    return removal if removal.count or removal.dead_segments else None
+
+
+def absorb_lost(topic: TopicState) -> None:
+    """Lost ranges that the floor has reached become part of it."""
+    if len(topic.lost):
+        for lost in topic.lost.absorb(topic.floors.lost + 1):
+            topic.floors.absorb(lost.hi, lost.reason)
+
+
+def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
+    """Evict the oldest live records beyond `cap_records`. What had expired by `now` was lost to its TTL instead."""
+    config = topic.config
+    excess = topic.count - config.cap_records
+    if config.cap_records == 0 or excess <= 0 or config.discard != "old":
+        return None
+    last = _nth_live(topic, excess)
+    _note_trim(topic, last, now)
+    absorb_lost(topic)
+    removal = Removal()
+    kill_below(topic, topic.floors.lost + 1, removal, requested=False)
+    return removal
+
+
+def _note_trim(topic: TopicState, last: int, now: int) -> None:
+    floors, ttl_ms = topic.floors, topic.config.ttl_ms
+    expired_to = 0
+    if ttl_ms and first_ts(topic) < now - ttl_ms:
+        expired_to = min(_expired_to(topic, now - ttl_ms), last)
+        floors.ttl_lost = max(floors.ttl_lost, expired_to)
+    if last > expired_to:
+        floors.cap_lost = max(floors.cap_lost, last)
+
+
+def _nth_live(topic: TopicState, nth: int) -> int:
+    """Seq of the nth live record from the front."""
+    earliest = topic.floors.earliest_seq
+    for block in blocks_from(topic, earliest):
+        if isinstance(block, Sealed) and block.live < nth:
+            nth -= block.live
+            continue
+        slot, seen = block.nth_live(max(earliest - block.first_seq, 0), nth)
+        if slot >= 0:
+            return block.first_seq + slot
+        nth -= seen
+    raise AssertionError("a topic holds fewer records than it counts")

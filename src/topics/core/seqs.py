@@ -1,0 +1,89 @@
+"""Seqs across restarts: the ceiling, jumps of the head, lost ranges (semantics.md sections 4.3, 6.3; storage.md 5).
+
+`apply_head` is how a `HeadMark` works, live and in recovery. `decide_restart` says what a crash cost a topic, once all
+its frames are back. When a block of seqs is reserved is the engine's business.
+"""
+
+from __future__ import annotations
+
+from topics.core.effects import Effect, Fate
+from topics.core.front import Removal, blocks_from, kill_below, kill_slots, settle_front
+from topics.core.retention import absorb_lost
+from topics.core.topic import TopicState
+from topics.model.ops import HeadMark, Lost
+
+
+def apply_head(topic: TopicState, op: HeadMark) -> Effect:
+    old_head = topic.head
+    topic.ceiling = max(topic.ceiling, op.ceiling)
+    new_head = max([old_head, *(hi for _, hi, _ in op.lost)])
+    if op.resume_at is not None:
+        new_head = max(new_head, op.resume_at - 1)
+    topic.head = new_head
+    topic.reserved_head = max(topic.reserved_head, new_head)
+    if not op.lost and new_head == old_head:
+        return Effect(Fate.APPLIED, topic.id)
+    removal = _lose(topic, op.lost)
+    return Effect(Fate.APPLIED, topic.id, first_seq=old_head + 1, last_seq=new_head, removal=removal)
+
+
+def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
+    """Open lost ranges, at once part of the floor where that has reached them. What is in them is dead."""
+    removal = Removal()
+    floor = topic.floors.lost + 1
+    for lo, hi, reason in ranges:
+        if lo > floor:
+            for piece in topic.lost.add(lo, hi, reason):
+                _kill_inside(topic, *piece, removal)
+        elif hi >= floor:
+            topic.floors.absorb(hi, reason)
+            floor = hi + 1
+    absorb_lost(topic)
+    kill_below(topic, topic.floors.lost + 1, removal, requested=False)
+    settle_front(topic)
+    return removal if removal.count or removal.dead_segments else None
+
+
+def _kill_inside(topic: TopicState, lo: int, hi: int, removal: Removal) -> None:
+    """Records inside a lost range: none, unless logs disagree, and then the announced loss holds."""
+    lo = max(lo, topic.floors.earliest_seq)
+    for block in list(blocks_from(topic, lo)):
+        if block.first_seq > hi:
+            break
+        slots = block.live_slots(max(lo - block.first_seq, 0), min(hi + 1 - block.first_seq, block.count))
+        kill_slots(topic, block, slots, removal)
+
+
+def hole_op(topic: TopicState, next_seq: int) -> HeadMark:
+    """Recovery holds records from `next_seq` on and will not see what lies before them: that is lost."""
+    lost: Lost = (topic.head + 1, next_seq - 1, "restart")
+    return HeadMark(topic_id=topic.id, ceiling=topic.ceiling, resume_at=next_seq, lost=(lost,))
+
+
+def decide_restart(topic: TopicState, *, same_boot: bool, behind: int = 0) -> HeadMark | None:
+    """What a restart took: seqs that may have been acked and did not come back. None if nothing is missing.
+
+    `same_boot`: the kernel never died, so everything written is still there and the ceiling says nothing. `behind` is
+    the highest seq in log bytes that recovery had to set aside; it counts whatever the boot. Ends the replay."""
+    topic.replaying = False
+    recovered = max(topic.head, topic.floors.earliest_seq - 1)
+    topic.idem.forget_above(topic.head)
+    if topic.config.durability == "ephemeral":
+        return _restart_ephemeral(topic, max(recovered, topic.ceiling))
+    trusted = same_boot and topic.config.durability in ("disk", "memory")
+    target = max(recovered, behind, 0 if trusted else topic.ceiling)
+    if target > topic.head:
+        lost: Lost = (topic.head + 1, target, "restart")
+        return HeadMark(topic_id=topic.id, ceiling=max(topic.ceiling, target), resume_at=target + 1, lost=(lost,))
+    settle_front(topic)
+    return None
+
+
+def _restart_ephemeral(topic: TopicState, head: int) -> HeadMark | None:
+    """No record comes back, and readers are told: the whole front up to the head is lost."""
+    floor = topic.floors.lost + 1
+    if floor > head and topic.head == head:
+        settle_front(topic)
+        return None
+    lost: tuple[Lost, ...] = ((floor, head, "restart"),) if floor <= head else ()
+    return HeadMark(topic_id=topic.id, ceiling=max(topic.ceiling, head), resume_at=head + 1, lost=lost)

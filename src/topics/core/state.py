@@ -1,0 +1,63 @@
+"""State: all topics of an engine, and the totals over them.
+
+What always holds: `topics` has exactly one live instance per name, the one with the highest id; ids and epochs only
+grow, so an epoch is its topic's id. An older instance of a name exists only during recovery, when its deletion lies in
+another log group (`shadowed`). Owned by the engine; changed by `core.apply` only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sortedcontainers import SortedDict
+
+from topics.core.recent import RecentCache
+from topics.core.topic import TopicState
+from topics.errors import TopicNotFound
+
+
+class State:
+    __slots__ = ("by_id", "next_topic_id", "recent", "routers", "shadowed", "staged_bytes", "topics", "total_bytes")
+
+    def __init__(self, *, recent_bytes: int = 0) -> None:
+        self.topics: SortedDict[str, TopicState] = SortedDict()
+        self.by_id: dict[int, TopicState] = {}
+        self.routers: dict[str, Any] = {}
+        self.shadowed: dict[int, TopicState] = {}  # older instances of a name whose deletion was not seen yet
+        self.next_topic_id = 1
+        self.total_bytes = 0  # live bytes of all topics
+        self.staged_bytes = 0  # of writes being committed
+        self.recent = RecentCache(recent_bytes)
+
+    def topic(self, name: str) -> TopicState:
+        """The live instance of a name; raises TopicNotFound."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def add(self, topic: TopicState) -> None:
+        """A new or recovered instance."""
+        self.by_id[topic.id] = topic
+        self.next_topic_id = max(self.next_topic_id, topic.id + 1)
+        self.total_bytes += topic.bytes
+        known = self.topics.get(topic.name)
+        older = topic if known is not None and known.id > topic.id else known
+        if older is not None:
+            self.shadowed[older.id] = older
+        if older is not topic:
+            self.topics[topic.name] = topic
+
+    def remove(self, topic: TopicState) -> None:
+        """An instance is gone; its id is never used again."""
+        del self.by_id[topic.id]
+        self.total_bytes -= topic.bytes
+        self.recent.drop_topic(topic.id)
+        if self.shadowed.pop(topic.id, None) is not None:
+            return
+        del self.topics[topic.name]
+        heirs = [other for other in self.shadowed.values() if other.name == topic.name]
+        if heirs:
+            heir = max(heirs, key=lambda other: other.id)
+            del self.shadowed[heir.id]
+            self.topics[heir.name] = heir

@@ -1,0 +1,193 @@
+"""Tail: the slots of a topic that lie in no sealed segment, as typed arrays by `seq - first_seq`.
+
+A run is contiguous; a lost range between two records starts a new run, so that a gap costs nothing. Nearly every topic
+has one run. What always holds: runs are disjoint and ascending; the columns of a run have equal length, 25 bytes a
+slot. A slot that is dead by position (below `earliest_seq`) looks alive here: only requested removals set DELETED.
+
+    loc   u64   file << 32 | offset; file is an index of storage's WAL table, IN_ACTIVE or RESIDENT
+    len   u32   bytes of the frame there; 0: an empty slot of the active segment
+    ts    u64   size u32 accounted bytes   flags u8 (`model.ops`)
+
+Columns are `array`s because one-record appends dominate. A numpy view of an array forbids growing it, so views made
+here copy the slice first, and growth survives a foreign view by moving on to a copy.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+
+from topics.core.slots import I64, U32, Bools, Slots
+from topics.model.ops import DELETED
+
+
+class TailRun(Slots):
+    __slots__ = ("deleted", "first_seq", "flags", "lens", "locs", "sizes", "ts")
+
+    def __init__(self, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.deleted = 0  # slots with DELETED set: 0 lets reads skip the flags
+        self.locs: array[int] = array("Q")
+        self.lens: array[int] = array("I")
+        self.ts: array[int] = array("Q")
+        self.sizes: array[int] = array("I")
+        self.flags: array[int] = array("B")
+
+    @property
+    def count(self) -> int:
+        return len(self.flags)
+
+    @property
+    def next_seq(self) -> int:
+        return self.first_seq + len(self.flags)
+
+    def extend(
+        self, *, locs: "array[int]", lens: "array[int]", ts: "array[int]", sizes: "array[int]", flags: "array[int]"
+    ) -> None:
+        self.locs = _grown(self.locs, locs)
+        self.lens = _grown(self.lens, lens)
+        self.ts = _grown(self.ts, ts)
+        self.sizes = _grown(self.sizes, sizes)
+        self.flags = _grown(self.flags, flags)
+        if any_deleted(flags):
+            self.deleted += flags_deleted(flags)
+
+    def drop_front(self, count: int) -> None:
+        if self.deleted:
+            self.deleted -= flags_deleted(self.flags[:count])
+        self.first_seq += count
+        self.locs = self.locs[count:]
+        self.lens = self.lens[count:]
+        self.ts = self.ts[count:]
+        self.sizes = self.sizes[count:]
+        self.flags = self.flags[count:]
+
+    def split(self, count: int) -> "TailRun":
+        """Keep the first `count` slots; the rest becomes a run of its own."""
+        rest = TailRun(self.first_seq + count)
+        rest.extend(
+            locs=self.locs[count:],
+            lens=self.lens[count:],
+            ts=self.ts[count:],
+            sizes=self.sizes[count:],
+            flags=self.flags[count:],
+        )
+        self.deleted -= rest.deleted
+        self.locs = self.locs[:count]
+        self.lens = self.lens[:count]
+        self.ts = self.ts[:count]
+        self.sizes = self.sizes[:count]
+        self.flags = self.flags[:count]
+        return rest
+
+    def mark_deleted(self, slots: I64) -> None:
+        flags = self.flags
+        for slot in slots.tolist():
+            flags[slot] |= DELETED
+        self.deleted += len(slots)
+
+    def took(self, count: int, size: int) -> None:
+        """A run keeps no totals: it is summed when it dies, which is soon."""
+
+    def dead(self, lo: int, hi: int) -> Bools:
+        dead: Bools = (np.frombuffer(self.flags[lo:hi], np.uint8) & DELETED) != 0
+        return dead
+
+    def sizes_of(self, lo: int, hi: int) -> U32:
+        return np.frombuffer(self.sizes[lo:hi], np.uint32)
+
+    def expired(self, cutoff_ts: int) -> int:
+        return bisect_left(self.ts, cutoff_ts)
+
+
+class Tail:
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: list[TailRun] = []
+
+    def __len__(self) -> int:
+        return sum(len(run.flags) for run in self.runs)
+
+    def run_for_append(self, first_seq: int) -> TailRun:
+        """The run that takes a record at `first_seq`, which must have no slot yet; a new run if it touches none."""
+        runs = self.runs
+        if runs and runs[-1].next_seq == first_seq:
+            return runs[-1]
+        at = bisect_right(runs, first_seq, key=_first_seq)
+        if at and runs[at - 1].next_seq == first_seq:
+            return runs[at - 1]
+        run = TailRun(first_seq)
+        runs.insert(at, run)
+        return run
+
+    def find(self, seq: int) -> TailRun | None:
+        """The run with a slot for `seq`."""
+        runs = self.runs
+        if not runs:
+            return None
+        run = runs[-1]
+        if seq < run.first_seq:
+            at = bisect_right(runs, seq, key=_first_seq)
+            if at == 0:
+                return None
+            run = runs[at - 1]
+        return run if seq < run.next_seq else None
+
+    def runs_from(self, seq: int) -> Iterator[TailRun]:
+        """Runs with a slot at or above `seq`, ascending."""
+        return (run for run in self.runs if run.next_seq > seq)
+
+    def drop_below(self, seq: int) -> None:
+        """Forget every slot below `seq`."""
+        kept = [run for run in self.runs if run.next_seq > seq]
+        if kept and kept[0].first_seq < seq:
+            kept[0].drop_front(seq - kept[0].first_seq)
+        self.runs = kept
+
+    def cut_out(self, lo: int, hi: int) -> None:
+        """Forget the slots `lo..hi-1`: a sealed segment has them now."""
+        if not self.runs or self.runs[0].first_seq >= lo:
+            self.drop_below(hi)
+            return
+        kept: list[TailRun] = []
+        for run in self.runs:
+            if run.first_seq < lo < run.next_seq:
+                rest = run.split(lo - run.first_seq)
+                kept.append(run)
+                run = rest
+            if run.first_seq < lo or run.first_seq >= hi:
+                kept.append(run)
+            elif run.next_seq > hi:
+                run.drop_front(hi - run.first_seq)
+                kept.append(run)
+        self.runs = kept
+
+
+def flags_deleted(flags: "array[int] | bytes") -> int:
+    return int(np.count_nonzero(np.frombuffer(flags, np.uint8) & DELETED)) if len(flags) else 0
+
+
+def any_deleted(flags: "array[int]") -> bool:
+    return flags[0] & DELETED != 0 if len(flags) == 1 else flags_deleted(flags) != 0
+
+
+def locations(file: int, base: int, offs: "array[int]") -> "array[int]":
+    """The `loc` column of frames at `base + offs[i]` of a file."""
+    origin = file << 32 | base
+    if len(offs) < 16:
+        return array("Q", [origin + off for off in offs])
+    return array("Q", (np.frombuffer(offs, np.uint32).astype(np.uint64) + np.uint64(origin)).tobytes())
+
+
+def _first_seq(run: TailRun) -> int:
+    return run.first_seq
+
+
+def _grown(column: "array[int]", more: "array[int]") -> "array[int]":
+    try:
+        column.extend(more)
+    except BufferError:  # somebody still looks at the old memory: leave it to them
+        column = column + more
+    return column

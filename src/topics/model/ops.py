@@ -1,0 +1,179 @@
+"""Ops: the only way state changes. The log is a sequence of these; recovery decodes its frames into the same values.
+
+One `Append` is a whole batch as columns. `core.apply` takes every op, live when its commit is done and again in
+recovery, and must give the same state both times. Made by core's `decide_*` functions and by `engine.replay`; turned
+into frames by `engine`. Seq ranges in ops are those of the log: `lost` is inclusive at both ends, as on disk.
+"""
+
+from array import array
+from typing import Final, Literal
+
+import msgspec
+
+from topics.model.config import TopicConfig
+from topics.model.match import TagMatch
+from topics.model.router import RouterDef
+
+# Bits of a slot's flags. Bits 0..2 are those of an index entry; the others live in memory only.
+HAS_TAG: Final = 1
+HAS_NODE: Final = 2
+DELETED: Final = 4
+HAS_META: Final = 8
+HOPS_SHIFT: Final = 4
+"""Bits 4..7: how many routers a copy has come through."""
+
+RESIDENT: Final = 0xFFFF_FFFE
+"""`file` of records that lie in no file: ephemeral ones, and router copies before their checkpoint."""
+IN_ACTIVE: Final = 0xFFFF_FFFF
+"""`file` of records that lie in the topic's active segment."""
+
+LostReason = Literal["restart", "source_trim", "cap"]
+DeleteReason = Literal["api", "ack", "dead_letter"]
+Lost = tuple[int, int, LostReason]
+"""First and last lost seq, both included, and why."""
+
+
+class RouterMark(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one router stood: written beside what could otherwise take its source records away."""
+
+    name: str
+    cursor: int
+    forwarded_total: int
+    dest_base: int
+
+
+class Append(msgspec.Struct, gc=False):
+    """Records `first_seq .. first_seq + count - 1` of one topic.
+
+    `offs` and `lens` place each WAL frame relative to `base`, the submission's offset in WAL file number `file` (an
+    index of storage's table). Both are known only after the write, so they are set late; everything else is final.
+    `frames` are the encoded frames of a live write, for the recent cache; recovery leaves them out."""
+
+    topic_id: int
+    first_seq: int
+    count: int
+    ts: "array[int]"  # 'Q'
+    sizes: "array[int]"  # 'I', accounted bytes
+    flags: "array[int]"  # 'B'
+    tags: list[bytes | None] | None  # None: no record has a tag
+    offs: "array[int]"  # 'I'
+    lens: "array[int]"  # 'I'
+    file: int = RESIDENT
+    base: int = 0
+    frames: bytes | None = None
+    hops: int = 0
+    key: bytes | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+class TopicCreate(msgspec.Struct, frozen=True):
+    topic_id: int
+    name: str
+    epoch: int
+    config: TopicConfig
+    created_ts: int
+
+
+class TopicDelete(msgspec.Struct, frozen=True):
+    topic_id: int
+    name: str
+    epoch: int
+
+
+class ConfigUpdate(msgspec.Struct, frozen=True):
+    """`config` is complete, never a delta."""
+
+    topic_id: int
+    name: str
+    config: TopicConfig
+
+
+class RouterPut(msgspec.Struct, frozen=True, kw_only=True):
+    """Create and update alike; of one name the highest `rev` counts."""
+
+    router: RouterDef
+    source_id: int
+    dest_id: int
+    initial_cursor: int
+    initial_dest_base: int
+    created_ts: int
+    rev: int
+
+
+class RouterDelete(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
+    """Either exactly `seqs`, or the live seqs below `min(before_seq, bound_head)` that `match`."""
+
+    topic_id: int
+    before_seq: int | None = None
+    match: TagMatch | None = None
+    seqs: tuple[int, ...] | None = None
+    bound_head: int | None = None
+    reason: DeleteReason = "api"
+    routed: tuple[RouterMark, ...] = ()
+
+
+class Evict(msgspec.Struct, frozen=True, kw_only=True):
+    """Floors, absolute. Applying takes the maximum of each, so an old one does no harm."""
+
+    topic_id: int
+    evict_floor: int
+    cap_lost: int
+    ttl_lost: int
+    trim_lost: int
+    restart_lost: int
+    earliest_seq: int
+    routed: tuple[RouterMark, ...] = ()
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """Router state that holds after a direct write to the router's destination."""
+
+    router: str
+    cursor: int
+    forwarded_total: int
+    dest_base: int
+
+
+class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
+    """Raises the seq ceiling; `resume_at` moves the head to just below it, `lost` says what lies in between."""
+
+    topic_id: int
+    ceiling: int
+    resume_at: int | None = None
+    lost: tuple[Lost, ...] = ()
+    pin: Pin | None = None
+
+
+class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """`event`: 0 claimed, 1 released, 2 extended, 3 acked."""
+
+    topic_id: int
+    seq: int
+    event: int
+    node: str
+    lease_id: int
+    deadline: int
+    deliveries: int
+    ready_at: int | None = None
+    ts: int = 0
+
+
+Op = (
+    Append
+    | TopicCreate
+    | TopicDelete
+    | ConfigUpdate
+    | RouterPut
+    | RouterDelete
+    | Delete
+    | Evict
+    | HeadMark
+    | LeaseEvent
+)
