@@ -4,8 +4,8 @@ A WAL frame's bytes `[14, 38+N+M+P)` equal a segment frame's `[5, 29+N+M+P)`: se
 That piece is the **body**. A run is one buffer and the offset of each body in it; whoever renders or filters reads
 bodies and never learns which file they lay in.
 
-Always holds: bodies are in seq order, lie whole inside `buf`, were checked by whoever fetched them, and none was flagged
-deleted when it was read. `buf` may be a mapping: it stays valid as long as the run is referenced. Made by
+Always holds: bodies are in seq order, lie whole inside `buf`, were checked by whoever fetched them, and none was
+flagged deleted when it was read. `buf` may be a mapping: it stays valid as long as the run is referenced. Made by
 `storage.fetch` and by the recent cache.
 
     body   0 seq u64 | 8 ts u64 | 16 node_len u16 | 18 tag_len u16 | 20 data_len u32 | 24 node, tag, blob

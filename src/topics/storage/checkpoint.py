@@ -1,0 +1,348 @@
+"""Checkpoint: moves records from the log into segments, steps C3 to C8 (storage.md section 7).
+
+Pure file work on one background thread, given what to move as columns. The order is the whole point:
+
+    C3 frames into .data | C4 sync .data | C5 entries into .idx | C6 sync .idx | C7 sync directories | C8 flips
+
+so an entry on disk never names bytes that could vanish, and no mark is ever written for entries that could. Nothing in
+memory changes here: the caller logs the mark (C9), then `commit`s the result and switches locations (C10); when the
+mark fails it calls `abandon`. Any failure inside cuts the files back and raises; the log still has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.errors import Corruption
+from topics.formats.buffers import I64, U32, U64, Bools, byte_view, gather_u64
+from topics.formats.idx import IDX_DELETED, Idx, empty_slots
+from topics.formats.segment_frame import DELETED_BYTE, segment_frames_from_wal
+from topics.model.run import WAL_BODY_AT
+from topics.storage.fs import Buffer
+from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.flips import Flagged, Flips
+from topics.storage.segments.place import TopicDir
+from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.tags import build_sidecar, write_sidecar
+from topics.storage.segments.writer import SegmentWriter
+from topics.storage.spans import read_spans
+
+SLICE_RECORDS: Final = 256
+"""Records between two breaths: a fraction of a millisecond of Python."""
+WAL_EXTRA_BYTES: Final = 8
+"""A WAL frame is this much longer than its segment frame."""
+
+ReadWal = Callable[[int, int, int], bytes]
+"""`(file index, offset, length)`: `WalFiles.pread`."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records of contiguous seqs whose WAL frames lie in one place: a WAL file by its index, or memory.
+
+    `dead` records become empty slots; `dead` and `kept` ones are written as flagged frames, because a router still
+    needs their bytes. `sizes` are accounted bytes.
+    """
+
+    first_seq: int
+    source: int | Buffer
+    offs: I64
+    lens: U32
+    ts: U64
+    sizes: U32
+    dead: Bools | None = None
+    kept: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.offs)
+
+    def part(self, lo: int, hi: int) -> Batch:
+        """Records `lo..hi-1`."""
+        return Batch(
+            first_seq=self.first_seq + lo,
+            source=self.source,
+            offs=self.offs[lo:hi],
+            lens=self.lens[lo:hi],
+            ts=self.ts[lo:hi],
+            sizes=self.sizes[lo:hi],
+            dead=None if self.dead is None else self.dead[lo:hi],
+            kept=None if self.kept is None else self.kept[lo:hi],
+        )
+
+    def framed(self) -> Bools:
+        """Which records get bytes in `.data`."""
+        if self.dead is None:
+            return np.ones(len(self), np.bool_)
+        return ~self.dead if self.kept is None else ~self.dead | self.kept
+
+
+@dataclass(slots=True)
+class TopicWork:
+    """One topic's records after its last checkpointed seq, in seq order; without any, it may still have to seal."""
+
+    place: TopicDir
+    active: ActiveSegment | None
+    batches: Sequence[Batch] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SealRules:
+    """When a segment is full (storage.md section 6.4)."""
+
+    max_events: int = 10_000
+    max_bytes: int = 64 << 20
+    max_age_ms: int = 3_600_000
+
+    def is_full(self, count: int, data_len: int) -> bool:
+        return count >= self.max_events or data_len >= self.max_bytes
+
+    def is_old(self, first_ts: int, now_ms: int) -> bool:
+        return bool(self.max_age_ms) and now_ms - first_ts >= self.max_age_ms
+
+
+@dataclass(slots=True)
+class CheckpointJob:
+    topics: Sequence[TopicWork]
+    now_ms: int
+    rules: SealRules
+    read_wal: ReadWal
+    flips: Flips | None = None
+    breathe: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class Placed:
+    """Where records `first_seq ..` now lie in the active `.data`; length 0 is an empty slot."""
+
+    first_seq: int
+    offs: U32
+    lens: U32
+
+
+@dataclass(slots=True)
+class TopicResult:
+    """What the mark says of a topic, and what the tail must learn: records below `active` left it for `sealed`."""
+
+    place: TopicDir
+    active: ActiveSegment | None
+    sealed: list[SealedSegment]
+    placed: list[Placed]
+    seq: int
+    """Highest seq in synced segments, 0 if this job touched none."""
+
+
+@dataclass(slots=True)
+class CheckpointResult:
+    topics: list[TopicResult]
+    flagged: list[Flagged] = field(default_factory=list)
+    _writers: list[SegmentWriter] = field(default_factory=list)
+    _flips: Flips | None = None
+
+    def commit(self) -> None:
+        """The mark is synced."""
+        for topic in self.topics:
+            for sealed in topic.sealed:
+                sealed.flips.retired = True
+            for segment in (*topic.sealed, topic.active):
+                if segment is not None and self._flips is not None:
+                    self._flips.owner_changed(segment)
+        self._writers.clear()
+
+    def abandon(self) -> None:
+        """The mark could not be logged: as if this checkpoint had not been."""
+        for writer in self._writers:
+            writer.cut_back()
+        self._writers.clear()
+
+
+def run(job: CheckpointJob) -> CheckpointResult:
+    """C3 to C8. Raises OSError or a TopicsError after cutting back what it wrote."""
+    runs = [_TopicRun(work, job) for work in job.topics]
+    writers: list[SegmentWriter] = []
+    try:
+        for topic in runs:
+            topic.append_all(writers)
+        for writer in writers:
+            writer.sync_data()
+        for writer in writers:
+            writer.write_idx()
+        for writer in writers:
+            writer.sync_idx()
+        _sync_dirs(job, writers)
+    except BaseException:
+        for writer in writers:
+            writer.cut_back()
+        raise
+    for writer in writers:
+        writer.close()
+    flagged = job.flips.sync() if job.flips is not None else []
+    results = [topic.result() for topic in runs]
+    for topic in runs:
+        topic.write_sidecars()
+    return CheckpointResult(results, flagged, writers, job.flips)
+
+
+def _sync_dirs(job: CheckpointJob, writers: Sequence[SegmentWriter]) -> None:
+    """C7."""
+    fresh = {id(writer.place): writer.place for writer in writers if writer.fresh}
+    for place in fresh.values():
+        place.fs.sync_dir(place.path)
+    unsynced = [writer.place for writer in writers if not writer.place.name_synced]
+    if unsynced:
+        env = unsynced[0].env
+        env.fs.sync_dir(env.topics_dir)
+        for place in unsynced:
+            place.name_synced = True
+
+
+class _TopicRun:
+    """The state of one topic inside a job."""
+
+    def __init__(self, work: TopicWork, job: CheckpointJob) -> None:
+        self.work = work
+        self.job = job
+        self.active = work.active
+        self.writer: SegmentWriter | None = None
+        self.closed: list[SealedSegment] = []
+        self.full: list[tuple[SegmentWriter | None, ActiveSegment]] = []
+        self.placed: list[Placed] = []
+
+    # --- C3 ---
+
+    def append_all(self, writers: list[SegmentWriter]) -> None:
+        rules, now_ms = self.job.rules, self.job.now_ms
+        self.writers = writers
+        # Age is tested once a job: a backlog older than the limit must not become a segment per record.
+        if self.active is not None and rules.is_old(self.active.first_ts, now_ms):
+            self._seal()
+        for batch in self.work.batches:
+            for part in self._parts(batch):
+                self._append(part)
+                self.job.breathe()
+        if self.active is not None and rules.is_full(*self._extent()):
+            self._seal()
+
+    def _extent(self) -> tuple[int, int]:
+        assert self.active is not None
+        current = self.writer or self.active
+        return current.count, current.data_len
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch in slices, none of which crosses a seal."""
+        lo = 0
+        while lo < len(batch):
+            self._make_room(batch.first_seq + lo, int(batch.ts[lo]))
+            hi = lo + self._room(batch.part(lo, min(lo + SLICE_RECORDS, len(batch))))
+            yield batch.part(lo, hi)
+            lo = hi
+
+    def _make_room(self, seq: int, ts: int) -> None:
+        """Test the triggers before an append; afterwards `writer` is the segment that takes `seq`."""
+        if self.active is not None:
+            next_seq = (self.writer or self.active).next_seq
+            if next_seq != seq or self.job.rules.is_full(*self._extent()):
+                self._seal()
+        if self.active is None:
+            self.work.place.make()
+            self.active = ActiveSegment(self.work.place, first_seq=seq, first_ts=ts)
+            self.placed = []
+            self._write_to(SegmentWriter(self.active, fresh=True))
+        elif self.writer is None:
+            self._write_to(SegmentWriter(self.active, fresh=False))
+
+    def _write_to(self, writer: SegmentWriter) -> None:
+        self.writer = writer
+        self.writers.append(writer)
+
+    def _room(self, part: Batch) -> int:
+        """How many records of the slice fit: the one that reaches the byte limit is still taken."""
+        count, data_len = self._extent()
+        room = min(len(part), self.job.rules.max_events - count)
+        frame_bytes = np.where(part.framed(), part.lens.astype(np.int64) - WAL_EXTRA_BYTES, 0)
+        reached = np.flatnonzero(data_len + np.cumsum(frame_bytes[:room]) >= self.job.rules.max_bytes)
+        return int(reached[0]) + 1 if len(reached) else room
+
+    def _append(self, part: Batch) -> None:
+        assert self.writer is not None
+        frames, entries = _converted(part, self.job.read_wal, base=self.writer.data_len)
+        self.writer.append(frames, entries, part.sizes)
+        self.placed.append(Placed(part.first_seq, entries["offset"].copy(), entries["len"].copy()))
+
+    def _seal(self) -> None:
+        assert self.active is not None
+        self.full.append((self.writer, self.active))
+        self.active = self.writer = None
+        self.placed = []
+
+    # --- afterwards ---
+
+    def result(self) -> TopicResult:
+        active = self.active if self.writer is None else self.writer.as_active()
+        self.closed = [_sealed(writer, base) for writer, base in self.full]
+        ends = [segment.last_seq + 1 for segment in self.closed] + ([active.next_seq] if active else [])
+        return TopicResult(self.work.place, active, self.closed, self.placed, max(ends, default=1) - 1)
+
+    def write_sidecars(self) -> None:
+        for segment, (writer, base) in zip(self.closed, self.full, strict=True):
+            sizes = writer.as_active().sizes if writer is not None else base.sizes
+            _write_sidecar(segment, np.frombuffer(sizes, np.uint32))
+            self.job.breathe()
+
+
+def _sealed(writer: SegmentWriter | None, base: ActiveSegment) -> SealedSegment:
+    return (writer or SegmentWriter(base, fresh=False)).as_sealed()
+
+
+def _write_sidecar(segment: SealedSegment, sizes: npt.NDArray[np.uint32]) -> None:
+    """Built now while the bytes are in the page cache. Whatever goes wrong here is found again at the first look-up."""
+    try:
+        pair = segment.pair()
+        if pair.data is not None and pair.bad is None:
+            made = build_sidecar(pair.entries, pair.data, first_seq=segment.first_seq, sizes=sizes)
+            write_sidecar(segment.place, segment.first_seq, made)
+    except Exception:
+        return  # derived data must not fail a checkpoint
+
+
+def _converted(part: Batch, read_wal: ReadWal, *, base: int) -> tuple[Buffer, Idx]:
+    """Segment frames and entries of a slice, for offset `base` of `.data`."""
+    framed = np.flatnonzero(part.framed())
+    entries = empty_slots(part.ts)
+    if not len(framed):
+        return b"", entries
+    buffer, offs, lens = _wal_frames(part, framed, read_wal)
+    _check_seqs(buffer, offs, part.first_seq + framed)
+    made = segment_frames_from_wal(buffer, offs, lens, base=base, verify=isinstance(part.source, int))
+    entries[framed] = made.idx
+    if part.dead is None or part.kept is None:
+        return made.buffer, entries
+    return _flag_kept(made.buffer, entries, np.flatnonzero(part.dead & part.kept), base), entries
+
+
+def _wal_frames(part: Batch, framed: I64, read_wal: ReadWal) -> tuple[Buffer, I64, I64]:
+    offs, lens = part.offs[framed], part.lens[framed].astype(np.int64)
+    if not isinstance(part.source, int):
+        return part.source, offs, lens
+    file = part.source
+    gathered = read_spans(lambda offset, length: read_wal(file, offset, length), offs, lens)
+    return gathered.buffer, gathered.offs, lens
+
+
+def _check_seqs(buffer: Buffer, offs: I64, seqs: I64) -> None:
+    """A location that points at another record is our mistake, and must not become that record's place."""
+    found = gather_u64(byte_view(buffer), offs + WAL_BODY_AT)
+    wrong = np.flatnonzero(found != seqs.astype(np.uint64))
+    if len(wrong):
+        raise Corruption(file="wal", offset=int(offs[wrong[0]]), reason="seq")
+
+
+def _flag_kept(frames: bytes, entries: Idx, kept: I64, base: int) -> Buffer:
+    flagged = np.frombuffer(bytearray(frames), np.uint8)
+    flagged[entries["offset"][kept].astype(np.int64) + entries["len"][kept] - 1 - base] = DELETED_BYTE
+    entries["flags"][kept] |= IDX_DELETED
+    return flagged.data.cast("B")

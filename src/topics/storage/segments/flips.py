@@ -1,0 +1,175 @@
+"""Flips: a delete reaches the disk by one byte per record (storage.md section 10).
+
+    flip    on the owner's thread, before the delete call returns: `0xD5` into each frame, hot segments only
+    sync    in the background (C8): sync `.data`, then set bit 2 in `.idx`, then sync `.idx`
+
+A flip that fails fails nothing else: the slot stays in the segment's `FlipLog`, is tried again by the next `sync`, and
+until then the log frame or the snapshot's `dead` list keeps the delete alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.errors import TopicsError
+from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx
+from topics.formats.segment_frame import DELETED_BYTE
+from topics.storage.fs import File, write_all
+from topics.storage.segments.flip_log import FlipLog
+
+if TYPE_CHECKING:
+    from topics.storage.segments.place import SegmentEnv, TopicDir
+
+FLAG: bytes = bytes((DELETED_BYTE,))
+
+
+class Flippable(Protocol):
+    """An active or sealed segment."""
+
+    @property
+    def place(self) -> TopicDir: ...
+    @property
+    def first_seq(self) -> int: ...
+    @property
+    def tier(self) -> str: ...
+    @property
+    def flips(self) -> FlipLog: ...
+    def entries_at(self, slots: npt.NDArray[np.int64]) -> Idx: ...
+
+
+class Flagged(NamedTuple):
+    """Deletes that the segment's own files now prove."""
+
+    topic_id: int
+    first_seq: int
+    slots: npt.NDArray[np.int64]
+
+
+class Flips:
+    """All pending flips of a data directory."""
+
+    def __init__(self, env: SegmentEnv) -> None:
+        self._env = env
+        self._dirty: dict[FlipLog, Flippable] = {}
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._dirty)
+
+    def flip(self, segment: Flippable, slots: npt.ArrayLike) -> None:
+        """Write the flag bytes of deleted slots, as far as that can be done now. Never raises, never syncs."""
+        wanted = np.unique(np.asarray(slots, np.int64))
+        if not len(wanted):
+            return
+        with self._lock:
+            self._dirty[segment.flips] = segment
+        log = segment.flips
+        with log.lock:
+            if log.relay is not None:
+                log.relay.update(wanted.tolist())
+            if log.frozen or segment.tier != "hot":
+                log.unwritten.update(wanted.tolist())
+            else:
+                self._write_hot(segment, wanted)
+
+    def _write_hot(self, segment: Flippable, slots: npt.NDArray[np.int64]) -> None:
+        log, counters = segment.flips, self._env.counters
+        try:
+            entries = segment.entries_at(slots)
+            framed = slots[entries["len"] > 0]
+            write_flags(segment, entries)
+        except (OSError, TopicsError):
+            counters.flip_failures += len(slots)
+            log.unwritten.update(slots.tolist())
+            return
+        counters.flips += len(framed)
+        log.unwritten.difference_update(slots.tolist())
+        log.unsynced.update(framed.tolist())
+
+    def owner_changed(self, segment: Flippable) -> None:
+        """The same files are now described by another object (the next checkpoint's, or the sealed segment)."""
+        with self._lock:
+            if segment.flips in self._dirty:
+                self._dirty[segment.flips] = segment
+
+    def forget(self, segment: Flippable) -> None:
+        """The segment is gone, and with it what was to be flagged."""
+        with self._lock:
+            self._dirty.pop(segment.flips, None)
+
+    def sync(self, segments: Iterable[Flippable] | None = None) -> list[Flagged]:
+        """Make hot flips durable in `.data` and `.idx`; says which are. What fails stays pending for the next call."""
+        if segments is None:
+            with self._lock:
+                segments = list(self._dirty.values())
+        flagged = [done for segment in segments if (done := self._sync_one(segment)) is not None]
+        with self._lock:
+            for log in [log for log in self._dirty if not log]:
+                del self._dirty[log]
+        return flagged
+
+    def _sync_one(self, segment: Flippable) -> Flagged | None:
+        log = segment.flips
+        if segment.tier != "hot" or not log.working.acquire(blocking=False):
+            return None  # its files are being replaced: that job takes care of the flags, or the next sync does
+        try:
+            slots = self._written(segment)
+            return _sync_files(segment, slots) if len(slots) else None
+        except (OSError, TopicsError):
+            self._env.counters.flip_failures += 1
+            with log.lock:  # the pages may be lost: write these flags again next time
+                log.unwritten |= log.unsynced
+                log.unsynced.clear()
+            return None
+        finally:
+            log.working.release()
+
+    def _written(self, segment: Flippable) -> npt.NDArray[np.int64]:
+        log = segment.flips
+        with log.lock:
+            if log.unwritten and not log.frozen:
+                self._write_hot(segment, np.array(sorted(log.unwritten), np.int64))
+            return np.array(sorted(log.unsynced), np.int64)
+
+    def resync(self, segments: Sequence[Flippable]) -> None:
+        """Sync the files of segments whose flags an earlier, killed process may have written without a sync."""
+        for segment in segments:
+            if segment.tier == "hot":
+                for part in ("data", "idx"):
+                    with self._env.files.borrow(segment.place.file(segment.first_seq, part), "rw") as file:
+                        file.datasync()
+
+
+def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:
+    place, files = segment.place, segment.place.env.files
+    with files.borrow(place.file(segment.first_seq, "data"), "rw") as data:
+        data.datasync()
+    with files.borrow(place.file(segment.first_seq, "idx"), "rw") as idx:
+        write_idx_bits(idx, slots, segment.entries_at(slots))
+        idx.datasync()
+    with segment.flips.lock:
+        segment.flips.unsynced.difference_update(slots.tolist())
+    return Flagged(place.topic_id, segment.first_seq, slots)
+
+
+def write_flags(segment: Flippable, entries: Idx) -> None:
+    """The flag byte of each frame; slots without a frame need none."""
+    framed = entries[entries["len"] > 0]
+    places = (framed["offset"].astype(np.int64) + framed["len"] - 1).tolist()
+    if not places:
+        return
+    with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
+        for at in places:
+            write_all(file, at, FLAG)
+
+
+def write_idx_bits(file: File, slots: npt.NDArray[np.int64], entries: Idx) -> None:
+    """Bit 2 in the entry of each slot."""
+    flags = (entries["flags"] | IDX_DELETED).tolist()
+    for slot, value in zip(slots.tolist(), flags, strict=True):
+        write_all(file, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))

@@ -1,0 +1,34 @@
+"""Pair: the opened files of one sealed segment as arrays.
+
+Immutable. A rewrite or a move makes a new pair; whoever holds the old one goes on reading the old bytes, because the
+arrays keep their mappings alive. Columns are views of the `.idx` bytes, so a flag that is set on disk shows here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.formats.buffers import U8, U32, U64, Bools
+from topics.formats.idx import Idx
+
+
+class Pair:
+    """`data` is None while the bytes are in the cold tier. `bad` marks slots that are damaged, None for none."""
+
+    __slots__ = ("bad", "data", "entries", "flags", "lens", "offs", "ts")
+
+    def __init__(self, entries: Idx, data: memoryview | None, bad: Bools | None = None) -> None:
+        self.entries = entries
+        self.data = data
+        self.bad = bad
+        self.ts: U64 = entries["ts"]
+        self.flags: U8 = entries["flags"]
+        self.lens: U32 = entries["len"]
+        self.offs: U32 = entries["offset"]
+
+    def flag_places(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where the delete flag bytes of these slots lie in `.data`; slots without a frame are left out."""
+        lens = self.lens[slots].astype(np.int64)
+        places: npt.NDArray[np.int64] = self.offs[slots].astype(np.int64) + lens - 1
+        return places[lens > 0]

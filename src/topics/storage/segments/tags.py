@@ -1,0 +1,122 @@
+"""Tags and accounted sizes of a sealed segment, through its `.tags` sidecar.
+
+The sidecar is derived data: it is written without a sync, checked in full whenever it is opened, and built again from
+the frames when it is missing, stale or bad. It stays in the hot tier when its segment is moved, so a match delete never
+waits for the cold store unless the sidecar was lost.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.formats.buffers import I64, U32
+from topics.formats.columns import decode_columns
+from topics.formats.idx import Idx
+from topics.formats.sidecar import TagSidecar, encode_sidecar, sidecar_matches
+from topics.storage.fs import write_all
+
+if TYPE_CHECKING:
+    from topics.storage.segments.place import TopicDir
+    from topics.storage.segments.sealed import SealedSegment
+
+
+class TagMatchLike(Protocol):
+    """`model.match.TagMatch`: `value` of a Glob is the literal prefix."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
+class TagIndex:
+    """An opened sidecar."""
+
+    __slots__ = ("_sidecar", "sizes")
+
+    def __init__(self, sidecar: TagSidecar) -> None:
+        self._sidecar = sidecar
+        self.sizes: U32 = sidecar.sizes
+
+    def slots(self, match: TagMatchLike) -> I64:
+        """Slots whose tag matches, ascending."""
+        wanted = match.value.encode()
+        look_up = self._sidecar.lookup_eq if match.op == "Eq" else self._sidecar.lookup_prefix
+        return look_up(wanted).astype(np.int64)
+
+
+def load_tag_index(segment: SealedSegment) -> TagIndex:
+    """The segment's sidecar, built and written anew when it cannot be used."""
+    buffer = _read_sidecar(segment)
+    if buffer is None:
+        pair = segment.pair()
+        data = pair.data if pair.data is not None else segment.read_cold_data()
+        buffer = memoryview(build_sidecar(pair.entries, data, first_seq=segment.first_seq))
+        segment.place.env.write_or_defer(partial(write_sidecar, segment.place, segment.first_seq, buffer))
+    return TagIndex(TagSidecar(buffer))
+
+
+def _read_sidecar(segment: SealedSegment) -> memoryview | None:
+    place = segment.place
+    try:
+        file = place.fs.open(place.file(segment.first_seq, "tags"), "r")
+    except FileNotFoundError:
+        return None
+    try:
+        buffer = file.mmap()
+    finally:
+        file.close()
+    return buffer if sidecar_matches(buffer, count=segment.count, data_len=segment.data_len) else None
+
+
+def build_sidecar(
+    entries: Idx, data: memoryview | bytes, *, first_seq: int, sizes: npt.ArrayLike | None = None
+) -> bytes:
+    """The sidecar of a segment from its frames; `sizes` when they are known already. Damaged frames have no tag."""
+    if sizes is None:
+        sizes = accounted_sizes(entries, data, first_seq=first_seq)
+    tags = frame_tags(entries, data, first_seq=first_seq)
+    return encode_sidecar(tags=tags, sizes=sizes, data_len=len(data))
+
+
+def accounted_sizes(entries: Idx, data: memoryview | bytes, *, first_seq: int) -> U32:
+    """Accounted bytes of every slot; 0 where there is no good frame."""
+    found = decode_columns(data, entries, first_seq=first_seq, want=("data", "meta"), verify=False, include_dead=True)
+    assert found.data_len is not None
+    assert found.meta_len is not None
+    sizes: U32 = np.zeros(len(entries), np.uint32)
+    sizes[found.slot] = found.data_len + np.maximum(found.meta_len, 0)
+    return sizes
+
+
+def frame_tags(entries: Idx, data: memoryview | bytes, *, first_seq: int) -> list[bytes | None]:
+    """The tag of every slot, None where there is none."""
+    tags: list[bytes | None] = [None] * len(entries)
+    tagged = np.flatnonzero(entries["flags"] & 1)
+    if not len(tagged):
+        return tags
+    found = decode_columns(
+        data, entries, first_seq=first_seq, slots=tagged, want=("tag",), verify=False, include_dead=True
+    )
+    assert found.tag_offset is not None
+    assert found.tag_len is not None
+    ends = (found.tag_offset + found.tag_len).tolist()
+    for slot, start, end in zip(found.slot.tolist(), found.tag_offset.tolist(), ends, strict=True):
+        tags[slot] = bytes(data[start:end])
+    return tags
+
+
+def write_sidecar(place: TopicDir, first_seq: int, content: bytes | memoryview) -> None:
+    """Put a sidecar in its place; a failure is no failure, because it can always be built again."""
+    try:
+        file = place.fs.open(place.file(first_seq, "tags"), "create")
+        try:
+            write_all(file, 0, content)
+        finally:
+            file.close()
+    except OSError:
+        pass
