@@ -1,8 +1,9 @@
 """The payload blob: `{"d":<data>}` or `{"d":<data>,"m":<meta>}` (storage.md section 3.8).
 
-Client texts are carried byte for byte; the blob has no white space of its own. The same bytes lie in WAL and segment
-frames. `data` may contain the text `,"m":` itself, so a blob with that text is split by a JSON parser and every other
-blob by arithmetic: in valid JSON the text cannot lie inside a string, hence "absent" proves "no meta".
+One blob is built and split by `topics.model.payload`; this module adds the plural forms over a buffer of frames. `data`
+may contain the text `,"m":` itself, so a blob with that text is split by a JSON parser and every other one by
+arithmetic: every blob with meta has the text, hence "absent" proves "no meta". A blob that is not JSON (no writer of
+ours makes one) counts as one without meta.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from topics.errors import Corruption
 from topics.formats.buffers import I64, Buffer, byte_view, gather_u8
+from topics.model.payload import DATA_AT, META_MARK, make_blob, split_blob
+
+__all__ = ["accounted_size", "accounted_sizes", "blob", "blobs", "meta_lengths", "split_blob"]
 
 HEAD: Final = b'{"d":'
-META: Final = b',"m":'
+META: Final = META_MARK
 TAIL: Final = b"}"
 BLOB_BYTES_MIN: Final = len(HEAD) + len(TAIL)
 """Wrapper bytes of a blob without meta."""
 WRAP_META_BYTES: Final = len(HEAD) + len(META) + len(TAIL)
 """Wrapper bytes of a blob with meta."""
 
+assert len(HEAD) == DATA_AT
+assert META == b',"m":'
 assert BLOB_BYTES_MIN == 6
 assert WRAP_META_BYTES == 11
 
@@ -42,9 +47,7 @@ _WINDOW: Final = 1 << 20
 
 def blob(data_text: bytes, meta_text: bytes | None = None) -> bytes:
     """The stored form of one record's texts."""
-    if meta_text is None:
-        return b'{"d":%b}' % data_text
-    return b'{"d":%b,"m":%b}' % (data_text, meta_text)
+    return make_blob(data_text, meta_text)
 
 
 def blobs(data_texts: Iterable[bytes]) -> list[bytes]:
@@ -52,38 +55,33 @@ def blobs(data_texts: Iterable[bytes]) -> list[bytes]:
     return [b'{"d":%b}' % text for text in data_texts]
 
 
-def split_blob(stored: bytes) -> tuple[bytes, bytes | None]:
-    """The texts of `data` and `meta`, exactly as they were given to `blob`."""
-    at = _meta_at(stored)
-    if at < 0:
-        return stored[len(HEAD) : -len(TAIL)], None
-    return stored[len(HEAD) : at], stored[at + len(META) : -len(TAIL)]
-
-
 def accounted_size(stored: bytes) -> int:
     """Bytes of the `data` text plus those of the `meta` text (semantics.md: `bytes(r)`)."""
-    return len(stored) - (BLOB_BYTES_MIN if _meta_at(stored) < 0 else WRAP_META_BYTES)
-
-
-def _meta_at(stored: bytes) -> int:
-    """Offset of the `,"m":` that parts data and meta; -1 without meta."""
-    length = _meta_length(stored) if META in stored else -1
-    return len(stored) - length - len(META) - len(TAIL) if length >= 0 else -1
+    has_meta = META in stored and _meta_length(stored) >= 0
+    return len(stored) - (WRAP_META_BYTES if has_meta else BLOB_BYTES_MIN)
 
 
 def _meta_length(stored: bytes) -> int:
+    """Length of the meta text of a blob that contains `,"m":`; -1 when that text is part of its data."""
     try:
         meta = _parse(stored).m
-    except (ValueError, RecursionError) as error:
-        raise Corruption(file="", offset=0, reason="blob") from error
+    except (ValueError, RecursionError):
+        return _meta_length_leniently(stored)
     return -1 if meta is msgspec.UNSET else len(meta)
 
 
-def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
-    """Byte length of the meta text of every blob, -1 where there is none; plural form of `split_blob`.
+def _meta_length_leniently(stored: bytes) -> int:
+    """The same for a blob that msgspec does not read: one with an escaped lone surrogate, or no JSON at all."""
+    try:
+        meta = split_blob(stored)[1]
+    except (ValueError, RecursionError):
+        return -1
+    at = len(stored) - len(TAIL) - len(meta or b"") - len(META)
+    return len(meta) if meta is not None and stored[at : at + len(META)] == META else -1
 
-    Blobs must come from frames that passed their checks; one that does not parse raises Corruption.
-    """
+
+def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
+    """Byte length of the meta text of every blob, -1 where there is none; plural form of `split_blob`."""
     found = np.full(len(starts), -1, np.int64)
     view = byte_view(buffer)
     rows = _rows_with_meta_text(view, starts, lengths)

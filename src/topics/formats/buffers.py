@@ -31,6 +31,8 @@ xxh3: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
 
 # Below this mean length a bytes slice (copy) is cheaper to make than a memoryview slice.
 _COPY_BYTES_MAX: Final = 1024
+# Slices hashed per run; bounds the Python integers alive at a time.
+_HASH_RUN: Final = 8192
 
 
 def byte_view(buffer: Buffer) -> memoryview:
@@ -76,13 +78,14 @@ def _gather(view: memoryview, offsets: I64, code: str, width: int) -> Any:
 def hash_slices(buffer: Buffer, starts: I64, ends: I64) -> U64:
     """XXH3-64 of every `[start, end)` of the buffer: the one loop of checksum verification."""
     count = len(starts)
-    if not count:
-        return np.empty(0, np.uint64)
     small = int((ends - starts).sum()) <= _COPY_BYTES_MAX * count
     source: Any = buffer if small and isinstance(buffer, bytes) else byte_view(buffer)
     digest = xxh3
-    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.array([digest(source[a:b]) for a, b in pairs], np.uint64)
+    sums = np.empty(count, np.uint64)
+    for at in range(0, count, _HASH_RUN):
+        pairs = zip(starts[at : at + _HASH_RUN].tolist(), ends[at : at + _HASH_RUN].tolist(), strict=True)
+        sums[at : at + _HASH_RUN] = [digest(source[a:b]) for a, b in pairs]
+    return sums
 
 
 def first_true(mask: Bools) -> int:

@@ -11,8 +11,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import accumulate, chain, count, repeat
-from operator import add
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -93,10 +92,12 @@ _APPEND: Final = int(FrameType.APPEND)
 
 # What the checksum covers in front of node, tag and data: the header without its length field.
 _HEAD: Final = struct.Struct("<BBQQQHHI")
-# The same in four pieces, for a run of frames alike in all but seq and data_len: (type, flags, topic_id), seq,
-# (ts, node_len, tag_len), data_len.
+# The same in pieces, the first of them (type, flags, topic_id) made once for a run; what differs from frame to frame is
+# packed anew.
+_FRONT: Final = struct.Struct("<BBQ")
+_MIXED: Final = struct.Struct("<10sQQHHI")
+# For a run alike in all but seq and data_len, (ts, node_len, tag_len) are made once too.
 _ALIKE: Final = struct.Struct("<10sQ12sI")
-_ALIKE_FRONT: Final = struct.Struct("<BBQ")
 _ALIKE_BACK: Final = struct.Struct("<QHH")
 # The checksum of one frame and the length field of the next lie side by side, so one call packs both.
 _SUM_AND_LEN: Final = struct.Struct("<QI")
@@ -105,8 +106,8 @@ _SUM: Final = struct.Struct("<Q")
 
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
 assert _HEAD.size == HEAD_BYTES - LEN_BYTES
-assert _ALIKE.size == _HEAD.size
-assert (_ALIKE_FRONT.size, _ALIKE_BACK.size) == (10, 12)
+assert _HEAD.size == _MIXED.size == _ALIKE.size
+assert (_FRONT.size, _ALIKE_BACK.size) == (10, 12)
 assert FRAME_LEN_MIN == 42
 assert FRAME_LEN_MAX == 67108864
 assert HEAD_DTYPE.fields is not None
@@ -176,56 +177,50 @@ def encode_appends(
     `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
     `more` set; the last has it too when frames of the same submission follow (`more_after`).
     """
-    size = len(datas)
-    if not size:
-        return EncodedAppends(b"", [], [])
-    last = (DURABLE if durable else 0) | (MORE if more_after else 0)
-    if size == 1:
+    if len(datas) == 1:
         node = nodes if nodes is None or isinstance(nodes, bytes) else nodes[0]
         tag = None if tags is None else tags[0]
-        frame = _frame(_APPEND, last, topic_id, first_seq, ts, node, tag, datas[0])
+        gate = (DURABLE if durable else 0) | (MORE if more_after else 0)
+        frame = _frame(_APPEND, gate, topic_id, first_seq, ts, node, tag, datas[0])
         return EncodedAppends(frame, [0], [len(frame)])
+    if not datas:
+        return EncodedAppends(b"", [], [])
+    gate = DURABLE | MORE if durable else MORE
+    fronts = [_FRONT.pack(_APPEND, gate | presence, topic_id) for presence in range(4)]
     if tags is None and (nodes is None or isinstance(nodes, bytes)):
-        return _seal(_alike(last, topic_id, first_seq, ts, nodes, datas))
-    node_texts, node_bits = _optional(nodes, HAS_NODE, size)
-    tag_texts, tag_bits = _optional(tags, HAS_TAG, size)
-    gates = chain(repeat(last | MORE, size - 1), (last,))
-    flags = map(add, gates, map(add, node_bits, tag_bits))
-    return _seal(_mixed(flags, topic_id, first_seq, ts, node_texts, tag_texts, datas))
-
-
-def _alike(
-    last: int, topic_id: int, first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]
-) -> list[bytes]:
-    """Checksummed parts of frames without tags and with at most one node for all; `last` are the last frame's flags."""
-    presence = 0 if node is None else HAS_NODE
-    pack, node, kind, seq_last = _ALIKE.pack, node or b"", _APPEND, first_seq + len(datas) - 1
-    back = _ALIKE_BACK.pack(ts, len(node), 0)
-    front = _ALIKE_FRONT.pack(kind, last | MORE | presence, topic_id)
-    final = pack(_ALIKE_FRONT.pack(kind, last | presence, topic_id), seq_last, back, len(datas[-1])) + node + datas[-1]
-    rest = zip(range(first_seq, seq_last), datas, strict=False)
-    if node:
-        bodies = [pack(front, seq, back, len(data)) + node + data for seq, data in rest]
+        bodies = _alike(fronts, first_seq, ts, nodes, datas)
     else:
-        bodies = [pack(front, seq, back, len(data)) + data for seq, data in rest]
-    bodies.append(final)
-    return bodies
+        bodies = _mixed(fronts, first_seq, ts, nodes, tags, datas)
+    if not more_after:
+        bodies[-1] = _clear_more(bodies[-1])
+    return _seal(bodies)
+
+
+def _alike(fronts: Sequence[bytes], first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]) -> list[bytes]:
+    """Checksummed parts of frames without tags and with at most one node for all."""
+    pack, front = _ALIKE.pack, fronts[0 if node is None else HAS_NODE]
+    back = _ALIKE_BACK.pack(ts, len(node or b""), 0)
+    if node:
+        return [pack(front, seq, back, len(data)) + node + data for seq, data in enumerate(datas, first_seq)]
+    return [pack(front, seq, back, len(data)) + data for seq, data in enumerate(datas, first_seq)]
 
 
 def _mixed(
-    flags: Iterable[int],
-    topic_id: int,
+    fronts: Sequence[bytes],
     first_seq: int,
     ts: int,
-    nodes: Iterable[bytes],
-    tags: Iterable[bytes],
+    nodes: Sequence[bytes | None] | bytes | None,
+    tags: Sequence[bytes | None] | None,
     datas: Sequence[bytes],
 ) -> list[bytes]:
     """Checksummed parts of frames whose tags or nodes differ."""
-    pack, join, kind = _HEAD.pack, b"".join, _APPEND
+    node_texts, node_bits = _optional(nodes, HAS_NODE, len(datas))
+    tag_texts, tag_bits = _optional(tags, HAS_TAG, len(datas))
+    pack = _MIXED.pack
+    rows = zip(node_bits, tag_bits, count(first_seq), node_texts, tag_texts, datas, strict=False)
     return [
-        join((pack(kind, flag, topic_id, seq, ts, len(node), len(tag), len(data)), node, tag, data))
-        for flag, seq, node, tag, data in zip(flags, count(first_seq), nodes, tags, datas, strict=False)
+        pack(fronts[a | b], seq, ts, len(node), len(tag), len(data)) + node + tag + data
+        for a, b, seq, node, tag, data in rows
     ]
 
 
@@ -239,14 +234,19 @@ def _optional(
         return repeat(values, size), repeat(bit, size)
     if len(values) != size:
         raise ValueError(f"{len(values)} nodes or tags for {size} records")
+    if None not in values:
+        return cast(Sequence[bytes], values), repeat(bit, size)
     return [value or b"" for value in values], [0 if value is None else bit for value in values]
+
+
+def _clear_more(body: bytes) -> bytes:
+    """The same checksummed part as that of a submission's last frame."""
+    return b"%c%c%b" % (body[0], body[1] & ~MORE, body[2:])
 
 
 def _seal(bodies: list[bytes]) -> EncodedAppends:
     """Puts length fields and checksums around the checksummed parts."""
     frame_lens = [len(body) + SUM_BYTES for body in bodies]
-    if max(frame_lens) > FRAME_LEN_MAX:
-        raise ValueError(_ONE_FRAME_MAX)
     lengths = [n + LEN_BYTES for n in frame_lens]
     parts: list[Any] = [b""] * (2 * len(bodies) + 1)
     parts[0] = _LEN.pack(frame_lens[0])
@@ -254,5 +254,6 @@ def _seal(bodies: list[bytes]) -> EncodedAppends:
     parts[2::2] = map(_SUM_AND_LEN.pack, map(xxh3, bodies), chain(frame_lens[1:], (0,)))
     parts[-1] = parts[-1][:SUM_BYTES]
     offsets = list(accumulate(lengths, initial=0))
-    offsets.pop()
+    if offsets.pop() > FRAME_LEN_MAX and max(frame_lens) > FRAME_LEN_MAX:
+        raise ValueError(_ONE_FRAME_MAX)
     return EncodedAppends(b"".join(parts), offsets, lengths)

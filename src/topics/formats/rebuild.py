@@ -1,8 +1,8 @@
 """Rebuilding a lost or disagreeing `.idx` from its `.data` (storage.md sections 6.3 and 6.5).
 
-Frames behind a bad one are found again: by the bad frame's own length when a valid frame follows there, else by a
-search of every byte position with a bounded number of checksum bytes. Nothing vanishes: seqs whose frames are
-unreadable are named in `bad`, and an index with bad ranges must not be installed, only used in memory.
+Frames behind a bad one are found by a search of every byte position, as its length field proves nothing, with a bounded
+number of checksum bytes. Nothing vanishes: seqs whose frames are unreadable are named in `bad`, and an index with bad
+ranges must not be installed, only used in memory.
 """
 
 from __future__ import annotations
@@ -12,15 +12,27 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from topics.formats.buffers import I64, U64, Bools, Buffer, byte_view, gather_rows
+from topics.formats.buffers import I64, U64, Bools, Buffer, byte_view, gather_rows, xxh3
 from topics.formats.idx import IDX_DELETED, IDX_DTYPE, Idx
-from topics.formats.segment_frame import FRAME_LEN_MAX, HEAD_BYTES, HEAD_DTYPE, LEN_BYTES, OVERHEAD_BYTES, unpack_len
-from topics.formats.segment_scan import SegmentColumns, head_holds, scan_segment, verify_frames
+from topics.formats.segment_frame import (
+    FRAME_LEN_MAX,
+    HEAD_BYTES,
+    HEAD_DTYPE,
+    LEN_BYTES,
+    OVERHEAD_BYTES,
+    TAIL_BYTES,
+    unpack_len,
+)
+from topics.formats.segment_scan import SegmentColumns, head_holds, scan_segment
 
 # Bytes hashed for candidates of the byte search that turn out false, as a multiple of the file.
 _HASH_PASSES_MAX: Final = 16
 _HASH_BYTES_MIN: Final = 1 << 20
-_WINDOW: Final = 1 << 16
+# Windows of the byte search and runs of the scan grow while they meet no damage, so that dense damage stays cheap.
+_WINDOW_MIN: Final = 1 << 12
+_WINDOW_MAX: Final = 1 << 19
+_RUN_MIN: Final = 1 << 6
+_RUN_MAX: Final = 1 << 14
 
 
 class BadRange(NamedTuple):
@@ -66,22 +78,23 @@ def rebuild_idx(data: Buffer, *, first_seq: int, count: int | None = None, data_
 
 def _find_frames(data: Buffer, first_seq: int, count: int | None) -> _Found:
     view = byte_view(data)
-    search = _Search(data, view)
+    search = _Search(view)
     runs: list[dict[str, Any]] = []
     gaps: list[tuple[int, int]] = []
     low, high, at = first_seq, 2**63 if count is None else first_seq + count, 0
+    frames_max = _RUN_MIN
     while at < len(view):
-        run = scan_segment(data, at)
+        run = scan_segment(data, at, frames_max=frames_max)
         keep = _ascending(run.seq, low, high)
         runs.append(_kept(run, keep))
         low = int(run.seq[keep].max(initial=low - 1)) + 1
         ends = run.offset[~keep] + run.length[~keep]
         gaps.extend(zip(run.offset[~keep].tolist(), ends.tolist(), strict=True))
-        at = run.end
-        if at < len(view):
-            following = search.next_frame(at)
+        at, frames_max = run.end, min(2 * frames_max, _RUN_MAX)
+        if run.reason:
+            following = search.next_frame(at + 1)
             gaps.append((at, following))
-            at = following
+            at, frames_max = following, _RUN_MIN
     frames = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]} if runs else _kept_none()
     slot: I64 = frames.pop("seq").astype(np.int64) - first_seq
     return _Found(slot, frames, gaps)
@@ -134,38 +147,25 @@ def _name_gap(idx: Idx, found: _Found, gap: tuple[int, int], first_seq: int) -> 
 class _Search:
     """Where the next valid frame starts, with one hash budget for the whole file."""
 
-    def __init__(self, data: Buffer, view: memoryview) -> None:
-        self.data = data
+    def __init__(self, view: memoryview) -> None:
         self.view = view
         self.budget = max(_HASH_BYTES_MIN, _HASH_PASSES_MAX * len(view))
 
-    def next_frame(self, bad_at: int) -> int:
-        """Start of the next valid frame behind a bad one; the end of the file when there is none."""
-        if len(self.view) - bad_at >= LEN_BYTES:
-            skipped: int = bad_at + LEN_BYTES + unpack_len(self.view, bad_at)[0]
-            if skipped == len(self.view) or (skipped > bad_at + LEN_BYTES and self._valid_at(skipped)):
-                return skipped
-        return self._search(bad_at + 1)
-
-    def _valid_at(self, at: int) -> bool:
-        if at + OVERHEAD_BYTES > len(self.view):
-            return False
-        return bool(len(_plausible(self.view, at, at + 1))) and self._sum_matches(at)
-
-    def _search(self, at: int) -> int:
-        last = len(self.view) - OVERHEAD_BYTES + 1
+    def next_frame(self, at: int) -> int:
+        """Start of the first valid frame at or behind `at`; the end of the file when there is none."""
+        last, window = len(self.view) - OVERHEAD_BYTES + 1, _WINDOW_MIN
         while at < last and self.budget > 0:
-            stop = min(at + _WINDOW, last)
+            stop = min(at + window, last)
             for candidate in _plausible(self.view, at, stop).tolist():
                 if self.budget > 0 and self._sum_matches(candidate):
                     return int(candidate)
-            at = stop
+            at, window = stop, min(2 * window, _WINDOW_MAX)
         return len(self.view)
 
     def _sum_matches(self, at: int) -> bool:
-        length = int(unpack_len(self.view, at)[0]) + LEN_BYTES
-        self.budget -= length
-        return bool(verify_frames(self.data, [at], [length])[0])
+        end = at + LEN_BYTES + int(unpack_len(self.view, at)[0]) - TAIL_BYTES
+        self.budget -= end - at
+        return xxh3(self.view[at + LEN_BYTES : end]) == int.from_bytes(self.view[end : end + 8], "little")
 
 
 def _plausible(view: memoryview, start: int, stop: int) -> I64:

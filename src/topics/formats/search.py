@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from topics.formats.buffers import I64, Bools, Buffer, byte_view, gather_u8, gather_u32
+from topics.formats.buffers import I64, Bools, Buffer, byte_view, gather_u8, gather_u32, xxh3
 from topics.formats.frame import (
     FLAGS_KNOWN,
     FRAME_LEN_MAX,
@@ -26,12 +26,13 @@ from topics.formats.frame import (
     HEAD_BYTES,
     LEN_BYTES,
     OVERHEAD_BYTES,
+    SUM_BYTES,
     FrameType,
 )
 from topics.formats.wal_scan import WalColumns, scan_wal
 
 HASH_PASSES_MAX: Final = 16
-"""Budget: bytes hashed for refuted candidates, as a multiple of the bytes searched."""
+"""Budget: bytes hashed for candidates, as a multiple of the bytes searched."""
 _HASH_BYTES_MIN: Final = 1 << 20
 
 # Windows grow from the first to the last size: a near hit stays cheap, a far one needs few numpy calls.
@@ -71,11 +72,14 @@ class _Search:
         for at in candidates.tolist():
             if self.budget <= 0:
                 return None
-            (frame_len,) = gather_u32(self.view, np.array([at], np.int64)).tolist()
-            if len(scan_wal(self.buffer, at, at + LEN_BYTES + frame_len)):
+            end = at + LEN_BYTES + int.from_bytes(self.view[at : at + LEN_BYTES], "little")
+            self.budget -= end - at
+            if self._sum_matches(at, end - SUM_BYTES) and len(scan_wal(self.buffer, at, end)):
                 return int(at)
-            self.budget -= frame_len
         return None
+
+    def _sum_matches(self, at: int, end: int) -> bool:
+        return xxh3(self.view[at + LEN_BYTES : end]) == int.from_bytes(self.view[end : end + SUM_BYTES], "little")
 
 
 def find_next_valid(buffer: Buffer, start: int, end: int | None = None) -> int | None:

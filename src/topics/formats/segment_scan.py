@@ -6,6 +6,7 @@ A bad frame is a result (`reason`, `end`), never an exception. `scan_segment` st
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +88,15 @@ class SegmentColumns:
         return self.tag_offset + self.tag_len
 
 
-def scan_segment(buffer: Buffer, start: int = 0, *, verify: bool = True) -> SegmentColumns:
-    """Every good frame from `start` on, up to the first bad one; a bad frame is a result, not an exception."""
+def scan_segment(
+    buffer: Buffer, start: int = 0, *, verify: bool = True, frames_max: int | None = None
+) -> SegmentColumns:
+    """Every good frame from `start` on, up to the first bad one; a bad frame is a result, not an exception.
+
+    With `frames_max` the scan may also end, without a reason, after that many frames.
+    """
     view = byte_view(buffer)
-    offset, reason = _walk(view, start)
+    offset, reason = _walk(view, start, len(view) if frames_max is None else frames_max)
     head = gather_rows(view, offset, HEAD_DTYPE)
     columns: dict[str, Any] = {name: np.ascontiguousarray(head[name]) for name in HEAD_DTYPE.names or ()}
     length = columns.pop("frame_len") + np.uint32(LEN_BYTES)
@@ -114,20 +120,25 @@ def verify_frames(buffer: Buffer, offsets: npt.ArrayLike, lengths: npt.ArrayLike
     return matches
 
 
-def _walk(view: memoryview, at: int) -> tuple[I64, str]:
+def _walk(view: memoryview, at: int, frames_max: int) -> tuple[I64, str]:
     """Frame starts found by following length fields, and why that ended."""
-    starts: list[int] = []
-    limit, unpack = len(view), unpack_len
-    while at + OVERHEAD_BYTES <= limit:
+    starts = array("q")
+    limit, unpack, reason = len(view), unpack_len, ""
+    while at < limit and len(starts) < frames_max:
+        if at + OVERHEAD_BYTES > limit:
+            reason = "short"
+            break
         (frame_len,) = unpack(view, at)
         if not FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX:
-            return np.array(starts, np.int64), "frame_len"
+            reason = "frame_len"
+            break
         following = at + LEN_BYTES + frame_len
         if following > limit:
-            return np.array(starts, np.int64), "short"
+            reason = "short"
+            break
         starts.append(at)
         at = following
-    return np.array(starts, np.int64), "" if at >= limit else "short"
+    return np.array(starts, np.int64), reason
 
 
 def head_holds(columns: Any, length: Any) -> Bools:

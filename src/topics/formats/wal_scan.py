@@ -107,9 +107,10 @@ class WalColumns:
         return self.tag_offset + self.tag_len
 
 
-# A stretch ends after this many frames or bytes: it stays in the processor's cache, and the Python integers alive at a
-# time are bounded.
-_STRETCH_FRAMES: Final = 4096
+# A stretch ends after so many frames or bytes: it stays in the processor's cache, and the Python integers alive at a
+# time are bounded. Stretches grow from the first size on, so that a scan which ends soon costs little.
+_STRETCH_FRAMES_MIN: Final = 64
+_STRETCH_FRAMES_MAX: Final = 4096
 _STRETCH_BYTES: Final = 1 << 20
 _COLUMNS: Final = tuple(field.name for field in fields(WalColumns))[:10]
 _unpack_len: Final = struct.Struct("<I").unpack_from
@@ -129,8 +130,10 @@ def scan_wal(buffer: Buffer, start: int = 0, end: int | None = None, *, verify: 
     stretches: list[_Columns] = []
     bodies: dict[int, Body] = {}
     rows, at, reason, more = 0, start, "", True
+    frames_max = _STRETCH_FRAMES_MIN
     while more:
-        offsets, stopped_at, reason = _walk(view, at, limit)
+        offsets, stopped_at, reason = _walk(view, at, limit, frames_max)
+        frames_max = min(2 * frames_max, _STRETCH_FRAMES_MAX)
         columns, failed = _check_stretch(bytes(view[at:stopped_at]), offsets - at, verify=verify)
         columns["offset"] += at
         more = not reason and not failed and stopped_at < limit
@@ -155,13 +158,13 @@ def complete_count(columns: WalColumns) -> int:
     return int(lasts[-1]) + 1 if len(lasts) else 0
 
 
-def _walk(view: memoryview, at: int, limit: int) -> tuple[I64, int, str]:
+def _walk(view: memoryview, at: int, limit: int, frames_max: int) -> tuple[I64, int, str]:
     """Frame starts found by following length fields (check 1), the place where that ended, and why."""
     starts: list[int] = []
     add = starts.append
     unpack, low, high = _unpack_len, FRAME_LEN_MIN, FRAME_LEN_MAX
     last_start, reason = min(limit - LEN_BYTES, at + _STRETCH_BYTES), ""
-    for _ in range(_STRETCH_FRAMES):
+    for _ in range(frames_max):
         if at > last_start:
             reason = "short" if limit - LEN_BYTES < at < limit else ""
             break
