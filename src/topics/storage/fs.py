@@ -24,6 +24,7 @@ T = TypeVar("T")
 # ensure  made if absent, kept as it is if present
 Mode = Literal["r", "rw", "create", "new", "ensure"]
 
+PASSING = frozenset({errno.EINTR, errno.EAGAIN})  # nothing was tried: the call may simply be made again
 EAGAIN_RETRIES = 10
 EAGAIN_PAUSE_S = 0.01  # 10 pauses are the 100 ms that a call may wait on EAGAIN
 NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})

@@ -3,7 +3,8 @@
 Shipped with the package so that users can test on it too; never imported by the product.
 
     disk = SimFs()                                  in memory; loses power as real disks do
-    fs = FaultFs(disk)                              fails where told to
+    monitor = OrderMonitor()                        raises when an ack, rename or delete comes before its sync
+    fs = FaultFs(OrderFs(disk, monitor))            fails where told to
     fs.fail("datasync", "*/wal-*.log")              the next sync of a log file is an EIO
     ...                                             run something on `fs`
     disk.power_cut(Random(7), "reorder")            any subset of the pending writes and names survives
@@ -15,6 +16,8 @@ Shipped with the package so that users can test on it too; never imported by the
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState, crash_states
 from topics.testing.faultfs import FOREVER, FaultFs, SimCrash
+from topics.testing.orderfs import OrderFs
+from topics.testing.ordermonitor import OrderMonitor, OrderViolation
 from topics.testing.powercut import POWER_PATTERNS
 from topics.testing.simfs import SimFs
 
@@ -24,6 +27,9 @@ __all__ = [
     "CrashPoints",
     "CrashState",
     "FaultFs",
+    "OrderFs",
+    "OrderMonitor",
+    "OrderViolation",
     "SimClock",
     "SimCrash",
     "SimFs",

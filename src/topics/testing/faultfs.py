@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from threading import Lock
 from typing import Literal, NamedTuple, TypeVar, get_args
+from weakref import WeakSet
 
-from topics.storage.fs import Buffer, File, Fs, LockHandle, Mode
+from topics.storage.fs import PASSING, Buffer, File, Fs, LockHandle, Mode
 
 Kind = Literal[
     "open", "create", "pread", "pwrite", "truncate", "allocate", "datasync", "fsync", "size", "mmap", "close",
@@ -33,7 +34,6 @@ CHANGING: frozenset[Kind] = frozenset(KINDS) - {
     "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "exists", "is_dir",
 }  # fmt: skip
 SYNCS: frozenset[Kind] = frozenset({"datasync", "fsync", "sync_dir"})
-_PASSING = frozenset({errno.EINTR, errno.EAGAIN})  # nothing was tried, so nothing is in doubt
 FOREVER = 1 << 62
 T = TypeVar("T")
 
@@ -123,6 +123,7 @@ class FaultFile:
         self._fs = fs
         self._inner = inner
         self.name = inner.name
+        fs.opened.add(self)
 
     def pread(self, off: int, n: int) -> bytes:
         return self._fs.call("pread", self.name, lambda struck: self._inner.pread(off, _kept(struck, n)))
@@ -139,7 +140,7 @@ class FaultFile:
         try:
             return self._fs.call("pwrite", self.name, lambda struck: write(_kept(struck, size)))
         except OSError as error:
-            if error.errno not in _PASSING:
+            if error.errno not in PASSING:
                 _tell(self._inner, "write_failed", off, size)
             raise
 
@@ -159,7 +160,7 @@ class FaultFile:
         try:
             self._fs.call(kind, self.name, lambda struck: None if _lied(struck) else sync())
         except OSError as error:
-            if error.errno not in _PASSING:
+            if error.errno not in PASSING:
                 _tell(self._inner, "sync_failed")
             raise
 
@@ -201,6 +202,7 @@ class FaultFs:
         self._faults: list[Fault] = []
         self.hook = hook
         self.trace: list[Call] = []
+        self.opened: WeakSet[FaultFile] = WeakSet()
         self.crashed = False
 
     # --- setting faults ---
@@ -279,8 +281,11 @@ class FaultFs:
         self.call("mkdir", path, lambda _: self._inner.mkdir(path))
 
     def rename(self, src: str, dst: str) -> None:
-        """Counted under its target."""
+        """Counted under its target. Open files go by the new name from here on."""
         self.call("rename", dst, lambda _: self._inner.rename(src, dst))
+        for file in list(self.opened):
+            if file.name == src or file.name.startswith(src + "/"):
+                file.name = dst + file.name[len(src) :]
 
     def unlink(self, path: str) -> None:
         self.call("unlink", path, lambda _: self._inner.unlink(path))

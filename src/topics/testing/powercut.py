@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from topics.testing.simdisk import Change, Fate, NameChange
+from topics.testing.simdisk import Fate, NameChange
+from topics.testing.simnodes import Change
 
 SECTOR_BYTES = 512
 Edit = Callable[[Sequence[Change]], Iterable[Change]]

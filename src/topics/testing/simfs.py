@@ -15,29 +15,16 @@ dict, which is how a test crashes at every call of one run. Safe to use from sev
 """
 
 import errno
-import os
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from random import Random
 from threading import Lock
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, LockHandle, Mode
+from topics.storage.fs import Buffer, LockHandle, Mode, parent
 from topics.testing.powercut import PATTERN_FATES
-from topics.testing.simdisk import ROOT, Change, DirNode, Fate, FileNode, Image, NameChange, SimDisk
-
-Place = tuple[int, str]
-
-
-def os_error(code: int, path: str) -> OSError:
-    return OSError(code, os.strerror(code), path)
-
-
-@lru_cache(maxsize=4096)
-def _parts(path: str) -> tuple[str, ...]:
-    parts = tuple(part for part in path.split("/") if part not in ("", "."))
-    assert ".." not in parts, f"{path}: SimFs has no '..'"
-    return parts
+from topics.testing.simdisk import Fate, NameChange, SimDisk
+from topics.testing.simnodes import Change, FileNode, Image
+from topics.testing.simtree import SimTree, os_error
 
 
 class SimFile:
@@ -102,7 +89,7 @@ class SimFile:
     def close(self) -> None:
         with self._fs.mutex:
             if self._open and not self._fs.dead:
-                self._fs.release(self._number)
+                self._fs.disk.release(self._number)
             self._open = False
 
     def _node(self) -> FileNode:
@@ -131,6 +118,7 @@ class SimFs:
 
     def __init__(self, disk: SimDisk | None = None) -> None:
         self.disk = disk or SimDisk()
+        self._names = SimTree(self.disk)
         self.mutex = Lock()
         self.locks: set[int] = set()
         self.dead = False
@@ -139,68 +127,59 @@ class SimFs:
 
     def open(self, path: str, mode: Mode = "r") -> SimFile:
         with self.mutex:
-            number = self._open(path, mode)
+            number = self._tree(path).open(path, mode)
             self.disk.hold(number)
             return SimFile(self, number, path, writable=mode != "r")
 
     def mkdir(self, path: str) -> None:
         with self.mutex:
-            if self._find(path) is not None:
-                raise os_error(errno.EEXIST, path)
-            self.disk.add(self._place(path), directory=True)
+            self._tree(path).mkdir(path)
 
     def rename(self, src: str, dst: str) -> None:
         with self.mutex:
-            places = self._place(src), self._place(dst)
-            moved = self._number(src)
-            there = self._find(dst)
-            if moved != there:
-                self._check_rename(src, dst, moved, there)
-                self.disk.move(*places)
+            self._tree(src).rename(src, dst)
 
     def unlink(self, path: str) -> None:
         with self.mutex:
-            if self._is_dir(self._number(path)):
-                raise os_error(errno.EISDIR, path)
-            self.disk.remove(self._place(path))
+            self._tree(path).unlink(path)
 
     def rmdir(self, path: str) -> None:
         with self.mutex:
-            if self._dir(path).live:
-                raise os_error(errno.ENOTEMPTY, path)
-            self.disk.remove(self._place(path))
+            self._tree(path).rmdir(path)
 
     def listdir(self, path: str) -> list[str]:
         with self.mutex:
-            return sorted(self._dir(path).live)
+            return sorted(self._tree(path).directory(path).live)
 
     def stat_len(self, path: str) -> int:
         with self.mutex:
-            number = self._number(path)
-            return 4096 if self._is_dir(number) else self.disk.file(number).live.size
+            return self._tree(path).size(path)
 
     def exists(self, path: str) -> bool:
         with self.mutex:
-            return self._find_or_none(path) is not None
+            return self._tree(path).exists(path)
 
     def is_dir(self, path: str) -> bool:
         with self.mutex:
-            number = self._find_or_none(path)
-            return number is not None and self._is_dir(number)
+            return self._tree(path).is_dir(path)
 
     def sync_dir(self, path: str) -> None:
         with self.mutex:
-            self._dir(path)
-            self.disk.sync_names(self._number(path))
+            self._tree(path).sync(path)
 
     def lock(self, path: str) -> LockHandle:
         with self.mutex:
-            number = self._open(path, "ensure")
+            number = self._tree(path).open(path, "ensure")
             if number in self.locks:
                 raise DataDirLocked(f"another process holds {path}")
             self.locks.add(number)
             self.disk.hold(number)
             return LockHandle(_LockFile(self, number, path, writable=True))
+
+    def _tree(self, path: str) -> SimTree:
+        if self.dead:
+            raise os_error(errno.EBADF, path)
+        return self._names
 
     # --- crashes ---
 
@@ -239,11 +218,11 @@ class SimFs:
         """Grows with everything that could make a crash now differ from a crash before."""
         return self.disk.changes_seen
 
-    # --- looking and tampering, past the protocol ---
+    # --- looking and tampering, past the protocol; also on a dead disk ---
 
     def contents(self, path: str) -> bytes:
         with self.mutex:
-            return _whole(self.disk.file(self._number(path)).live)
+            return _whole(self.disk.file(self._names.number(path)).live)
 
     def dump(self) -> dict[str, bytes]:
         """Every file by path, as the process sees it."""
@@ -255,37 +234,30 @@ class SimFs:
     def pending(self, path: str) -> list[Change]:
         """The file's changes that a power cut would decide about."""
         with self.mutex:
-            node = self.disk.file(self._number(path))
+            node = self.disk.file(self._names.number(path))
             return [*node.doubtful, *node.pending]
 
     def pending_names(self) -> list[NameChange]:
-        return list(self.disk.renames)
+        with self.mutex:
+            return list(self.disk.renames)
 
     def tamper(self, path: str, edit: Callable[[bytes], bytes]) -> None:
         """Change a file on the platter, durably, with all that was pending in it: rot, a bad sector, an operator."""
         with self.mutex:
-            self._rewrite(self._number(path), edit)
+            self._rewrite(self._names.number(path), edit)
 
     def plant(self, path: str, data: bytes) -> None:
         """Put a durable file at `path`, making the directories above it; for foreign and left-over files."""
         with self.mutex:
-            parts = _parts(path)
-            for depth in range(1, len(parts)):
-                above = "/".join(parts[:depth])
-                if self._find(above) is None:
-                    self.disk.add(self._place(above), directory=True)
-                    self.disk.sync_names(self._place(above)[0])
-            number = self._open(path, "ensure")
-            self._rewrite(number, lambda old: data)
-            self.disk.sync_names(self._place(path)[0])
+            self._names.make_durable_dirs(path)
+            self._rewrite(self._names.open(path, "ensure"), lambda old: data)
+            self._names.sync(parent(path))
 
     def erase(self, path: str) -> None:
         """Take a file away durably."""
-        self.unlink(path)
         with self.mutex:
-            self.disk.sync_names(self._place(path)[0])
-
-    # --- the mutex is held below ---
+            self._names.unlink(path)
+            self._names.sync(parent(path))
 
     def _rewrite(self, number: int, edit: Callable[[bytes], bytes]) -> None:
         node = self.disk.own_file(number)
@@ -293,81 +265,6 @@ class SimFs:
         node.change(Change("truncate", 0))
         node.change(Change("write", 0, data))
         node.promote()
-
-    def release(self, number: int) -> None:
-        self.disk.release(number)
-
-    def _find(self, path: str) -> int | None:
-        """The node at `path`. None if only the last name is missing."""
-        if self.dead:
-            raise os_error(errno.EBADF, path)
-        parts = _parts(path)
-        number: int | None = ROOT
-        for depth, part in enumerate(parts):
-            node = self.disk.nodes[number or 0]
-            if not isinstance(node, DirNode):
-                raise os_error(errno.ENOTDIR, path)
-            number = node.live.get(part)
-            if number is None:
-                if depth + 1 < len(parts):
-                    raise os_error(errno.ENOENT, path)
-                return None
-        return number
-
-    def _find_or_none(self, path: str) -> int | None:
-        try:
-            return self._find(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    def _number(self, path: str) -> int:
-        number = self._find(path)
-        if number is None:
-            raise os_error(errno.ENOENT, path)
-        return number
-
-    def _place(self, path: str) -> Place:
-        *above, name = _parts(path)
-        directory = self._number("/".join(above))
-        if not self._is_dir(directory):
-            raise os_error(errno.ENOTDIR, path)
-        return directory, name
-
-    def _is_dir(self, number: int) -> bool:
-        return isinstance(self.disk.nodes[number], DirNode)
-
-    def _dir(self, path: str) -> DirNode:
-        node = self.disk.nodes[self._number(path)]
-        if not isinstance(node, DirNode):
-            raise os_error(errno.ENOTDIR, path)
-        return node
-
-    def _open(self, path: str, mode: Mode) -> int:
-        number = self._find(path)
-        if number is None:
-            if mode in ("r", "rw"):
-                raise os_error(errno.ENOENT, path)
-            return self.disk.add(self._place(path), directory=False)
-        if mode == "new":
-            raise os_error(errno.EEXIST, path)
-        if self._is_dir(number):
-            raise os_error(errno.EISDIR, path)
-        if mode == "create" and self.disk.file(number).live.size:
-            self.disk.own_file(number).change(Change("truncate", 0))
-        return number
-
-    def _check_rename(self, src: str, dst: str, moved: int, there: int | None) -> None:
-        if _parts(dst)[: len(_parts(src))] == _parts(src):
-            raise os_error(errno.EINVAL, dst)
-        if there is None:
-            return
-        if self._is_dir(there) and _parts(src)[: len(_parts(dst))] == _parts(dst):
-            raise os_error(errno.ENOTEMPTY, dst)
-        target = self.disk.nodes[there]
-        if isinstance(target, DirNode) != self._is_dir(moved):
-            raise os_error(errno.EISDIR if isinstance(target, DirNode) else errno.ENOTDIR, dst)
-        if isinstance(target, DirNode) and target.live:
-            raise os_error(errno.ENOTEMPTY, dst)
 
 
 def _whole(image: Image) -> bytes:
