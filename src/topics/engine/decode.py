@@ -22,7 +22,6 @@ from topics.model.config import TopicConfig
 from topics.model.match import TagMatch
 from topics.model.router import RouterDef
 
-
 _PRESENCE = HAS_TAG | HAS_NODE
 
 

@@ -5,90 +5,15 @@ none; an `Append` of an ephemeral topic has no frames at all. The inverse, frame
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from topics.formats import bodies
-from topics.formats.blob import BLOB_BYTES_MIN
 from topics.formats.bodies import encode_body, kind_of
-from topics.formats.frame import HAS_NODE, HAS_TAG, encode_appends, encode_frame
+from topics.formats.frame import encode_frame
 from topics.model import ops
 from topics.model.match import TagMatch
-from topics.model.record import WriteBatch
 from topics.model.submission import Submission
-
-
-def append_op(
-    *,
-    topic_id: int,
-    first_seq: int,
-    ts: int,
-    batch: WriteBatch,
-    durable: bool,
-    more_after: bool = False,
-    hops: int = 0,
-) -> ops.Append:
-    """The op of a write, with its frames already encoded: the same bytes go to the log and to the recent cache."""
-    encoded = encode_appends(
-        topic_id=topic_id,
-        first_seq=first_seq,
-        ts=ts,
-        datas=batch.blobs,
-        nodes=batch.nodes,
-        tags=batch.tags,
-        durable=durable,
-        more_after=more_after,
-    )
-    count = batch.count
-    return ops.Append(
-        topic_id=topic_id,
-        first_seq=first_seq,
-        count=count,
-        ts=array("Q", (ts,)) * count,
-        sizes=array("I", batch.sizes),
-        flags=_slot_flags(batch, hops),
-        tags=batch.tags,
-        offs=array("I", encoded.offsets),
-        lens=array("I", encoded.lengths),
-        frames=encoded.buffer,
-        hops=hops,
-        key=batch.key,
-    )
-
-
-def _slot_flags(batch: WriteBatch, hops: int) -> array[int]:
-    base = hops << ops.HOPS_SHIFT
-    nodes, tags = batch.nodes, batch.tags
-    if isinstance(nodes, bytes):
-        base |= HAS_NODE
-    if batch.count == 1:
-        return array("B", (base | _flags_of_one(batch),))
-    flags = bytearray((base,)) * batch.count
-    for column, bit in ((tags, HAS_TAG), (nodes if isinstance(nodes, list) else None, HAS_NODE)):
-        if column is not None:
-            flags = bytearray(
-                [flag if value is None else flag | bit for flag, value in zip(flags, column, strict=True)]
-            )
-    if batch.total_bytes != sum(map(len, batch.blobs)) - BLOB_BYTES_MIN * batch.count:  # then some record has meta
-        flags = bytearray(
-            [
-                flag if len(blob) == size + BLOB_BYTES_MIN else flag | ops.HAS_META
-                for flag, blob, size in zip(flags, batch.blobs, batch.sizes, strict=True)
-            ]
-        )
-    return array("B", flags)
-
-
-def _flags_of_one(batch: WriteBatch) -> int:
-    flags = 0
-    if batch.tags is not None:
-        flags |= HAS_TAG
-    if isinstance(batch.nodes, list) and batch.nodes[0] is not None:
-        flags |= HAS_NODE
-    if len(batch.blobs[0]) != batch.sizes[0] + BLOB_BYTES_MIN:
-        flags |= ops.HAS_META
-    return flags
 
 
 def control_frame(op: ops.Op, *, ts: int, durable: bool, more: bool) -> bytes:

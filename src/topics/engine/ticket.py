@@ -101,3 +101,10 @@ def chain(source: Ticket[T], step: Callable[[T], Ticket[U]]) -> Ticket[U]:
 
     source.then(advance)
     return target
+
+
+def settled(source: Ticket[T]) -> Ticket[None]:
+    """A ticket that resolves when `source` is over, well or badly."""
+    target: Ticket[None] = Ticket()
+    source.then(lambda _: target.resolve(None))
+    return target

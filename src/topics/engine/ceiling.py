@@ -1,0 +1,54 @@
+"""Ceilings: the durable seq reservations of classes that ack before syncing (storage.md section 5.2).
+
+No seq above a topic's synced ceiling is acked or visible, so after any crash the next seq lies above everything anyone
+has seen. Always holds: `topic.ceiling` (applied, hence synced) <= what is staged here. A busy topic takes larger
+blocks, so that steady writing costs a few background syncs per second at most."""
+
+from __future__ import annotations
+
+from topics.core.topic import TopicState
+from topics.model.ops import HeadMark
+
+BLOCK_MAX = 65_536
+BUSY_MS = 1_000
+"""A topic that needs a new block within this time of the last one doubles its block; a slower one goes back."""
+
+
+class Ceilings:
+    def __init__(self, *, block: int) -> None:
+        self._block = block
+        self._staged: dict[int, int] = {}
+        self._raised_ms: dict[int, int] = {}
+
+    def staged(self, topic: TopicState) -> int:
+        """The highest seq that a ceiling covers once everything submitted is synced."""
+        return max(topic.ceiling, self._staged.get(topic.id, 0))
+
+    def raise_over(self, topic: TopicState, last_seq: int, now: int) -> HeadMark | None:
+        """The mark to be synced before `last_seq` may be seen; None if one on its way covers it already."""
+        if last_seq <= self.staged(topic):
+            return None
+        return self._mark(topic, last_seq, now)
+
+    def refill(self, topic: TopicState, now: int) -> HeadMark | None:
+        """The mark to sync in the background when less than half a block is left; None if there is enough."""
+        if self.staged(topic) - topic.reserved_head >= topic.block // 2:
+            return None
+        return self._mark(topic, topic.reserved_head, now)
+
+    def settle(self, topic: TopicState) -> None:
+        """Whatever was staged for this topic is applied or has failed as far as `topic.ceiling` says."""
+        if self._staged.get(topic.id, 0) <= topic.ceiling:
+            self._staged.pop(topic.id, None)
+
+    def forget(self, topic_id: int) -> None:
+        self._staged.pop(topic_id, None)
+        self._raised_ms.pop(topic_id, None)
+
+    def _mark(self, topic: TopicState, last_seq: int, now: int) -> HeadMark:
+        busy = now - self._raised_ms.get(topic.id, -BUSY_MS) < BUSY_MS
+        topic.block = min(topic.block * 2, BLOCK_MAX) if busy else self._block
+        self._raised_ms[topic.id] = now
+        ceiling = last_seq + topic.block
+        self._staged[topic.id] = ceiling
+        return HeadMark(topic_id=topic.id, ceiling=ceiling)

@@ -1,0 +1,70 @@
+"""Context: what the engine's services share: state, commit, clock, names on hold, and the ways out.
+
+Always holds: everything here belongs to the owner's thread. `jobs` is filled in by the runtime; the engine asks for
+work by value and never learns who does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.clock import EngineClock
+from topics.config import Settings
+from topics.core.effects import Effect
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.engine.ceiling import Ceilings
+from topics.engine.commit import Commit
+from topics.engine.jobs import Jobs
+from topics.engine.parking import Parking
+from topics.errors import TopicNotFound
+from topics.formats.names import shard_of
+
+Listener = Callable[[TopicState], None]
+
+
+class Context:
+    def __init__(
+        self, *, state: State, commit: Commit, clock: EngineClock, settings: Settings, shards: int, jobs: Jobs
+    ) -> None:
+        self.state = state
+        self.commit = commit
+        self.clock = clock
+        self.settings = settings
+        self.shards = shards
+        self.jobs = jobs
+        self.parking = Parking()
+        self.ceilings = Ceilings(block=settings.seq_reserve)
+        self.fed: set[int] = set()
+        """Ids of topics that a router feeds: they keep a ceiling in every class."""
+        self.creating = 0
+        """Topics being created; they count against the cap."""
+        self.on_published: list[Listener] = []
+        """Told after records of a topic became visible: delivery, long polls, routers, queues."""
+        self.on_removed: list[Callable[[TopicState, Effect], None]] = []
+        """Told after records of a topic died, whatever the cause."""
+        self.on_deleted: list[Listener] = []
+        """Told after a topic instance is gone."""
+
+    def group_of(self, topic_id: int) -> int:
+        return shard_of(topic_id, self.shards)
+
+    def check_exists(self, topic: TopicState) -> None:
+        """After a wait: the instance a command began with may be gone."""
+        if self.state.by_id.get(topic.id) is not topic:
+            raise TopicNotFound(topic.name)
+
+    def published(self, topic: TopicState) -> None:
+        for listener in self.on_published:
+            listener(topic)
+
+    def removed(self, topic: TopicState, effect: Effect) -> None:
+        """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""
+        self.jobs.flag_deleted(topic, effect)
+        for listener in self.on_removed:
+            listener(topic, effect)
+
+    def deleted(self, topic: TopicState) -> None:
+        self.ceilings.forget(topic.id)
+        self.jobs.topic_removed(topic)
+        for listener in self.on_deleted:
+            listener(topic)

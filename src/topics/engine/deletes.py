@@ -1,0 +1,74 @@
+"""Deletes: removal of records on request (semantics.md section 9).
+
+Always holds: the delete is logged with its bound before anything dies; when the ticket resolves, no read started
+afterwards sees the records, and the flags of those that lie in segments have been issued."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from topics.core.apply import apply
+from topics.core.delete import decide_delete, removes_nothing
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.encode import submission
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket, chain, resolved
+from topics.model.match import TagMatch
+from topics.model.ops import Delete
+from topics.model.submission import Submission
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What a delete took, and the topic afterwards."""
+
+    deleted: int
+    earliest_seq: int
+    head: int
+    count: int
+    bytes: int
+
+
+class Deletes:
+    def __init__(self, context: Context, settling: Settling) -> None:
+        self._ctx = context
+        self._settling = settling
+
+    def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+        """Retention first: a record that has expired counts as lost, not as deleted."""
+        return chain(self._settling.settle(topic), lambda _: self._delete(topic, before_seq=before_seq, match=match))
+
+    def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+        self._ctx.check_exists(topic)
+        op = decide_delete(topic, before_seq=before_seq, match=match)
+        if removes_nothing(topic, op):
+            return resolved(_deleted(topic, 0))
+        return self.log(topic, op)
+
+    def log(self, topic: TopicState, op: Delete) -> Ticket[Deleted]:
+        """Commit a delete under the rules of its class, then apply it."""
+        ctx, config = self._ctx, topic.config
+        if config.is_ephemeral:
+            return resolved(self._finish(topic, op, None))
+        durable = config.durability != "memory" and (op.reason == "api" or config.is_fsync)
+        sub = submission(
+            [op],
+            None,
+            topic_id=topic.id,
+            ts=ctx.clock.now_ms(),
+            durable=durable,
+            client_frames=1,
+        )
+        return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op))
+
+    def _finish(self, topic: TopicState, op: Delete, _sub: Submission | None) -> Deleted:
+        effect = apply(self._ctx.state, op)
+        if effect.removal is not None:
+            self._ctx.removed(topic, effect)
+        return _deleted(topic, effect.removed_count)
+
+
+def _deleted(topic: TopicState, count: int) -> Deleted:
+    return Deleted(count, topic.earliest_seq, topic.head, topic.count, topic.bytes)

@@ -1,0 +1,154 @@
+"""Lifecycle: creating, reconfiguring and deleting topics, each holding its name until it is applied.
+
+Always holds: of concurrent creates of one name exactly one creates; a lifecycle change is synced before it is visible,
+and a failed one leaves everything as it was. A write that creates its topic carries the TopicCreate in front of its
+records, in one submission, so that a crash keeps both or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from topics.core.apply import apply
+from topics.core.lifecycle import decide_create, decide_delete_topic, decide_put
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.encode import submission
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket, chain, failed, forward, resolved
+from topics.errors import Throttled
+from topics.model.config import TopicConfig
+from topics.model.ops import Op, TopicCreate
+from topics.model.submission import Submission
+
+T = TypeVar("T")
+
+
+class Put(NamedTuple):
+    created: bool
+    topic: TopicState
+
+
+class Dropped(NamedTuple):
+    deleted: bool
+    routers_removed: list[str]
+
+
+class Lifecycle:
+    def __init__(self, context: Context, settling: Settling) -> None:
+        self._ctx = context
+        self._settling = settling
+        self.drop_routers: Callable[[TopicState], Ticket[list[str]]] = lambda _: resolved([])
+        """Removes the routers of a topic that is being deleted; set by the router service."""
+
+    # --- holding names --------------------------------------------------------------------------------------------
+
+    def exclusively(self, names: list[str], command: Callable[[], Ticket[T]]) -> Ticket[T]:
+        """Run `command` when nobody holds the names, and hold them until its ticket is done."""
+        parking = self._ctx.parking
+        held = parking.first_held(names)
+        if held is not None:
+            target: Ticket[T] = Ticket()
+            parking.wait(held, lambda: forward(self.exclusively(names, command), target))
+            return target
+        parking.hold(names)
+        try:
+            ticket = command()
+        except Exception as error:
+            ticket = failed(error)
+        ticket.then(lambda _: parking.release(names))
+        return ticket
+
+    def when_free(self, name: str, command: Callable[[], Ticket[T]]) -> Ticket[T]:
+        """Run `command` now, or as soon as nobody holds the name."""
+        if not self._ctx.parking.is_held(name):
+            return command()
+        target: Ticket[T] = Ticket()
+
+        def resume() -> None:
+            try:
+                following = self.when_free(name, command)
+            except Exception as error:
+                target.fail(error)
+            else:
+                forward(following, target)
+
+        self._ctx.parking.wait(name, resume)
+        return target
+
+    # --- create, reconfigure --------------------------------------------------------------------------------------
+
+    def put(self, name: str, config: TopicConfig) -> Ticket[Put]:
+        """Create the topic, or replace its config as a whole."""
+        return self.exclusively([name], lambda: self._put(name, config))
+
+    def _put(self, name: str, config: TopicConfig) -> Ticket[Put]:
+        ctx = self._ctx
+        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms())
+        if created:
+            self.check_topic_cap()
+        if not controls:
+            return resolved(Put(False, ctx.state.topics[name]))
+        topic_id = controls[-1].topic_id  # type: ignore[union-attr]
+        return self._log(controls, topic_id, lambda _: Put(created, ctx.state.topics[name]), creates=created)
+
+    def check_topic_cap(self) -> None:
+        """Topics being created count: a race neither overshoots the cap nor stops short of it."""
+        cap = self._ctx.settings.max_topics
+        if cap and len(self._ctx.state.topics) + self._ctx.creating >= cap:
+            raise Throttled.cap("max_topics", max=cap)
+
+    def create_op(self, name: str, config: TopicConfig) -> TopicCreate:
+        """The op of a creation that rides in another submission; the caller holds the name."""
+        op = decide_create(self._ctx.state, name, config, now=self._ctx.clock.now_ms())
+        self.check_topic_cap()
+        return op
+
+    def _log(self, controls: list[Op], topic_id: int, reply: Callable[[Submission], T], *, creates: bool) -> Ticket[T]:
+        ctx = self._ctx
+        sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
+        ticket: Ticket[T] = ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
+        if creates:
+            ctx.creating += 1
+            ticket.then(lambda _: self._created())
+        return ticket
+
+    def _created(self) -> None:
+        self._ctx.creating -= 1
+
+    def _finish(self, reply: Callable[[Submission], T], sub: Submission) -> T:
+        for op in sub.ops:
+            effect = apply(self._ctx.state, op)  # type: ignore[arg-type]
+            topic = self._ctx.state.by_id.get(effect.topic_id)
+            if effect.removal is not None and topic is not None:
+                self._ctx.removed(topic, effect)
+            if topic is not None:
+                self._ctx.ceilings.settle(topic)
+        return reply(sub)
+
+    # --- delete ---------------------------------------------------------------------------------------------------
+
+    def drop(self, name: str, *, if_empty: bool) -> Ticket[Dropped]:
+        """Remove a topic with everything in it; an absent one is no error."""
+        return self.exclusively([name], lambda: self._drop(name, if_empty=if_empty))
+
+    def _drop(self, name: str, *, if_empty: bool) -> Ticket[Dropped]:
+        topic = self._ctx.state.topics.get(name)
+        if topic is None:
+            return resolved(Dropped(False, []))
+        settled = self._settling.settle(topic) if if_empty else resolved(None)
+        return chain(settled, lambda _: self._drop_settled(topic, if_empty=if_empty))
+
+    def _drop_settled(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
+        if if_empty and topic.staged_count:
+            # Writes on their way count as there: wait for them by an empty submission behind them.
+            return chain(self._drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
+        op = decide_delete_topic(topic, if_empty=if_empty)
+        logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
+        removed = chain(logged, lambda _: self.drop_routers(topic))
+        return chain(removed, lambda names: resolved(Dropped(True, names)))
+
+    def _drain(self, topic: TopicState) -> Ticket[None]:
+        sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)
+        return self._ctx.commit.submit(self._ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)

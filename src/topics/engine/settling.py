@@ -1,0 +1,91 @@
+"""Settling: floors that TTL or a byte cap moved are logged before anyone may see them (semantics.md section 6.4).
+
+Every observer of a topic (read, state, list, delete, claim) asks for its topics to be settled first. Always holds when
+the ticket resolves: nothing was due at the time of asking, or what was due is synced and applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from topics.core.apply import apply
+from topics.core.retention import due
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.encode import submission
+from topics.engine.ticket import Ticket, resolved
+from topics.model.ops import Evict
+from topics.model.submission import Submission
+
+
+class Settling:
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+        self._pending: dict[int, Ticket[None]] = {}
+
+    def is_settled(self, topic: TopicState) -> bool:
+        """Nothing is due and nothing is on its way; an ephemeral topic is settled on the spot."""
+        if topic.id in self._pending:
+            return False
+        evict = due(topic, self._ctx.clock.now_ms())
+        if evict is None:
+            return True
+        if topic.config.is_ephemeral:
+            self._apply(topic, evict)
+            return True
+        return False
+
+    def settle(self, topic: TopicState) -> Ticket[None]:
+        """Log what is due. A floor that cannot be logged fails the ticket, and with it the observer."""
+        if self.is_settled(topic):
+            return resolved(None)
+        pending = self._pending.get(topic.id)
+        if pending is not None:
+            return pending
+        evict = due(topic, self._ctx.clock.now_ms())
+        assert evict is not None
+        return self._log(topic, evict)
+
+    def settle_all(self, topics: Iterable[TopicState]) -> Ticket[None]:
+        """One ticket for many topics; the first failure fails it."""
+        tickets = [ticket for ticket in map(self.settle, topics) if not (ticket.done and ticket.error is None)]
+        if not tickets:
+            return resolved(None)
+        target: Ticket[None] = Ticket()
+        left = len(tickets)
+
+        def one_done(done: Ticket[None]) -> None:
+            nonlocal left
+            left -= 1
+            if target.done:
+                return
+            if done.error is not None:
+                target.fail(done.error)
+            elif left == 0:
+                target.resolve(None)
+
+        for ticket in tickets:
+            ticket.then(one_done)
+        return target
+
+    def _log(self, topic: TopicState, evict: Evict) -> Ticket[None]:
+        ctx = self._ctx
+        sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        ticket = ctx.commit.submit(
+            ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, evict), internal=True
+        )
+        self._pending[topic.id] = ticket
+        ticket.then(lambda _: self._over(topic))
+        return ticket
+
+    def _finish(self, topic: TopicState, evict: Evict, _sub: Submission) -> None:
+        self._over(topic)
+        self._apply(topic, evict)
+
+    def _over(self, topic: TopicState) -> None:
+        self._pending.pop(topic.id, None)
+
+    def _apply(self, topic: TopicState, evict: Evict) -> None:
+        effect = apply(self._ctx.state, evict)
+        if effect.removal is not None:
+            self._ctx.removed(topic, effect)

@@ -1,0 +1,239 @@
+"""Writes: the path of an append, from admission to the published batch (semantics.md section 4.2).
+
+Always holds: a refused write has consumed no seq and left no trace; a write is acked only after `finish` published it.
+The commonest write (existing topic, nothing due) goes straight through: one decision, one encoding, one submission."""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+
+import msgspec
+
+from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release
+from topics.core.apply import apply
+from topics.core.retention import due
+from topics.core.topic import TopicState
+from topics.engine.commit import CommitTicket
+from topics.engine.context import Context
+from topics.engine.encode import submission
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket, chain, resolved, settled
+from topics.errors import CommitFailed, Throttled
+from topics.formats.frame import encode_appends
+from topics.model.ops import RESIDENT, Append, HeadMark, Op
+from topics.model.record import WriteBatch
+from topics.model.submission import Submission
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """What a write is answered with; times in milliseconds, 0 where nothing was waited for."""
+
+    first_seq: int
+    count: int
+    head: int
+    deduped: bool = False
+    append_ms: float = 0.0
+    sync_ms: float = 0.0
+    created: bool = False
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+class Writes:
+    def __init__(self, context: Context, settling: Settling) -> None:
+        self._ctx = context
+        self._settling = settling
+        self._by_key: dict[tuple[int, bytes], Ticket[Appended]] = {}
+
+    def append(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
+        """Append to a topic that exists and is not on hold. Refusals are raised."""
+        now = self._ctx.clock.now_ms()
+        if self._admission_needs_room(topic) and due(topic, now) is not None:
+            return chain(self._settling.settle(topic), lambda _: self._append_again(topic, batch))
+        decision = decide_append(topic, batch, now)
+        if isinstance(decision, Repeat):
+            memo = decision.memo
+            return resolved(Appended(memo.first_seq, memo.count, memo.head, deduped=True))
+        if isinstance(decision, Busy):
+            return self._take_turns(topic, batch, decision.key)
+        try:
+            self.check_quota(batch)
+            ticket = self._commit(topic, batch, decision)
+        except BaseException:
+            release(topic, decision, reuse_seqs=True)
+            raise
+        if decision.key is not None:
+            self._remember_turn(topic, decision.key, ticket)
+        return ticket
+
+    @staticmethod
+    def _admission_needs_room(topic: TopicState) -> bool:
+        """Expired records of a `reject` topic make room, so their floor must be logged before the decision."""
+        return bool(topic.config.ttl_ms) and topic.config.discard == "reject"
+
+    # --- idempotency: concurrent writes with one key take turns ---------------------------------------------------
+
+    def _remember_turn(self, topic: TopicState, key: bytes, ticket: Ticket[Appended]) -> None:
+        if not ticket.done:
+            self._by_key[topic.id, key] = ticket
+            ticket.then(lambda _: self._turn_over(topic.id, key))
+
+    def _turn_over(self, topic_id: int, key: bytes) -> None:
+        self._by_key.pop((topic_id, key), None)
+
+    def _take_turns(self, topic: TopicState, batch: WriteBatch, key: bytes) -> Ticket[Appended]:
+        """Wait for the write that has the key now, then look again: it has appended, or failed without a trace."""
+        first = self._by_key[topic.id, key]
+        return chain(settled(first), lambda _: self._append_again(topic, batch))
+
+    def _append_again(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
+        self._ctx.check_exists(topic)
+        return self.append(topic, batch)
+
+    # --- commit ---------------------------------------------------------------------------------------------------
+
+    def _commit(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> Ticket[Appended]:
+        ctx = self._ctx
+        group = ctx.group_of(topic.id)
+        config = topic.config
+        mark = None
+        if not config.is_fsync or topic.id in ctx.fed:
+            mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
+        if config.is_ephemeral:
+            return self._commit_resident(topic, batch, reservation, group, mark)
+        durable = config.is_fsync or mark is not None
+        controls = self._pins(topic, reservation, mark)
+        op = self.encode(topic, batch, reservation, durable=durable)
+        sub = submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
+        # Above the applied ceiling although no mark of its own: a mark submitted earlier has yet to be synced.
+        waits = not durable and reservation.last_seq > topic.ceiling
+        ticket = ctx.commit.submit(
+            group,
+            sub,
+            finish=partial(self._finish, topic, batch.total_bytes),
+            on_failure=partial(self._release, topic, reservation),
+            gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
+        )
+        ctx.state.staged_bytes += batch.total_bytes
+        if mark is None:
+            self._refill(topic, group, reservation.ts)
+        return ticket
+
+    def _pins(self, topic: TopicState, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
+        """Control frames in front of the records: the ceiling, and the state of a router that feeds the topic."""
+        return [] if mark is None else [mark]
+
+    @staticmethod
+    def encode(topic: TopicState, batch: WriteBatch, reservation: Reservation, *, durable: bool) -> Append:
+        encoded = encode_appends(
+            topic_id=topic.id,
+            first_seq=reservation.first_seq,
+            ts=reservation.ts,
+            datas=batch.blobs,
+            nodes=batch.nodes,
+            tags=batch.tags,
+            durable=durable,
+        )
+        return make_append(
+            topic,
+            reservation,
+            batch,
+            frames=encoded.buffer,
+            offs=array("I", encoded.offsets),
+            lens=array("I", encoded.lengths),
+        )
+
+    def _finish(self, topic: TopicState, size: int, sub: Submission) -> Appended:
+        """The class is satisfied: publish."""
+        state = self._ctx.state
+        state.staged_bytes -= size
+        op: Append = sub.ops[-1]  # type: ignore[assignment]
+        for control in sub.ops[:-1]:
+            apply(state, control)  # type: ignore[arg-type]
+            self._ctx.ceilings.settle(topic)
+        op.file = sub.file
+        op.base += sub.offset
+        return self.publish(topic, op, sub)
+
+    def publish(self, topic: TopicState, op: Append, sub: Submission | None) -> Appended:
+        """Make a committed batch visible; times come from its submission, if it needed one."""
+        effect = apply(self._ctx.state, op)
+        self._ctx.published(topic)
+        if effect.removal is not None:
+            self._ctx.removed(topic, effect)
+        append_ms = sync_ms = 0.0
+        if sub is not None:
+            ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
+            append_ms = ticket.append_ms
+            if topic.config.is_fsync:
+                sync_ms = ticket.sync_ms
+        return Appended(op.first_seq, op.count, op.last_seq, append_ms=append_ms, sync_ms=sync_ms)
+
+    def _release(self, topic: TopicState, reservation: Reservation, error: BaseException) -> None:
+        certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"
+        release(topic, reservation, reuse_seqs=certain)
+        self._ctx.state.staged_bytes -= reservation.size
+        self._ctx.ceilings.forget(topic.id)
+
+    def check_quota(self, batch: WriteBatch) -> None:
+        cap, state = self._ctx.settings.max_total_bytes, self._ctx.state
+        if cap and state.total_bytes + state.staged_bytes + batch.total_bytes > cap:
+            raise Throttled.cap("max_total_bytes", max=cap)
+
+    # --- ephemeral topics -----------------------------------------------------------------------------------------
+
+    def _commit_resident(
+        self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int, mark: HeadMark | None
+    ) -> Ticket[Appended]:
+        """Records that are written nowhere: only the ceiling above them is."""
+        op = self.encode(topic, batch, reservation, durable=False)
+        op.file = RESIDENT
+        if mark is not None:
+            sub = submission([mark], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
+        elif reservation.last_seq > topic.ceiling:
+            # A mark on its way covers it: an empty submission keeps the order and shares that mark's sync.
+            sub = submission([], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
+        else:
+            self._refill(topic, group, reservation.ts)
+            return resolved(self.publish(topic, op, None))
+        ticket = self._ctx.commit.submit(
+            group,
+            sub,
+            finish=partial(self._finish_resident, topic, op, reservation.size),
+            on_failure=partial(self._release, topic, reservation),
+        )
+        self._ctx.state.staged_bytes += reservation.size
+        return ticket
+
+    def _finish_resident(self, topic: TopicState, op: Append, size: int, sub: Submission) -> Appended:
+        self._ctx.state.staged_bytes -= size
+        for control in sub.ops:
+            apply(self._ctx.state, control)  # type: ignore[arg-type]
+            self._ctx.ceilings.settle(topic)
+        return self.publish(topic, op, None)
+
+    # --- ceilings in the background -------------------------------------------------------------------------------
+
+    def _refill(self, topic: TopicState, group: int, now: int) -> None:
+        """Reserve the next block before it is needed, so that writers rarely wait."""
+        if topic.config.is_fsync and topic.id not in self._ctx.fed:
+            return
+        mark = self._ctx.ceilings.refill(topic, now)
+        if mark is None:
+            return
+        sub = submission([mark], None, topic_id=topic.id, ts=now, durable=True, client_frames=0)
+        self._ctx.commit.submit(
+            group,
+            sub,
+            finish=partial(self._finish_ceiling, topic),
+            on_failure=lambda _: self._ctx.ceilings.forget(topic.id),
+            barrier=False,
+            internal=True,
+        )
+
+    def _finish_ceiling(self, topic: TopicState, sub: Submission) -> None:
+        apply(self._ctx.state, sub.ops[0])  # type: ignore[arg-type]
+        self._ctx.ceilings.settle(topic)
