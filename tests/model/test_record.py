@@ -131,11 +131,11 @@ def test_within_a_record_size_comes_last() -> None:
         build_batch([record(data=b'"' + b"x" * limits.RECORD_BYTES_MAX + b'"', tag="t" * 257)])
 
 
-def test_the_default_node_is_measured_where_it_is_used() -> None:
-    with pytest.raises(InvalidRequest):
-        build_batch([record()], default_node="n" * 129)
-    with pytest.raises(InvalidRequest):
-        build_batch([record(node="n"), record()], default_node="n" * 129)
+def test_the_default_node_is_measured_even_where_no_record_uses_it() -> None:
+    for nodes in ([None], ["n"], ["n", None], ["n", "n"], ["n", "m"]):
+        with pytest.raises(InvalidRequest):
+            build_batch([record(node=node) for node in nodes], default_node="n" * 129)
+        build_batch([record(node=node) for node in nodes], default_node="n" * 128)
 
 
 def test_idempotency_key() -> None:

@@ -15,12 +15,7 @@ META_MARK = b',"m":'
 NO_TEXT = msgspec.Raw(b"")  # stands for a text that is not there; JSON null is `null`
 
 
-class _Blob(msgspec.Struct):
-    d: msgspec.Raw
-    m: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_BLOB = msgspec.json.Decoder(_Blob)
+_TEXT = msgspec.json.Decoder(msgspec.Raw)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # `parse_int=str`: a number of 5000 digits is fine as text but not as a Python int.
 _LENIENT = json.JSONDecoder(parse_int=str, parse_float=str)
@@ -32,21 +27,32 @@ def make_blob(data: bytes, meta: bytes | None) -> bytes:
 
 def split_blob(blob: bytes) -> tuple[bytes, bytes | None]:
     """The texts of `data` and `meta`, byte for byte."""
-    if META_MARK not in blob:
+    at = meta_at(blob)
+    if at < 0:
         return blob[DATA_AT:-1], None
-    try:
-        parts = _BLOB.decode(blob)
-    except msgspec.DecodeError:
-        return _split_with_lone_surrogates(blob)
-    return bytes(parts.d), None if parts.m is msgspec.UNSET else bytes(parts.m)
+    return blob[DATA_AT:at], blob[at + len(META_MARK) : -1]
 
 
-def _split_with_lone_surrogates(blob: bytes) -> tuple[bytes, bytes | None]:
+def meta_at(blob: bytes) -> int:
+    """Where the mark between data and meta stands; -1 without meta. Raises ValueError for what is no blob.
+
+    The mark holds bare quotes, so it lies in no string; but an object inside data or meta may have a key "m"."""
+    at = blob.find(META_MARK)
+    if at < 0:
+        return -1
+    if blob.find(META_MARK, at + 1) < 0 and _is_json(blob[at + len(META_MARK) : -1]):
+        return at  # inside data, something would be left to close
     text = blob.decode()
-    _, end = _LENIENT.raw_decode(text, DATA_AT)
-    data = text[DATA_AT:end].encode()
-    meta = text[end:-1].encode()
-    return data, meta[len(META_MARK) :] if meta else None
+    _, data_end = _LENIENT.raw_decode(text, DATA_AT)
+    return -1 if data_end == len(text) - 1 else len(text[:data_end].encode())
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _TEXT.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def object_keys(text: bytes) -> int:

@@ -49,10 +49,8 @@ def build_batch(
         _refuse_count(count)
     try:
         key = None if idempotency_key is None else _key_bytes(idempotency_key)
-        if count == 1:
-            batch = _single(records[0], default_node, key)
-        else:
-            batch = _plural(records, default_node, key)
+        default = None if default_node is None else default_node.encode()
+        batch = _single(records[0], default, key) if count == 1 else _plural(records, default, key)
     except UnicodeEncodeError:
         raise InvalidRequest("a tag, node or idempotency key is not valid Unicode") from None
     if batch is None:
@@ -73,25 +71,25 @@ def _key_bytes(key: str) -> bytes:
     return encoded
 
 
-def _single(record: RecordIn, default_node: str | None, key: bytes | None) -> WriteBatch | None:
+def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> WriteBatch | None:
     """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
-    size = len(record.data)
-    if record.meta == NO_META:
-        blob = b'{"d":%b}' % record.data
+    data, meta = record.data, record.meta
+    size = len(data)
+    if meta is NO_META or meta == NO_META:
+        blob = b'{"d":%b}' % data
     else:
-        size += len(record.meta)
-        blob = b'{"d":%b,"m":%b}' % (record.data, record.meta)
-        if not _metas_fit([record.meta]):
+        size += len(meta)
+        blob = b'{"d":%b,"m":%b}' % (data, meta)
+        if not _metas_fit([meta]):
             return None
-    node = default_node if record.node is None else record.node
-    node_bytes = None if node is None else node.encode()
-    tags: list[bytes | None] | None = None if record.tag is None else [record.tag.encode()]
-    if size > limits.RECORD_BYTES_MAX or not _texts_fit(tags, [node_bytes]):
+    tag = None if record.tag is None else record.tag.encode()
+    node = default if record.node is None else record.node.encode()
+    if size > limits.RECORD_BYTES_MAX or not (_tag_fits(tag) and _node_fits(node) and _node_fits(default)):
         return None
-    return WriteBatch([blob], [size], tags, node_bytes, key, 1, size, size)
+    return WriteBatch([blob], [size], None if tag is None else [tag], node, key, 1, size, size)
 
 
-def _plural(records: Sequence[RecordIn], default_node: str | None, key: bytes | None) -> WriteBatch | None:
+def _plural(records: Sequence[RecordIn], default: bytes | None, key: bytes | None) -> WriteBatch | None:
     """Whole columns at a time, checked by their maxima. None: some limit is broken; which one is for the slow path."""
     count = len(records)
     datas = [record.data for record in records]
@@ -103,9 +101,9 @@ def _plural(records: Sequence[RecordIn], default_node: str | None, key: bytes | 
     else:
         return None
     tags = _tag_column([record.tag for record in records])
-    nodes = _node_column([record.node for record in records], default_node)
+    nodes = _node_column([record.node for record in records], default)
     max_bytes = max(sizes)
-    if max_bytes > limits.RECORD_BYTES_MAX or not _texts_fit(tags, nodes if isinstance(nodes, list) else [nodes]):
+    if max_bytes > limits.RECORD_BYTES_MAX or not (_tags_fit(tags) and _nodes_fit(nodes) and _node_fits(default)):
         return None
     return WriteBatch(blobs, sizes, tags, nodes, key, count, sum(sizes), max_bytes)
 
@@ -146,8 +144,7 @@ def _tag_column(tags: list[str | None]) -> list[bytes | None] | None:
     return [None if tag is None else tag.encode() for tag in tags]
 
 
-def _node_column(nodes: list[str | None], default_node: str | None) -> list[bytes | None] | bytes | None:
-    default = None if default_node is None else default_node.encode()
+def _node_column(nodes: list[str | None], default: bytes | None) -> list[bytes | None] | bytes | None:
     absent = nodes.count(None)
     if absent == len(nodes):
         return default
@@ -157,10 +154,22 @@ def _node_column(nodes: list[str | None], default_node: str | None) -> list[byte
     return [default if node is None else node.encode() for node in nodes]
 
 
-def _texts_fit(tags: list[bytes | None] | None, nodes: list[bytes | None]) -> bool:
-    if tags is not None and max(map(len, filter(None, tags)), default=0) > limits.TAG_BYTES_MAX:
-        return False
-    return max(map(len, filter(None, nodes)), default=0) <= limits.NODE_BYTES_MAX
+def _tag_fits(tag: bytes | None) -> bool:
+    return tag is None or len(tag) <= limits.TAG_BYTES_MAX
+
+
+def _node_fits(node: bytes | None) -> bool:
+    return node is None or len(node) <= limits.NODE_BYTES_MAX
+
+
+def _tags_fit(tags: list[bytes | None] | None) -> bool:
+    return tags is None or max(map(len, filter(None, tags)), default=0) <= limits.TAG_BYTES_MAX
+
+
+def _nodes_fit(nodes: list[bytes | None] | bytes | None) -> bool:
+    if isinstance(nodes, list):
+        return max(map(len, filter(None, nodes)), default=0) <= limits.NODE_BYTES_MAX
+    return _node_fits(nodes)
 
 
 def _metas_fit(metas: list[msgspec.Raw]) -> bool:
@@ -178,7 +187,8 @@ def _refuse_first_fault(records: Sequence[RecordIn], default_node: str | None) -
     """Some record breaks a limit; the first one in order, by the first rule it breaks, decides the answer."""
     for at, record in enumerate(records):
         _check_record(record, default_node, at)
-    raise AssertionError("a batch was refused in which no record breaks a limit")
+    # No record does: it is the batch's own node, which every record overrides.
+    raise InvalidRequest(f"a node has at most {limits.NODE_BYTES_MAX} bytes")
 
 
 def _check_record(record: RecordIn, default_node: str | None, at: int) -> None:

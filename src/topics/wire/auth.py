@@ -1,0 +1,96 @@
+"""Who may do what: pure decisions over a key ring, a path and the headers of a request.
+
+The caller keeps the order of `http-api.md` section 3: `authenticate` (401), its own count of running requests (429),
+`check_rights` (403), and only then `Target.require` (404, 405). A key of None means that nothing is restricted: either
+authentication is off, or the route is exempt. Called by api, once per request head.
+"""
+
+import hmac
+
+from topics.errors import Forbidden, Unauthorized
+from topics.wire.endpoints import Area
+from topics.wire.keys import ADMIN, READ, WRITE, Key, KeyRing
+from topics.wire.paths import Target
+from topics.wire.query import parse_query
+
+_BEARER = b"Bearer "  # matched literally, case included
+
+# What a request needs that matches no row of the endpoint table, by the part of the address space it lies in.
+_SCOPES_WITHOUT_ROW: dict[Area, int] = {"topic": WRITE, "router": ADMIN, "topics": READ, "routers": READ, "watch": READ}
+_NAMED_AREAS: tuple[Area, ...] = ("topic", "router")
+
+
+def bearer(authorization: bytes | None) -> bytes | None:
+    """The secret of an `Authorization` header; any form but `Bearer <secret>` is none."""
+    if authorization is None or not authorization.startswith(_BEARER):
+        return None
+    return authorization[len(_BEARER) :].strip()
+
+
+def presented_secret(target: Target, authorization: bytes | None, raw_query: bytes) -> bytes | None:
+    """`?token=` counts on the two stream routes only, and never beside a Bearer header."""
+    secret = bearer(authorization)
+    if secret is None and raw_query and target.endpoint is not None and target.endpoint.takes_query_token:
+        token = parse_query(raw_query).get("token")
+        return None if token is None else token.encode()
+    return secret
+
+
+def authenticate(
+    ring: KeyRing | None,
+    target: Target,
+    *,
+    authorization: bytes | None,
+    raw_query: bytes = b"",
+    probe_auth: bool = False,
+) -> Key | None:
+    """The key of a request. Raises Unauthorized; a watch stream is left to `check_session`."""
+    if ring is None or (target.area == "probe" and not probe_auth):
+        return None
+    if target.endpoint is not None and target.endpoint.guard == "session":
+        return None
+    return known_key(ring, presented_secret(target, authorization, raw_query))
+
+
+def known_key(ring: KeyRing, secret: bytes | None) -> Key:
+    key = None if secret is None else ring.find(secret)
+    if key is None:
+        raise Unauthorized
+    return key
+
+
+def check_rights(key: Key | None, target: Target) -> None:
+    """Scope first, then the name in the path. Raises Forbidden."""
+    if key is None:
+        return
+    row = target.endpoint
+    if not key.allows(_SCOPES_WITHOUT_ROW.get(target.area, 0) if row is None else row.scopes):
+        raise Forbidden("the key lacks the scope for this")
+    if target.area in _NAMED_AREAS and not key.permits_name(target.name):
+        raise Forbidden("the key does not permit this name")
+
+
+def check_scope(key: Key | None, scopes: int) -> None:
+    """For commands that have no path of their own."""
+    if key is not None and not key.allows(scopes):
+        raise Forbidden("the key lacks the scope for this")
+
+
+def check_name(key: Key | None, topic: str) -> None:
+    """A topic named outside the path: in a body, in a stored router, in a WebSocket command."""
+    if key is not None and not key.permits_name(topic):
+        raise Forbidden.for_topic(topic)
+
+
+def check_config_on_write(key: Key | None, topic: str) -> None:
+    """For a write that carries a config and would create the topic."""
+    if key is not None and not key.allows(ADMIN):
+        raise Forbidden.for_topic(topic)
+
+
+def check_session(ring: KeyRing | None, owner: bytes | None, secret: bytes | None) -> None:
+    """A watch session with an owner is open to that key alone; `owner` is the digest of the key that created it."""
+    if ring is None or owner is None:
+        return
+    if not hmac.compare_digest(known_key(ring, secret).digest, owner):
+        raise Unauthorized("the session belongs to another key")

@@ -1,0 +1,185 @@
+"""THE endpoint table: every route of the contract, once. It routes requests, decides rights and writes `/openapi.json`.
+
+A row names its handler; a server passes `paths.Routes` the rows it implements. Schemas are named, not spelled out: the
+structs behind the names are in `openapi`. What is absent here does not exist.
+"""
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from topics.wire.keys import ADMIN, DELETE, READ, WRITE
+
+Method = Literal["GET", "PUT", "POST", "DELETE"]
+BodyKind = Literal["none", "required", "empty_ok", "never_empty"]
+"""`empty_ok`: nothing is `{}`. `never_empty`: nothing is 400 whatever the content type. Else see `bodies`."""
+Guard = Literal["key", "probe", "session"]
+"""`probe`: open unless TOPICS_PROBE_AUTH. `session`: the watch session's own key, checked by the endpoint."""
+Area = Literal["topics", "topic", "routers", "router", "watch", "probe", "stream", "other"]
+"""The part of the address space that a path lies in; rights of unmatched requests depend on it."""
+
+
+class Param(msgspec.Struct, frozen=True):
+    """A query parameter."""
+
+    name: str
+    type: Literal["boolean", "integer", "string"]
+    help: str
+    required: bool = False
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    handler: str
+    method: Method
+    path: str
+    summary: str
+    scopes: int = 0
+    guard: Guard = "key"
+    body: BodyKind = "none"
+    request: str | None = None
+    response: str | None = None
+    media: str = "application/json"
+    query: tuple[Param, ...] = ()
+    headers: tuple[str, ...] = ()
+    ok: tuple[int, ...] = (200,)
+    errors: tuple[int, ...] = ()
+    takes_query_token: bool = False
+
+
+_PREFIX = Param("prefix", "string", "byte prefix of the name")
+_PAGE_SIZE = Param("page_size", "integer", "entries per page, clamped to 1..1000; default 100")
+_CURSOR = Param("cursor", "string", "next_cursor of the previous page")
+_TOKEN = Param("token", "string", "the key, where no Authorization header can be sent")
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        handler="put_topic", method="PUT", path="/v0/topics/{topic}", summary="Create or reconfigure a topic",
+        scopes=ADMIN, body="empty_ok", request="TopicConfigPatch", response="PutTopic", ok=(200, 201),
+        errors=(400, 409, 429),
+    ),
+    Endpoint(
+        handler="get_topic", method="GET", path="/v0/topics/{topic}", summary="Topic state",
+        scopes=READ, response="TopicState", errors=(404,),
+        query=(Param("touch", "boolean", "count as a read; default true"),),
+    ),
+    Endpoint(
+        handler="list_topics", method="GET", path="/v0/topics", summary="List topics",
+        scopes=READ, response="TopicList", errors=(400,),
+        query=(_PREFIX, _PAGE_SIZE, _CURSOR, Param("touch", "boolean", "bump the priority clock; default false")),
+    ),
+    Endpoint(
+        handler="delete_topic", method="DELETE", path="/v0/topics/{topic}", summary="Drop a topic",
+        scopes=DELETE, response="DeleteTopic", errors=(409,),
+        query=(Param("if_empty", "boolean", "refuse if records are live; default false"),),
+    ),
+    Endpoint(
+        handler="write", method="POST", path="/v0/topics/{topic}", summary="Append records",
+        scopes=WRITE, body="required", request="Write", response="Append", ok=(200, 201),
+        errors=(400, 404, 422, 429), headers=("Idempotency-Key",),
+        query=(Param("return_seqs", "boolean", "list every seq; default true"),),
+    ),
+    Endpoint(
+        handler="diff", method="POST", path="/v0/topics/{topic}/diff", summary="Read after a cursor",
+        scopes=READ, body="empty_ok", request="Diff", response="DiffReply", errors=(400, 404),
+    ),
+    Endpoint(
+        handler="delete_records", method="POST", path="/v0/topics/{topic}/delete", summary="Delete records",
+        scopes=DELETE, body="required", request="Delete", response="DeleteReply", errors=(400, 404),
+    ),
+    Endpoint(
+        handler="claim", method="POST", path="/v0/topics/{topic}/claim", summary="Lease jobs",
+        scopes=READ | WRITE, body="never_empty", request="Claim", response="ClaimReply", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="ack", method="POST", path="/v0/topics/{topic}/ack", summary="Complete jobs",
+        scopes=WRITE, body="required", request="Ack", response="AckReply", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="nack", method="POST", path="/v0/topics/{topic}/nack", summary="Release jobs",
+        scopes=WRITE, body="required", request="Nack", response="NackReply", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="extend", method="POST", path="/v0/topics/{topic}/extend", summary="Prolong leases",
+        scopes=WRITE, body="required", request="Extend", response="ExtendReply", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="work", method="GET", path="/v0/topics/{topic}/work", summary="Jobs as server-sent events",
+        scopes=READ | WRITE, media="text/event-stream", errors=(400, 404, 406, 409, 429), takes_query_token=True,
+        query=(
+            Param("node", "string", "the worker's name, 1 to 128 bytes", required=True),
+            Param("max", "integer", "leases to hold at a time, clamped to 1..1000; default 1"),
+            Param("lease_ms", "integer", "length of a lease, clamped; default is the topic's"), _TOKEN,
+        ),
+    ),
+    Endpoint(
+        handler="segments", method="GET", path="/v0/topics/{topic}/segments", summary="Manifest of stored segments",
+        scopes=READ, response="Segments", errors=(404,),
+    ),
+    Endpoint(
+        handler="frames", method="GET", path="/v0/topics/{topic}/frames", summary="Stored records in bulk",
+        scopes=READ, media="application/vnd.topics.frames", errors=(400, 404, 429),
+        query=(
+            Param("from_seq", "integer", "first seq wanted"), Param("to_seq", "integer", "end, exclusive"),
+            Param("max_bytes", "integer", "stop after this many bytes"),
+        ),
+    ),
+    Endpoint(
+        handler="put_router", method="PUT", path="/v0/routers/{router}", summary="Create or reconfigure a router",
+        scopes=ADMIN, body="required", request="PutRouter", response="PutRouterReply", ok=(200, 201),
+        errors=(400, 404, 409, 429),
+    ),
+    Endpoint(
+        handler="get_router", method="GET", path="/v0/routers/{router}", summary="Router state",
+        scopes=READ, response="RouterState", errors=(404,),
+    ),
+    Endpoint(
+        handler="list_routers", method="GET", path="/v0/routers", summary="List routers",
+        scopes=READ, response="RouterList", errors=(400,),
+        query=(
+            _PREFIX, Param("source", "string", "exact name"), Param("dest", "string", "exact name"),
+            _PAGE_SIZE, _CURSOR,
+        ),
+    ),
+    Endpoint(
+        handler="delete_router", method="DELETE", path="/v0/routers/{router}", summary="Drop a router",
+        scopes=DELETE, response="DeleteRouter",
+    ),
+    Endpoint(
+        handler="create_watch", method="POST", path="/v0/watch", summary="Create a watch session",
+        scopes=READ, body="required", request="Watch", response="WatchReply", errors=(400, 404, 429),
+        query=(Param("lenient", "boolean", "drop unknown topics; default false"),),
+    ),
+    Endpoint(
+        handler="watch_stream", method="GET", path="/v0/watch/{wid}", summary="The session's server-sent events",
+        guard="session", media="text/event-stream", errors=(404, 406, 429), takes_query_token=True,
+        query=(_TOKEN,), headers=("Last-Event-ID",),
+    ),
+    Endpoint(
+        handler="websocket", method="GET", path="/v0/ws", summary="WebSocket data plane",
+        ok=(101,), errors=(400, 429),
+    ),
+    *(
+        Endpoint(handler="health", method="GET", path=path, summary="Liveness", guard="probe", response="Health")
+        for path in ("/v0/health", "/healthz")
+    ),
+    *(
+        Endpoint(handler="ready", method="GET", path=path, summary="Readiness", guard="probe", response="Ready")
+        for path in ("/v0/ready", "/readyz")
+    ),
+    Endpoint(
+        handler="metrics", method="GET", path="/v0/metrics", summary="Metrics, as text or JSON by Accept",
+        scopes=READ, response="Metrics",
+    ),
+    Endpoint(handler="openapi", method="GET", path="/openapi.json", summary="This contract", response="OpenApi"),
+    Endpoint(handler="console", method="GET", path="/console", summary="Web console", media="text/html"),
+    Endpoint(
+        handler="console_file", method="GET", path="/console/{file}", summary="A file of the web console",
+        media="application/octet-stream", errors=(404,),
+    ),
+)  # fmt: skip
+
+
+def implemented(handlers: Collection[str]) -> tuple[Endpoint, ...]:
+    """The rows that have a handler."""
+    return tuple(row for row in ENDPOINTS if row.handler in handlers)

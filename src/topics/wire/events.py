@@ -1,0 +1,39 @@
+"""What live streams say, as the inside of a JSON object: the part that SSE and WebSocket frames share.
+
+Compact JSON; payload texts keep their own white space. Topics named here exist or have existed, so their names are plain
+ASCII. Called by `sse` and `ws`.
+"""
+
+from topics.model.tombstone import Tombstone
+
+DELETED_REASON = b"deleted"
+
+
+def record_fields(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
+    """`records` are rendered and joined by commas; the cursor moves from `from_seq` to `to_seq`."""
+    return b'"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d' % (
+        topic.encode(),
+        from_seq,
+        head_seq,
+        records,
+        to_seq,
+    )
+
+
+def tombstone_fields(topic: str, tombstone: Tombstone, reason: str) -> bytes:
+    return b'"topic":"%b","reason":"%b","gap_from":%d,"gap_to":%d,"earliest_seq":%d,"head_seq":%d' % (
+        topic.encode(),
+        reason.encode(),
+        tombstone.gap_from,
+        tombstone.gap_to,
+        tombstone.earliest_seq,
+        tombstone.head_seq,
+    )
+
+
+def caught_up_fields(topic: str, *, head_seq: int) -> bytes:
+    return b'"topic":"%b","head_seq":%d' % (topic.encode(), head_seq)
+
+
+def deleted_fields(topic: str) -> bytes:
+    return b'"topic":"%b","head_seq":0,"reason":"%b"' % (topic.encode(), DELETED_REASON)

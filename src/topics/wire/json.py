@@ -1,0 +1,104 @@
+"""Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a prebuilt struct.
+
+`msgspec` does the work: it is strict, keeps integers and floats apart, ignores unknown keys and hands `data` and `meta`
+over as slices. What it leaves open is closed here: it does not look at the encoding of slices and of skipped values,
+and it knows no depth but the interpreter's stack. What it refuses and the contract takes is in `second_look`.
+Everything refused is an `InvalidRequest`. Called by `requests` and `ws`.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+
+from topics import limits
+from topics.errors import InvalidRequest
+from topics.wire.second_look import (
+    NotTaken,
+    has_lone_surrogate_outside_payloads,
+    keep_last_keys,
+    mask_lone_surrogates,
+)
+
+T = TypeVar("T")
+
+_SHORTEST_DEEP_TEXT = 2 * (limits.JSON_DEPTH_MAX + 1)  # an opening and a closing bracket per level
+_NOT_MARKS = bytes(code for code in range(256) if code not in b'[]{}"')
+_STEPS = bytes(1 if code in b"[{" else 255 if code in b"]}" else 0 for code in range(256))  # 255 is -1 as int8
+
+
+class BodyDecoder(Generic[T]):
+    """Decodes bodies into one struct type. `carries_payloads`: the struct has `records` of the write shape."""
+
+    def __init__(self, kind: Any, *, carries_payloads: bool = False) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._carries_payloads = carries_payloads
+
+    def __call__(self, body: bytes) -> T:
+        try:
+            value: T = self._decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            value = self._look_again(body, error)
+        if not body.isascii():
+            check_utf8(body)
+        if is_too_deep(body):
+            raise _too_deep()
+        return value
+
+    def _look_again(self, body: bytes, error: Exception) -> T:
+        """For the rare bodies that msgspec refuses and the contract takes."""
+        if isinstance(error, RecursionError):
+            raise _too_deep() from None
+        try:
+            if isinstance(error, msgspec.ValidationError):
+                value: T = self._decode(keep_last_keys(body))
+                return value
+            if self._carries_payloads:
+                return self._decode_around_lone_surrogates(body)
+        except (msgspec.DecodeError, NotTaken):
+            pass
+        raise InvalidRequest(_explain(error)) from None
+
+    def _decode_around_lone_surrogates(self, body: bytes) -> T:
+        """Reads a copy in which each lone surrogate has a stand-in of equal length, then puts the true bytes back:
+        slices are views into the buffer that was decoded, so they show the client's bytes afterwards."""
+        buffer = bytearray(mask_lone_surrogates(body))
+        value: T = self._decode(buffer)
+        if is_too_deep(body):
+            raise _too_deep()
+        check_utf8(body)
+        if has_lone_surrogate_outside_payloads(body):
+            raise NotTaken
+        buffer[:] = body
+        return value
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(f"JSON may be nested at most {limits.JSON_DEPTH_MAX} levels deep")
+
+
+def _explain(error: Exception) -> str:
+    return str(error) if isinstance(error, msgspec.ValidationError) else f"not valid JSON: {error}"
+
+
+def check_utf8(text: bytes) -> None:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"not valid UTF-8 (byte {error.start})") from None
+
+
+def is_too_deep(text: bytes) -> bool:
+    """Whether a text that is known to be valid JSON is nested deeper than the limit. Linear, and no loop in Python."""
+    if len(text) < _SHORTEST_DEEP_TEXT:
+        return False
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quote begins or ends a string
+    marks = text.translate(None, _NOT_MARKS)
+    if len(marks) < _SHORTEST_DEEP_TEXT:
+        return False
+    # If all quotes stand in adjacent pairs, each run of quotes is whole strings, so no string holds a bracket.
+    if 2 * marks.count(b'""') != marks.count(b'"'):
+        marks = b"".join(marks.split(b'"')[::2])
+    steps = np.frombuffer(marks.translate(_STEPS, b'"'), np.int8)
+    return int(steps.cumsum(dtype=np.int32).max(initial=0)) > limits.JSON_DEPTH_MAX

@@ -1,0 +1,109 @@
+"""API keys: the `TOPICS_API_KEYS` grammar, and finding the key that a request presents.
+
+    keys = entry *( "," entry )      entry = secret [ ":" scopes [ ":" prefixes ] ]
+    scopes = token *( "+" token )    prefixes = prefix *( "|" prefix )
+
+Fails closed: what does not parse stops the process. Secrets are kept only as SHA-256 digests, compared in constant time
+with every entry, and appear in no message. `parse_keys` is called once at start, `KeyRing.find` for every request.
+"""
+
+import hmac
+from hashlib import sha256
+
+import msgspec
+
+from topics.errors import ConfigError
+
+READ, WRITE, DELETE, ADMIN = 1, 2, 4, 8
+ALL_SCOPES = READ | WRITE | DELETE | ADMIN
+_BLANKS = " \t\r\n"
+
+_TOKENS = {
+    "read": READ,
+    "r": READ,
+    "write": WRITE,
+    "w": WRITE,
+    "delete": DELETE,
+    "del": DELETE,
+    "d": DELETE,
+    "admin": ADMIN,
+    "a": ADMIN,
+    "rw": READ | WRITE,
+}
+TOKEN_NAMES = tuple(_TOKENS)
+
+
+class Key(msgspec.Struct, frozen=True):
+    """What one key may do. `digest` also names the key where its requests and streams are counted."""
+
+    digest: bytes
+    scopes: int = ALL_SCOPES
+    prefixes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Key(scopes={self.scopes}, prefixes={self.prefixes})"
+
+    def allows(self, scopes: int) -> bool:
+        return self.scopes & scopes == scopes
+
+    def permits_name(self, name: str) -> bool:
+        return not self.prefixes or name.startswith(self.prefixes)
+
+
+class KeyRing:
+    """All keys of a server with authentication on. It may hold none: then every request is refused."""
+
+    def __init__(self, keys: list[Key]) -> None:
+        self._keys = tuple({key.digest: key for key in keys}.values())  # of equal secrets the later entry wins
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, secret: bytes) -> Key | None:
+        """Compares with every entry, so that time tells nothing about which one fits."""
+        digest = sha256(secret).digest()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(key.digest, digest):
+                found = key
+        return found
+
+
+def parse_keys(text: str | None) -> KeyRing | None:
+    """None: authentication is off, because no entry is there at all."""
+    entries = [entry.strip(_BLANKS) for entry in (text or "").split(",")]
+    entries = [entry for entry in entries if entry]
+    if not entries:
+        return None
+    return KeyRing([key for at, entry in enumerate(entries, 1) if (key := _parse_entry(entry, at)) is not None])
+
+
+def _parse_entry(entry: str, at: int) -> Key | None:
+    """An entry without a secret grants nothing, yet its presence keeps authentication on."""
+    parts = [part.strip(_BLANKS) for part in entry.split(":", 2)]
+    secret, scopes, prefixes = parts + [""] * (3 - len(parts))
+    scope_bits, names = _parse_scopes(scopes, at), _parse_prefixes(prefixes, at)
+    return Key(digest_of(secret), scope_bits, names) if secret else None
+
+
+def digest_of(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def _parse_scopes(text: str, at: int) -> int:
+    if not text:
+        return ALL_SCOPES
+    bits = 0
+    for token in text.split("+"):
+        bit = _TOKENS.get(token.strip(_BLANKS).lower())
+        if bit is None:
+            raise ConfigError(f"TOPICS_API_KEYS: entry {at} has an unknown scope; allowed are {', '.join(TOKEN_NAMES)}")
+        bits |= bit
+    return bits
+
+
+def _parse_prefixes(text: str, at: int) -> tuple[str, ...]:
+    names = tuple(name for part in text.split("|") if (name := part.strip(_BLANKS)))
+    if text and not names:  # dropping blanks must not turn a restriction into none
+        raise ConfigError(f"TOPICS_API_KEYS: entry {at} has a prefix list without a prefix")
+    return names

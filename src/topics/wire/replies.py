@@ -1,0 +1,129 @@
+"""Reply bodies as bytes. The hot ones are built by formatting, the others by encoding a result struct.
+
+Every success but the probes and the metrics ends in a `performance` object, whose builders are here too; records come
+in rendered (`records`). Topic names of existing topics are plain ASCII by their grammar and are quoted as they are.
+Called by api at the end of a request.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from topics.errors import TopicsError
+from topics.model.results import AppendResult
+from topics.model.tombstone import Tombstone
+
+_encode = msgspec.json.Encoder().encode
+_BOOLS = (b"false", b"true")
+_LEAST_MS = 0.001  # a wait that happened is shown as more than nothing
+
+
+# --- performance -----------------------------------------------------------------------------------------------------
+
+
+def performance(server_total_ms: float) -> bytes:
+    return b'{"server_total_ms":%.3f}' % server_total_ms
+
+
+def append_performance(server_total_ms: float, *, wal_append_ms: float, fsync_ms: float, is_fsync: bool) -> bytes:
+    """`fsync_ms` is above 0 for the class `fsync` and 0 for every other class, whatever was measured."""
+    shown_ms = max(fsync_ms, _LEAST_MS) if is_fsync else 0.0
+    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}' % (server_total_ms, wal_append_ms, shown_ms)
+
+
+def diff_performance(server_total_ms: float, *, records_scanned: int, cold_segments_read: int = 0) -> bytes:
+    cold = b',"cold_segments_read":%d' % cold_segments_read if cold_segments_read else b""
+    return b'{"server_total_ms":%.3f,"records_scanned":%d%b}' % (server_total_ms, records_scanned, cold)
+
+
+def ack_performance(server_total_ms: float, *, fsync_ms: float) -> bytes:
+    if fsync_ms <= 0:
+        return performance(server_total_ms)
+    return b'{"server_total_ms":%.3f,"fsync_ms":%.3f}' % (server_total_ms, max(fsync_ms, _LEAST_MS))
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def struct_reply(result: msgspec.Struct, performance: bytes) -> bytes:
+    """Any result struct, its performance object last."""
+    return b'%b,"performance":%b}' % (_encode(result)[:-1], performance)
+
+
+def append_reply(result: AppendResult, *, return_seqs: bool, performance: bytes) -> bytes:
+    seqs = b"" if not return_seqs else b',"seqs":' + seq_list(result.first_seq, result.last_seq)
+    return b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,%b,"performance":%b}' % (
+        result.topic.encode(),
+        result.first_seq,
+        result.last_seq,
+        seqs,
+        append_outcome(result),
+        performance,
+    )
+
+
+def append_outcome(result: AppendResult) -> bytes:
+    """The part of a write's answer that HTTP and WebSocket share."""
+    return b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (
+        result.head_seq,
+        result.count,
+        _BOOLS[result.created],
+        _BOOLS[result.deduped],
+    )
+
+
+def seq_list(first_seq: int, last_seq: int) -> bytes:
+    return b"[%d]" % first_seq if first_seq == last_seq else _encode(list(range(first_seq, last_seq + 1)))
+
+
+def diff_reply(
+    topic: str,
+    records: bytes,
+    *,
+    next_from_seq: int,
+    head_seq: int,
+    earliest_seq: int,
+    tombstone: Tombstone | None,
+    performance: bytes,
+) -> bytes:
+    """`records` are rendered and joined by commas. `caught_up` and `lag` follow from the cursor and the head."""
+    return (
+        b'{"topic":"%b","records":[%b],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,'
+        b'"tombstone":%b,"lag":%d,"performance":%b}'
+    ) % (
+        topic.encode(),
+        records,
+        next_from_seq,
+        head_seq,
+        earliest_seq,
+        _BOOLS[next_from_seq == head_seq],
+        b"null" if tombstone is None else _encode(tombstone),
+        head_seq - next_from_seq,
+        performance,
+    )
+
+
+def claim_reply(topic: str, jobs: Sequence[bytes], *, ready: int, performance: bytes) -> bytes:
+    """`jobs` are rendered entries of `claimed`."""
+    return b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"performance":%b}' % (
+        topic.encode(),
+        b",".join(jobs),
+        len(jobs),
+        ready,
+        performance,
+    )
+
+
+def error_body(error: TopicsError) -> bytes:
+    return _encode(error.envelope())
+
+
+# --- probes ----------------------------------------------------------------------------------------------------------
+
+
+def health_reply(version: str, *, uptime_ms: int) -> bytes:
+    return _encode({"status": "ok", "version": version, "uptime_ms": uptime_ms})
+
+
+def ready_reply(*, topics: int) -> bytes:
+    return b'{"status":"ready","wal_replay_complete":true,"topics":%d}' % topics

@@ -1,0 +1,153 @@
+"""Request bodies: one frozen struct per body, one prebuilt decoder each.
+
+What always holds for a decoded request: types and ranges are checked, and clamped fields already hold their effective
+value. What the contract checks later than parsing (names, emptiness, counts that have a code of their own) is a method,
+so that each endpoint calls it at its place in the order. Queue calls are in `queue_requests`. Used by api and, for
+encoding, by the client.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from topics import limits
+from topics.errors import InvalidRequest
+from topics.model.config import U64, ConfigPatch, check_u64
+from topics.model.match import TagMatch, parse_match
+from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.router import Guarantee, RouterDef
+from topics.wire.json import BodyDecoder
+
+U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
+NodeFilter = str | list[str] | None
+Predicate = str | list[str] | None
+
+
+def node_set(given: NodeFilter) -> frozenset[bytes] | None:
+    """The nodes whose records a reader does not want; None if it wants all."""
+    if not given and given != "":
+        return None
+    return frozenset(node.encode() for node in ([given] if isinstance(given, str) else given))
+
+
+# --- write, read, delete ---------------------------------------------------------------------------------------------
+
+
+class WriteRequest(msgspec.Struct, frozen=True):
+    records: list[RecordIn]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool = False
+
+    def batch(self, header_key: str | None = None) -> WriteBatch:
+        """Checks every record; `header_key` is the `Idempotency-Key` header, which the body's key beats."""
+        key = header_key if self.idempotency_key is None else self.idempotency_key
+        return build_batch(self.records, default_node=self.node, idempotency_key=key)
+
+    @property
+    def may_create(self) -> bool:
+        if self.create is not None:
+            return self.create
+        return self.config is None or self.config.auto_create
+
+
+class DiffRequest(msgspec.Struct, frozen=True):
+    from_seq: U64 = 0
+    limit: U32 = limits.DIFF_LIMIT.default
+    node: NodeFilter = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: U32 = limits.DIFF_WAIT_MS.default
+    max_batch_bytes: U64 = limits.DIFF_BATCH_BYTES.default
+
+    def __post_init__(self) -> None:
+        check_u64(self.from_seq, self.max_batch_bytes)
+        force_setattr(self, "limit", limits.DIFF_LIMIT(self.limit))
+        force_setattr(self, "wait_ms", limits.DIFF_WAIT_MS(self.wait_ms))
+        force_setattr(self, "max_batch_bytes", limits.DIFF_BATCH_BYTES(self.max_batch_bytes))
+
+
+class DeleteRequest(msgspec.Struct, frozen=True):
+    before_seq: U64 | None = None
+    match: Predicate = None
+
+    def __post_init__(self) -> None:
+        check_u64(self.before_seq or 0)
+
+    def selector(self) -> tuple[int | None, TagMatch | None]:
+        if self.before_seq is None and self.match is None:
+            raise InvalidRequest("a delete needs before_seq or match")
+        return self.before_seq, None if self.match is None else parse_match(self.match)
+
+
+# --- routers, watch --------------------------------------------------------------------------------------------------
+
+
+class PutRouterRequest(msgspec.Struct, frozen=True):
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    create_dest: bool = True
+    filter: Predicate = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+    def definition(self, name: str) -> RouterDef:
+        """Raises InvalidRequest for a bad filter; names are for the lifecycle rules."""
+        return RouterDef(
+            name=name,
+            source=self.source,
+            dest=self.dest,
+            preserve_node=self.preserve_node,
+            preserve_tag=self.preserve_tag,
+            create_dest=self.create_dest,
+            allow_cycle=self.allow_cycle,
+            guarantee=self.guarantee,
+            filter=None if self.filter is None else parse_match(self.filter),
+        )
+
+
+class TopicStart(msgspec.Struct, frozen=True):
+    """Where to begin in one topic; `tail` beats `from_seq`."""
+
+    from_seq: U64 = 0
+    tail: bool = False
+
+    def __post_init__(self) -> None:
+        check_u64(self.from_seq)
+
+
+class WatchRequest(msgspec.Struct, frozen=True):
+    topics: dict[str, TopicStart]
+    node: NodeFilter = None
+    limit: U32 = limits.WATCH_LIMIT.default
+    max_batch_bytes: U64 = limits.WATCH_BATCH_BYTES.default
+    heartbeat_ms: U64 = limits.HEARTBEAT_MS.default
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    consistency: Literal["eventual", "strong"] = "eventual"
+
+    def __post_init__(self) -> None:
+        check_u64(self.max_batch_bytes, self.heartbeat_ms)
+        if not 0 < len(self.topics) <= limits.WATCH_TOPICS_MAX:
+            raise ValueError(f"a watch names 1 to {limits.WATCH_TOPICS_MAX} topics")
+        force_setattr(self, "limit", limits.WATCH_LIMIT(self.limit))
+        force_setattr(self, "max_batch_bytes", limits.WATCH_BATCH_BYTES(self.max_batch_bytes))
+
+    def heartbeat(self, *, low_ms: int | None = None) -> int:
+        """The one clamp that a setting can widen (`TOPICS_TEST_MIN_HEARTBEAT_MS`), so it waits for the session."""
+        clamp = limits.HEARTBEAT_MS if low_ms is None else limits.HEARTBEAT_MS.with_low(low_ms)
+        return clamp(self.heartbeat_ms)
+
+
+decode_config = BodyDecoder[ConfigPatch](ConfigPatch)
+decode_write = BodyDecoder[WriteRequest](WriteRequest, carries_payloads=True)
+decode_diff = BodyDecoder[DiffRequest](DiffRequest)
+decode_delete = BodyDecoder[DeleteRequest](DeleteRequest)
+decode_router = BodyDecoder[PutRouterRequest](PutRouterRequest)
+decode_watch = BodyDecoder[WatchRequest](WatchRequest)

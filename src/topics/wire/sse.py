@@ -1,0 +1,81 @@
+"""Server-sent events: the `data` of each frame, and the resume id.
+
+An id is base64url of `{"<topic>":<cursor>, ...}` over all topics of a session, after the frame it stands on. Decoding is
+lenient: what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from topics import limits
+from topics.model.tombstone import Tombstone
+from topics.wire.base64url import decode_base64url, encode_base64url
+from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+
+RECORD = b"record"
+TOMBSTONE = b"tombstone"
+CAUGHT_UP = b"caught-up"
+TOPIC_DELETED = b"topic-deleted"
+JOB = b"job"
+ERROR = b"error"
+
+FIRST_READ_REASONS = frozenset(("cap", "ttl", "mixed"))
+TOO_OLD = "from_seq_too_old"
+SHUTTING_DOWN = "server_shutting_down"
+
+
+def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
+    return b"{%b}" % record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq)
+
+
+def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool) -> bytes:
+    """The first read of a topic in a connection calls retention's gaps `from_seq_too_old`; later ones tell why."""
+    too_old = is_first_read and tombstone.reason in FIRST_READ_REASONS
+    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason)
+
+
+def caught_up_data(topic: str, *, head_seq: int) -> bytes:
+    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq)
+
+
+def deleted_data(topic: str) -> bytes:
+    return b"{%b}" % deleted_fields(topic)
+
+
+def shutdown_data(message: str = "the server is shutting down") -> bytes:
+    """Last words of a watch stream."""
+    return msgspec.json.encode({"code": SHUTTING_DOWN, "message": message})
+
+
+def job_data(topic: str, job: bytes) -> bytes:
+    """A rendered entry of `claimed`, with its topic."""
+    return b'{"topic":"%b",%b' % (topic.encode(), job[1:])
+
+
+def work_error_data(topic: str, *, code: int | str, error: str) -> bytes:
+    """Last words of a work stream."""
+    return msgspec.json.encode({"code": code, "error": error, "topic": topic})
+
+
+def encode_id(cursors: Mapping[str, int]) -> bytes:
+    return encode_base64url(msgspec.json.encode(dict(cursors)))
+
+
+def decode_id(header: bytes | None) -> dict[str, int] | None:
+    """A `Last-Event-ID`, or None if it is none of ours."""
+    raw = None if not header else decode_base64url(header.strip())
+    if raw is None:
+        return None
+    try:
+        cursors: Any = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(cursors, dict) or not all(map(_is_cursor, cursors.values())):
+        return None
+    return cursors
+
+
+def _is_cursor(value: object) -> bool:
+    return type(value) is int and 0 <= value <= limits.U64_MAX

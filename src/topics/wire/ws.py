@@ -1,0 +1,155 @@
+"""WebSocket messages: the client's commands, decoded, and the server's frames, encoded.
+
+Every text that does not decode into a command gets the same answer, `invalid_json` without a request id, whatever was
+wrong with it. `request_id` is carried as text, like a payload. Called by the WebSocket session of api and by the client.
+"""
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from topics import limits
+from topics.errors import InvalidRequest, TopicsError
+from topics.model.config import U64, ConfigPatch, check_u64
+from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.results import AppendResult, WatchStart
+from topics.model.tombstone import Tombstone
+from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+from topics.wire.json import BodyDecoder
+from topics.wire.replies import append_outcome, seq_list
+from topics.wire.requests import U32, NodeFilter, TopicStart
+
+NO_REQUEST_ID = msgspec.Raw(b"null")
+INVALID_JSON = "invalid_json"
+UNSUPPORTED_MESSAGE = "unsupported_message"
+SHUTTING_DOWN = "server_shutting_down"
+_encode = msgspec.json.Encoder().encode
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
+    request_id: msgspec.Raw = NO_REQUEST_ID
+    topic: str | None = None
+    topics: dict[str, TopicStart] = {}
+    from_seq: U64 = 0
+    tail: bool = False
+    node: NodeFilter = None
+    limit: U32 = limits.WS_LIMIT.default
+    max_batch_bytes: U64 = limits.WS_BATCH_BYTES.default
+    include_data: bool = True
+    include_tags: bool = False
+    include_meta: bool = True
+    lenient: bool = False
+
+    def __post_init__(self) -> None:
+        check_u64(self.from_seq, self.max_batch_bytes)
+        force_setattr(self, "limit", limits.WS_LIMIT(self.limit))
+        force_setattr(self, "max_batch_bytes", limits.WS_BATCH_BYTES(self.max_batch_bytes))
+
+    def starts(self) -> dict[str, TopicStart]:
+        """All topics with where to begin; of a name given both ways the entry in `topics` counts."""
+        single = {} if self.topic is None else {self.topic: TopicStart(self.from_seq, self.tail)}
+        if not (starts := single | self.topics):
+            raise InvalidRequest("a subscription names at least one topic")
+        return starts
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"):
+    request_id: msgspec.Raw = NO_REQUEST_ID
+    topic: str | None = None
+    topics: list[str] = []
+
+    def names(self) -> list[str]:
+        """Each name once, in the order given."""
+        single = [] if self.topic is None else [self.topic]
+        if not (names := single + self.topics):
+            raise InvalidRequest("at least one topic must be named")
+        return list(dict.fromkeys(names))
+
+
+class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
+    topic: str
+    records: list[RecordIn]
+    request_id: msgspec.Raw = NO_REQUEST_ID
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool = False
+    return_seqs: bool = True
+
+    def batch(self) -> WriteBatch:
+        return build_batch(self.records, default_node=self.node, idempotency_key=self.idempotency_key)
+
+    @property
+    def may_create(self) -> bool:
+        if self.create is not None:
+            return self.create
+        return self.config is None or self.config.auto_create
+
+
+class Ping(msgspec.Struct, frozen=True, tag_field="op", tag="ping"):
+    request_id: msgspec.Raw = NO_REQUEST_ID
+
+
+Command = Subscribe | Unsubscribe | Publish | Ping
+
+decode_command = BodyDecoder[Command](Command, carries_payloads=True)
+"""Raises InvalidRequest, which on a WebSocket is `error_frame(NO_REQUEST_ID, INVALID_JSON, ...)`."""
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def subscribed_frame(request_id: msgspec.Raw, topics: dict[str, WatchStart]) -> bytes:
+    return b'{"op":"subscribed","request_id":%b,"topics":%b}' % (request_id, _encode(topics))
+
+
+def unsubscribed_frame(request_id: msgspec.Raw, topics: list[str]) -> bytes:
+    return b'{"op":"unsubscribed","request_id":%b,"topics":%b}' % (request_id, _encode(topics))
+
+
+def ack_frame(request_id: msgspec.Raw, result: AppendResult, *, return_seqs: bool, performance: bytes) -> bytes:
+    """Unlike the HTTP answer this one shows `seqs` as null when they were not asked for."""
+    return (b'{"op":"ack","request_id":%b,"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":%b,%b,"performance":%b}') % (
+        request_id,
+        result.topic.encode(),
+        result.first_seq,
+        result.last_seq,
+        seq_list(result.first_seq, result.last_seq) if return_seqs else b"null",
+        append_outcome(result),
+        performance,
+    )
+
+
+def pong_frame(request_id: msgspec.Raw) -> bytes:
+    return b'{"op":"pong","request_id":%b}' % request_id
+
+
+def record_frame(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
+    return b'{"op":"record",%b}' % record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq)
+
+
+def caught_up_frame(topic: str, *, head_seq: int) -> bytes:
+    return b'{"op":"caught_up",%b}' % caught_up_fields(topic, head_seq=head_seq)
+
+
+def tombstone_frame(topic: str, tombstone: Tombstone) -> bytes:
+    """Always with the true reason."""
+    return b'{"op":"tombstone",%b}' % tombstone_fields(topic, tombstone, tombstone.reason)
+
+
+def topic_deleted_frame(topic: str) -> bytes:
+    return b'{"op":"topic_deleted",%b}' % deleted_fields(topic)
+
+
+def error_frame(request_id: msgspec.Raw | None, code: str, message: str) -> bytes:
+    """`request_id` None leaves the key out: for binary messages and at shutdown."""
+    shown = b"" if request_id is None else b'"request_id":%b,' % request_id
+    return b'{"op":"error",%b"code":%b,"message":%b}' % (shown, _encode(code), _encode(message))
+
+
+def refusal_frame(request_id: msgspec.Raw, error: TopicsError) -> bytes:
+    """A command that failed: the code that HTTP would have shown."""
+    return error_frame(request_id, error.code, error.message)
