@@ -1,0 +1,228 @@
+"""H2Session: the server's end of one HTTP/2 connection, bytes in and bytes out.
+
+Output waits in two places: what flow control holds back waits per stream (`pending_bytes`), everything else in the
+output that `take_output` empties. Streams with something to send take turns, frame by frame, so that no large answer
+keeps the others waiting. Work that a peer can cause without asking for anything is bounded by buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection as H2Library
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error, ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
+
+from topics.errors import InvalidRequest
+from topics.limits import H2_CONNECTION_WINDOW_BYTES, H2_STREAM_WINDOW_BYTES
+from topics.net.bucket import Bucket
+from topics.net.http2.events import (
+    H2BadRequest,
+    H2Body,
+    H2BodyEnd,
+    H2Event,
+    H2Over,
+    H2Request,
+    H2Reset,
+    H2Window,
+)
+from topics.net.http2.head import request_head
+from topics.net.http2.outgoing import Outgoing
+from topics.net.limits import (
+    H2_CONTROL_BURST,
+    H2_CONTROL_PER_S_MAX,
+    H2_RESETS_BURST,
+    H2_RESETS_PER_S_MAX,
+    H2_STREAMS_MAX,
+    HEAD_BYTES_MAX,
+)
+from topics.net.messages import Headers
+
+_DEFAULT_WINDOW_BYTES = 65_535
+_CONFIG = H2Configuration(
+    client_side=False,
+    header_encoding=None,
+    validate_outbound_headers=False,  # they are ours, and written in lower case below
+    normalize_outbound_headers=False,
+)
+
+
+class H2Session:
+    def __init__(self, now_s: float) -> None:
+        self._conn = H2Library(_CONFIG)
+        self._conn.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: H2_STREAMS_MAX,
+                SettingCodes.INITIAL_WINDOW_SIZE: H2_STREAM_WINDOW_BYTES,
+                SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_BYTES_MAX,
+            },
+        )
+        self._conn.initiate_connection()
+        self._conn.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
+        self._resets = Bucket(per_s=H2_RESETS_PER_S_MAX, burst=H2_RESETS_BURST, now_s=now_s)
+        self._control = Bucket(per_s=H2_CONTROL_PER_S_MAX, burst=H2_CONTROL_BURST, now_s=now_s)
+        self._outgoing: dict[int, Outgoing] = {}
+        self._farewell = b""
+        self._over = False
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now_s: float) -> list[H2Event]:
+        if self._over:
+            return []
+        try:
+            happened = self._conn.receive_data(data)
+        except ProtocolError as error:
+            return [self._end(str(error))]
+        events: list[H2Event] = []
+        resets = idle_work = 0
+        for event in happened:
+            take = _TAKE.get(type(event))
+            taken = take(self, event) if take is not None else None
+            if taken is None:
+                idle_work += 1
+            else:
+                events.append(taken)
+                resets += type(taken) is H2Reset
+        if not self._resets.take(resets, now_s) or not self._control.take(idle_work, now_s):
+            self._conn.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+            events.append(self._end("the peer causes work without asking for anything"))
+        return events
+
+    def _end(self, reason: str) -> H2Over:
+        self._over = True
+        return H2Over(reason)
+
+    def _request(self, event: RequestReceived) -> H2Event:
+        try:
+            head, content_length = request_head(event.headers)
+        except InvalidRequest as error:
+            return H2BadRequest(event.stream_id, error.message)
+        return H2Request(event.stream_id, head, content_length)
+
+    def _data(self, event: DataReceived) -> H2Event | None:
+        if not event.flow_controlled_length:
+            return None
+        return H2Body(event.stream_id, bytes(event.data), event.flow_controlled_length)
+
+    def _ended(self, event: StreamEnded) -> H2Event:
+        return H2BodyEnd(event.stream_id)
+
+    def _reset(self, event: StreamReset) -> H2Event:
+        self._outgoing.pop(event.stream_id, None)
+        return H2Reset(event.stream_id)
+
+    def _window(self, event: WindowUpdated) -> H2Event:
+        return H2Window(event.stream_id)
+
+    def _terminated(self, event: ConnectionTerminated) -> H2Event | None:
+        """GOAWAY: no new streams will come. An error ends the rest as well."""
+        return self._end("the peer ended the connection") if event.error_code else None
+
+    def acknowledge(self, stream_id: int, credit: int) -> None:
+        """A part of a body was dealt with: the peer may send as much again."""
+        self._try(lambda: self._conn.acknowledge_received_data(credit, stream_id))
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    def send_head(self, stream_id: int, status: int, headers: Headers, *, end: bool) -> None:
+        fields = [(b":status", b"%d" % status), *((name.lower(), value) for name, value in headers)]
+        self._try(lambda: self._conn.send_headers(stream_id, fields, end_stream=end))
+
+    def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
+        """Add to the body of an answer; `pump` moves it on."""
+        outgoing = self._outgoing.get(stream_id)
+        if outgoing is None:
+            outgoing = self._outgoing[stream_id] = Outgoing()
+        outgoing.add(data)
+        outgoing.ended |= end
+
+    def pending_bytes(self, stream_id: int) -> int:
+        outgoing = self._outgoing.get(stream_id)
+        return outgoing.size_bytes if outgoing is not None else 0
+
+    @property
+    def waiting(self) -> bool:
+        """Part of some answer is held back by flow control."""
+        return bool(self._outgoing)
+
+    def pump(self, room_bytes: int) -> int:
+        """Turn what waits into frames, one frame per stream and turn, as far as the windows and `room_bytes` allow."""
+        streams = list(self._outgoing)
+        start_bytes = room_bytes
+        while streams and room_bytes > 0:
+            still: list[int] = []
+            for stream_id in streams:
+                sent = self.pump_stream(stream_id, room_bytes)
+                room_bytes -= sent
+                if sent and stream_id in self._outgoing:
+                    still.append(stream_id)
+            streams = still
+        return start_bytes - room_bytes
+
+    def pump_stream(self, stream_id: int, room_bytes: int) -> int:
+        """Send one frame of a stream if it may; returns the payload bytes sent."""
+        outgoing = self._outgoing.get(stream_id)
+        if outgoing is None or room_bytes <= 0:
+            return 0
+        try:
+            window = self._conn.local_flow_control_window(stream_id)
+            data = outgoing.take(min(window, self._conn.max_outbound_frame_size, room_bytes)) if window > 0 else b""
+            last = outgoing.ended and not outgoing.size_bytes
+            if data or last:
+                self._conn.send_data(stream_id, data, end_stream=last)
+        except H2Error:  # the stream has gone meanwhile
+            del self._outgoing[stream_id]
+            return 0
+        if not outgoing.size_bytes:
+            del self._outgoing[stream_id]
+        return len(data)
+
+    def reset(self, stream_id: int, *, refused: bool = False) -> None:
+        self._outgoing.pop(stream_id, None)
+        code = ErrorCodes.REFUSED_STREAM if refused else ErrorCodes.CANCEL
+        self._try(lambda: self._conn.reset_stream(stream_id, code))
+
+    def ping(self) -> None:
+        self._try(lambda: self._conn.ping(b"\0" * 8))
+
+    def say_goodbye(self) -> None:
+        """No further stream will be taken; those that run go on."""
+        frame = GoAwayFrame(0, last_stream_id=self._conn.highest_inbound_stream_id, error_code=0)
+        self._farewell = frame.serialize()
+
+    def take_output(self) -> bytes:
+        output = self._conn.data_to_send()
+        if self._farewell:
+            output, self._farewell = output + self._farewell, b""
+        return output
+
+    def _try(self, call: Callable[[], None]) -> None:
+        """A stream or the connection may have ended since the application began its answer; then nothing is sent."""
+        try:
+            call()
+        except H2Error:
+            pass
+
+
+_TAKE: dict[type[Event], Callable[..., H2Event | None]] = {
+    RequestReceived: H2Session._request,
+    DataReceived: H2Session._data,
+    StreamEnded: H2Session._ended,
+    StreamReset: H2Session._reset,
+    WindowUpdated: H2Session._window,
+    ConnectionTerminated: H2Session._terminated,
+}

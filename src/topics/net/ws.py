@@ -1,0 +1,161 @@
+"""WebSocket without I/O: the opening handshake, and a session of messages (RFC 6455, through wsproto).
+
+No extension is negotiated, so a frame of ours is a few bytes before the payload and is built here directly; what the
+peer sends is parsed by wsproto. A message is handed out whole, and never larger than the limit.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import struct
+from typing import Literal, NamedTuple
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+
+from topics.net.messages import Request
+
+_ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_TEXT_FINAL = 0x81
+_LENGTH_16 = 126
+_LENGTH_64 = 127
+
+GOING_AWAY = CloseReason.GOING_AWAY.value
+TOO_BIG = CloseReason.MESSAGE_TOO_BIG.value
+
+
+# --- handshake --------------------------------------------------------------------------------------------------------
+
+
+def handshake_problem(request: Request) -> str | None:
+    """Why this request is not a WebSocket handshake; None if it is."""
+    if request.http_version != "1.1" or request.method != "GET":
+        return "a WebSocket is opened by GET over HTTP/1.1"
+    if b"websocket" not in _tokens(request.header(b"upgrade")) or b"upgrade" not in _tokens(
+        request.header(b"connection")
+    ):
+        return "the request does not ask to upgrade to websocket"
+    if request.header(b"sec-websocket-version") != b"13":
+        return "the only WebSocket version is 13"
+    if request.body or not _is_key(request.header(b"sec-websocket-key")):
+        return "the WebSocket handshake is malformed"
+    return None
+
+
+def accept_response(request: Request) -> bytes:
+    """The answer that turns the connection into a WebSocket."""
+    key = request.header(b"sec-websocket-key") or b""
+    accept = base64.b64encode(hashlib.sha1(key + _ACCEPT_GUID).digest())
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: %b\r\n\r\n" % accept
+    )
+
+
+def _tokens(value: bytes | None) -> list[bytes]:
+    return [token.strip(b" \t") for token in (value or b"").lower().split(b",")]
+
+
+def _is_key(key: bytes | None) -> bool:
+    try:
+        return key is not None and len(key) == 24 and len(base64.b64decode(key, validate=True)) == 16
+    except binascii.Error:
+        return False
+
+
+# --- frames of ours ---------------------------------------------------------------------------------------------------
+
+
+def text_frame(payload: bytes) -> bytes:
+    """One unfragmented text message from server to client."""
+    size = len(payload)
+    if size < _LENGTH_16:
+        return struct.pack("!BB", _TEXT_FINAL, size) + payload
+    if size < 1 << 16:
+        return struct.pack("!BBH", _TEXT_FINAL, _LENGTH_16, size) + payload
+    return struct.pack("!BBQ", _TEXT_FINAL, _LENGTH_64, size) + payload
+
+
+# --- session ----------------------------------------------------------------------------------------------------------
+
+
+class WsMessage(NamedTuple):
+    payload: bytes
+    is_text: bool
+
+
+class WsEnd(NamedTuple):
+    """The peer closed, or broke the protocol; our close frame is in the output."""
+
+    code: int
+
+
+WsProgress = Literal["progress"]
+
+
+class WsSession:
+    """The server's end of an open socket."""
+
+    __slots__ = ("_conn", "_limit_bytes", "_output", "_parts", "_size_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._conn = Connection(ConnectionType.SERVER)
+        self._limit_bytes = limit_bytes
+        self._parts: list[bytes] = []  # of the message that is coming in
+        self._size_bytes = 0
+        self._output: list[bytes] = []
+
+    def receive(self, data: bytes) -> None:
+        if self._conn.state in (ConnectionState.OPEN, ConnectionState.LOCAL_CLOSING):
+            self._conn.receive_data(data)
+
+    def next_event(self) -> WsMessage | WsEnd | WsProgress | None:
+        """What comes next in the input; "progress" for one frame that made no whole message, None if there is none."""
+        for event in self._conn.events():
+            return self._take(event)
+        return None
+
+    def take_output(self) -> bytes:
+        """Pongs and close frames that have to be sent."""
+        output, self._output = self._output, []
+        return b"".join(output)
+
+    def close(self, code: int) -> None:
+        """Begin the closing handshake; nothing happens if it has begun."""
+        if self._conn.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+            self._output.append(self._conn.send(CloseConnection(code=code)))
+        self._parts.clear()
+
+    @property
+    def closing(self) -> bool:
+        return self._conn.state is not ConnectionState.OPEN
+
+    def _take(self, event: Event) -> WsMessage | WsEnd | WsProgress:
+        if isinstance(event, TextMessage):
+            return self._collect(event.data.encode("utf-8"), is_text=True, whole=event.message_finished)
+        if isinstance(event, BytesMessage):
+            return self._collect(bytes(event.data), is_text=False, whole=event.message_finished)
+        if isinstance(event, CloseConnection):
+            self.close(event.code)
+            return WsEnd(event.code)
+        if isinstance(event, Ping) and not self.closing:
+            self._output.append(self._conn.send(event.response()))
+        return "progress"
+
+    def _collect(self, part: bytes, *, is_text: bool, whole: bool) -> WsMessage | WsEnd | WsProgress:
+        if self.closing:
+            return "progress"  # what arrives after our close frame is not read any more
+        self._size_bytes += len(part)
+        if self._size_bytes > self._limit_bytes:
+            self.close(TOO_BIG)
+            return WsEnd(TOO_BIG)
+        self._parts.append(part)
+        if not whole:
+            return "progress"
+        message = WsMessage(b"".join(self._parts), is_text)
+        self._parts.clear()
+        self._size_bytes = 0
+        return message

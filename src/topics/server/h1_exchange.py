@@ -1,0 +1,156 @@
+"""H1Exchange and H1Stream: one request of an HTTP/1 connection and its answer.
+
+Answers leave in the order of the requests: an exchange that is not at the front of its connection keeps its bytes
+(`held`) until it is. The connection owns the order, the exchange the state of its own answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from topics.errors import InvalidRequest
+from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
+from topics.net.limits import WRITE_LOW_BYTES
+from topics.net.messages import Headers, Request, Response, StreamSink, WsSink
+from topics.server.callbacks import CloseCallbacks
+from topics.server.content import encode_response
+
+if TYPE_CHECKING:
+    from topics.server.h1_connection import H1Connection
+
+
+class H1Exchange:
+    """The responder of one request; `request` is None if its head could not be read."""
+
+    __slots__ = ("_answered", "_callbacks", "_conn", "closes", "finished", "held", "request", "stream_sink")
+
+    def __init__(self, conn: H1Connection, request: Request | None, *, closes: bool) -> None:
+        self._conn = conn
+        self._answered = False
+        self._callbacks: CloseCallbacks | None = None
+        self.request = request
+        self.closes = closes  # the connection ends with this answer
+        self.finished = False  # its last byte was handed to the connection
+        self.held: list[bytes] | None = None  # bytes that wait for their turn
+        self.stream_sink: H1Stream | None = None
+
+    # --- Responder ---------------------------------------------------------------------------------------------------
+
+    def reply(self, response: Response) -> None:
+        if self._answered:
+            return
+        self._answered = True
+        conn = self._conn
+        gzip_min_bytes = conn.hub.settings.gzip_min_bytes
+        if gzip_min_bytes and len(response.body) >= gzip_min_bytes and self.request is not None:
+            encode_response(conn.hub, self.request, response, self._send)
+        else:
+            self._send(response)
+
+    def _send(self, response: Response) -> None:
+        conn, request = self._conn, self.request
+        if request is None:
+            data = conn.hub.renderer.response(response, b"Connection: close\r\n")
+        elif self.closes or request.method == "HEAD" or request.head.version != "1.1" or conn.hub.draining:
+            data = conn.hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
+        else:
+            data = conn.hub.renderer.response(response)
+        conn.finish(self, data)
+
+    def stream(self, status: int, headers: Headers) -> StreamSink:
+        assert not self._answered, "a request is answered once"
+        assert self.request is not None, "only a request that was read is answered by a stream"
+        self._answered = True
+        sized = any(name.lower() == b"content-length" for name, _ in headers)
+        chunked = not sized and self.request.head.version == "1.1"
+        if not sized and not chunked:
+            self.closes = True
+        sink = H1Stream(self, self._conn, chunked=chunked)
+        head = self._conn.hub.renderer.stream_head(status, headers, self._connection(), chunked=chunked)
+        if self.request.method == "HEAD":
+            sink.over()
+            self._conn.finish(self, head)
+        else:
+            self.stream_sink = sink
+            self._conn.begin_stream(self, head)
+        return sink
+
+    def upgrade_websocket(self) -> WsSink:
+        assert not self._answered, "a request is answered once"
+        if not self._conn.may_upgrade(self):
+            raise InvalidRequest("a WebSocket handshake may not be pipelined behind another request")
+        self._answered = True
+        return self._conn.upgrade(self)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        if self._callbacks is None:
+            self._callbacks = CloseCallbacks()
+            if self._conn.gone:
+                self._callbacks.fire()
+        self._callbacks.add(callback)
+
+    # --- the connection's side ----------------------------------------------------------------------------------------
+
+    def _connection(self) -> bytes:
+        assert self.request is not None
+        keep_alive = not (self.closes or self._conn.hub.draining)
+        return connection_field(keep_alive=keep_alive, version=self.request.head.version)
+
+    def lost(self) -> None:
+        """The peer has gone."""
+        if self.stream_sink is not None:
+            self.stream_sink.over()
+        if self._callbacks is not None and not self.finished:
+            self._callbacks.fire()
+
+
+class H1Stream:
+    """An answer of unknown length, chunked unless the client is too old for it."""
+
+    __slots__ = ("_callbacks", "_chunked", "_conn", "_drained", "_exchange", "closed")
+
+    def __init__(self, exchange: H1Exchange, conn: H1Connection, *, chunked: bool) -> None:
+        self._exchange = exchange
+        self._conn = conn
+        self._chunked = chunked
+        self._callbacks = CloseCallbacks()
+        self._drained: Callable[[], None] | None = None
+        self.closed = False
+
+    def send(self, chunk_data: bytes) -> None:
+        if chunk_data and not self.closed:
+            self._conn.send(self._exchange, chunk(chunk_data) if self._chunked else chunk_data)
+
+    def buffered_bytes(self) -> int:
+        if self.closed:
+            return 0
+        held = self._exchange.held
+        return self._conn.buffered_bytes() + (sum(map(len, held)) if held else 0)
+
+    def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = WRITE_LOW_BYTES) -> None:
+        self._drained = callback
+        if not self.closed:
+            self._conn.transport.set_write_buffer_limits(high=low_bytes, low=low_bytes)
+
+    def drained(self) -> None:
+        if self._drained is not None and not self.closed:
+            self._drained()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._callbacks.add(callback)
+
+    def end(self) -> None:
+        if not self.closed:
+            self._conn.finish(self._exchange, LAST_CHUNK if self._chunked else b"")
+            self.over()
+
+    def abort(self) -> None:
+        if not self.closed:
+            self._conn.abort()
+
+    def over(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._drained = None
+            self._callbacks.fire()

@@ -1,0 +1,383 @@
+"""H2Connection: one HTTP/2 connection, from frames to the application and back.
+
+Streams are independent: a request is handed over when its body is complete, its answer leaves when it comes. The
+session does the framing and the flow control; this class feeds it, bounds what a peer can make it hold, and keeps the
+connection alive with pings. Input is worked on in slices, so that one busy connection does not hold the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.errors import Internal, InvalidRequest, PayloadTooLarge, Throttled, TopicsError
+from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS
+from topics.net.answers import error_response
+from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
+from topics.net.http2.session import H2Session
+from topics.net.limits import (
+    BODY_BYTES_PER_S_MIN,
+    BODY_GRACE_S,
+    DRAIN_BYTES_MAX,
+    H2_BACKLOG_BYTES_MAX,
+    WRITE_HIGH_BYTES,
+    WRITE_STALL_S,
+)
+from topics.net.messages import Headers, Request, RequestHead, Response
+from topics.server.content import decode_body
+from topics.server.h2_exchange import H2Exchange
+from topics.server.hub import Hub, log
+from topics.server.peer import NEVER_S, Peer
+
+_SLICE_BYTES = 16 * 1024
+_TURN_S = 0.005  # longest piece of work on input before others get their turn
+_LOOK_S = 5.0
+_NO_HEAD = RequestHead(method="GET", raw_path=b"/", query=b"", headers={}, version="2")
+
+
+class H2Connection(Peer):
+    __slots__ = (
+        "_feeding",
+        "_flush_scheduled",
+        "_goodbye",
+        "_heard_s",
+        "_input",
+        "_over",
+        "_paused",
+        "_pinged_s",
+        "_session",
+        "_since_s",
+        "_streams",
+        "_unflushed_bytes",
+    )
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        now_s = hub.wheel.now_s
+        self._session = H2Session(hub.monotonic())
+        self._streams: dict[int, H2Exchange] = {}
+        self._input = bytearray()  # not yet worked on
+        self._feeding = False
+        self._flush_scheduled = False
+        self._paused = False  # the transport has enough to write
+        self._goodbye = False  # no further stream is taken
+        self._over = False
+        self._unflushed_bytes = 0  # framed since the last flush
+        self._heard_s = now_s  # when the peer last sent anything
+        self._pinged_s = 0.0  # when we asked it to; 0 if it has answered
+        self._since_s = now_s  # when the last stream ended
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self.hub.wheel.now_s
+        self._pinged_s = 0.0
+        waiting = bool(self._input)
+        self._input += data
+        if not waiting:
+            self._read()
+
+    def _read(self) -> None:
+        """Work on the input until it is used up or others must have their turn."""
+        monotonic = self.hub.monotonic
+        until_s = monotonic() + _TURN_S
+        self._feeding = True
+        while self._input and not self._over and not self.hub.held:
+            piece = bytes(self._input[:_SLICE_BYTES])
+            del self._input[:_SLICE_BYTES]
+            now_s = monotonic()
+            for event in self._session.receive(piece, now_s):
+                _HANDLERS[type(event)](self, event)
+            if now_s > until_s and self._input:
+                break
+        self._feeding = False
+        if self._over:
+            self._input.clear()
+        elif self._input:
+            self.transport.pause_reading()
+            if self.hub.held:
+                self.hub.when_released(self._read_on)
+            else:
+                self.hub.loop.call_soon(self._read_on)
+        self.flush()
+
+    def _read_on(self) -> None:
+        if not self._over:
+            self._read()
+            if not self._input and not self._over:
+                self.transport.resume_reading()
+
+    def _request(self, event: H2Request) -> None:
+        hub = self.hub
+        if self._goodbye:
+            self._session.reset(event.stream_id, refused=True)
+            return
+        request = Request(event.head, event.content_length, self.address, hub.monotonic())
+        exchange = H2Exchange(self, event.stream_id, request, hub.wheel.now_s)
+        self._streams[event.stream_id] = exchange
+        refusal = self._head(request)
+        if refusal is not None:
+            self._refuse(exchange, refusal)
+        elif event.content_length is not None and event.content_length > hub.settings.max_body_bytes:
+            self._abandon(exchange, PayloadTooLarge(hub.settings.max_body_bytes))
+        elif event.head.expects_continue:
+            self._session.send_head(event.stream_id, 100, (), end=False)
+
+    def _head(self, request: Request) -> Response | None:
+        try:
+            return self.hub.app.head(request)
+        except Exception as error:
+            return _failure(error)
+
+    def _bad_request(self, event: H2BadRequest) -> None:
+        request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
+        exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
+        self._streams[event.stream_id] = exchange
+        self._refuse(exchange, error_response(InvalidRequest(event.reason)))
+
+    def _body(self, event: H2Body) -> None:
+        exchange = self._streams.get(event.stream_id)
+        self._session.acknowledge(event.stream_id, event.credit)
+        if exchange is None or exchange.parts is None:
+            return
+        size_bytes = len(event.data)
+        exchange.body_bytes += size_bytes
+        if exchange.discarding:
+            if exchange.body_bytes > DRAIN_BYTES_MAX:
+                self.cancel(exchange)
+            return
+        exchange.parts.append(event.data)
+        if exchange.body_bytes > self.hub.settings.max_body_bytes:
+            self.hub.account_body(size_bytes)
+            self._abandon(exchange, PayloadTooLarge(self.hub.settings.max_body_bytes))
+        elif not self.hub.account_body(size_bytes):
+            self._abandon(exchange, Throttled("too many unfinished request bodies are being held"))
+
+    def _body_end(self, event: H2BodyEnd) -> None:
+        exchange = self._streams.get(event.stream_id)
+        if exchange is None:
+            return
+        parts, exchange.parts = exchange.parts or [], None
+        if exchange.discarding:
+            self._settle(exchange)
+            return
+        self.hub.account_body(-exchange.body_bytes)
+        body = b"".join(parts)
+        request = exchange.request
+        if body and b"content-encoding" in request.headers:
+            decode_body(self.hub, request, body, lambda too_large: self._decoded(exchange, too_large))
+        else:
+            request.body = body
+            self._handle(exchange)
+
+    def _decoded(self, exchange: H2Exchange, too_large: bool) -> None:
+        if too_large or exchange.finished:
+            self.hub.app.abandon(exchange.request)
+            exchange.reply(error_response(PayloadTooLarge(self.hub.settings.max_body_bytes)))
+        else:
+            self._handle(exchange)
+
+    def _handle(self, exchange: H2Exchange) -> None:
+        try:
+            self.hub.app.handle(exchange.request, exchange)
+        except Exception as error:
+            exchange.reply(_failure(error))
+
+    def _reset(self, event: H2Reset) -> None:
+        exchange = self._streams.get(event.stream_id)
+        if exchange is not None:
+            self._drop(exchange)
+
+    def _window(self, event: H2Window) -> None:
+        if event.stream_id:
+            exchange = self._streams.get(event.stream_id)
+            if exchange is not None:
+                self._pump_one(exchange)
+                self._moved(exchange)
+        else:
+            self._pump()
+
+    def _ended(self, event: H2Over) -> None:
+        self._over = True
+        log.debug("HTTP/2 connection with %s ends: %s", self.address, event.reason)
+
+    # --- refusals -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, exchange: H2Exchange, response: Response) -> None:
+        """Answer before the body is complete; the rest of it is taken and dropped, so that the answer arrives."""
+        exchange.discarding = True
+        if exchange.parts:
+            exchange.parts.clear()
+        exchange.reply(response)
+
+    def _abandon(self, exchange: H2Exchange, error: TopicsError) -> None:
+        if exchange.parts:
+            self.hub.account_body(-exchange.body_bytes)
+        self.hub.app.abandon(exchange.request)
+        self._refuse(exchange, error_response(error))
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    def begin_answer(self, exchange: H2Exchange, status: int, headers: Headers, *, end: bool) -> None:
+        if not exchange.finished:
+            self._session.send_head(exchange.stream_id, status, ((b"date", self.hub.date), *headers), end=end)
+            self._flush_soon()
+
+    def send(self, exchange: H2Exchange, data: bytes, *, end: bool = False) -> None:
+        if not exchange.finished:
+            self._session.send(exchange.stream_id, data, end=end)
+            self._pump_one(exchange)
+            self._flush_soon()
+
+    def pending_bytes(self, exchange: H2Exchange) -> int:
+        return self._session.pending_bytes(exchange.stream_id)
+
+    def finish(self, exchange: H2Exchange) -> None:
+        """The answer is complete, although part of it may still wait for the peer's window."""
+        exchange.finished = True
+        self._settle(exchange)
+
+    def _settle(self, exchange: H2Exchange) -> None:
+        """Forget a stream once both sides are done with it."""
+        if exchange.finished and exchange.parts is None:
+            self._streams.pop(exchange.stream_id, None)
+            self._since_s = self.hub.wheel.now_s
+            self._flush_soon()
+
+    def cancel(self, exchange: H2Exchange) -> None:
+        self._session.reset(exchange.stream_id)
+        self._drop(exchange)
+        self._flush_soon()
+
+    def _drop(self, exchange: H2Exchange) -> None:
+        """A stream ended before its time."""
+        self._streams.pop(exchange.stream_id, None)
+        self._since_s = self.hub.wheel.now_s
+        unread = exchange.parts is not None and not exchange.discarding
+        if unread:
+            self.hub.account_body(-exchange.body_bytes)
+            exchange.parts = None
+            self.hub.app.abandon(exchange.request)
+        exchange.lost()
+
+    def _room_bytes(self) -> int:
+        """What may be framed now: no more than the transport should hold."""
+        if self._paused:
+            return 0
+        return WRITE_HIGH_BYTES - self.transport.get_write_buffer_size() - self._unflushed_bytes
+
+    def _pump_one(self, exchange: H2Exchange) -> None:
+        room = self._room_bytes()
+        while sent := self._session.pump_stream(exchange.stream_id, room):
+            room -= sent
+            self._unflushed_bytes += sent
+
+    def _pump(self) -> None:
+        if not self._over:
+            self._unflushed_bytes += self._session.pump(self._room_bytes())
+            for exchange in list(self._streams.values()):
+                self._moved(exchange)
+            self._flush_soon()
+
+    def _moved(self, exchange: H2Exchange) -> None:
+        if exchange.stream_sink is not None:
+            exchange.stream_sink.moved()
+
+    def _flush_soon(self) -> None:
+        if not self._feeding and not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.hub.flush_soon(self)
+
+    def flush(self) -> None:
+        self._flush_scheduled = False
+        if self.transport.is_closing():
+            return
+        output = self._session.take_output()
+        if output:
+            self.transport.write(output)
+        framed_bytes, self._unflushed_bytes = self._unflushed_bytes, 0
+        if framed_bytes and self._session.waiting and not self._paused:
+            self.hub.loop.call_soon(self._pump)  # the transport took it all: go on where the room ended
+        if self._over or (self._goodbye and not self._streams and not self._session.waiting):
+            self._over = True
+            self.transport.close()
+            self.lost()
+        elif self.transport.get_write_buffer_size() > WRITE_HIGH_BYTES + H2_BACKLOG_BYTES_MAX:
+            self._abort()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._pump()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def eof_received(self) -> bool:
+        self.lost()
+        return False
+
+    def lost(self) -> None:
+        self._over = True
+        for exchange in list(self._streams.values()):
+            self._drop(exchange)
+
+    def _abort(self) -> None:
+        self.transport.abort()
+        self.lost()
+
+    def drain(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._goodbye:
+            self._goodbye = True
+            self._session.say_goodbye()
+            self.flush()
+
+    def on_timer(self, now_s: float) -> float:
+        if self._over or self.write_stalled(now_s):
+            self._abort()
+            return NEVER_S
+        self._drop_slow_bodies(now_s)
+        idle_s = now_s - self._since_s if not self._streams else 0.0
+        if idle_s >= IDLE_CONNECTION_MS / 1000 + WRITE_STALL_S:
+            self._abort()
+            return NEVER_S
+        if idle_s >= IDLE_CONNECTION_MS / 1000:
+            self._leave()
+        elif self._pinged_s and now_s - self._pinged_s >= H2_PING_TIMEOUT_MS / 1000:
+            self._abort()
+            return NEVER_S
+        elif not self._pinged_s and now_s - self._heard_s >= H2_PING_MS / 1000:
+            self._pinged_s = now_s
+            self._session.ping()
+            self.flush()
+        return now_s + _LOOK_S
+
+    def _drop_slow_bodies(self, now_s: float) -> None:
+        for exchange in list(self._streams.values()):
+            allowed_s = BODY_GRACE_S + exchange.body_bytes / BODY_BYTES_PER_S_MIN
+            if exchange.parts is not None and now_s - exchange.since_s >= allowed_s:
+                if exchange.discarding:
+                    self.cancel(exchange)
+                else:
+                    self._abandon(exchange, InvalidRequest("the request body came too slowly"))
+
+
+_HANDLERS: dict[type[H2Event], Callable[..., None]] = {
+    H2Request: H2Connection._request,
+    H2BadRequest: H2Connection._bad_request,
+    H2Body: H2Connection._body,
+    H2BodyEnd: H2Connection._body_end,
+    H2Reset: H2Connection._reset,
+    H2Window: H2Connection._window,
+    H2Over: H2Connection._ended,
+}
+
+
+def _failure(error: Exception) -> Response:
+    if isinstance(error, TopicsError):
+        return error_response(error)
+    log.error("a request failed", exc_info=error)
+    return error_response(Internal())

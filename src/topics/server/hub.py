@@ -1,0 +1,142 @@
+"""Hub: what the connections of one server share, and the list of them.
+
+The wheel, the renderer, the application, the budget for unfinished bodies, and one flush per turn of the loop for
+answers that came out of it. Made by `Server`; every peer holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from topics.clock import Clock
+from topics.limits import MIB
+from topics.net.h1.render import H1Renderer
+from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
+from topics.net.messages import Application
+from topics.server.wheel import TICK_S, Wheel
+
+if TYPE_CHECKING:
+    from topics.server.peer import Peer
+
+T = TypeVar("T")
+log = logging.getLogger("topics.server")
+
+
+class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of `http-api.md` section 22 that the transport itself obeys."""
+
+    max_body_bytes: int = 64 * MIB
+    gzip_min_bytes: int = 0
+
+    def bodies_bytes_max(self) -> int:
+        """What unfinished bodies of all connections may hold together."""
+        return max(BODIES_BYTES_MIN, BODIES_BYTES_FACTOR * self.max_body_bytes)
+
+
+class Flushable(Protocol):
+    def flush(self) -> None: ...
+
+
+class Hub:
+    def __init__(
+        self, app: Application, settings: TransportSettings, *, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.loop = loop
+        self.monotonic = clock.monotonic
+        self._wall_ms = clock.wall_ms
+        self.wheel = Wheel(clock.monotonic())
+        self.renderer = H1Renderer()
+        self.peers: set[Peer] = set()
+        self.draining = False
+        self.held = False  # the application is behind: no new request is read
+        self.date = b""
+        self._bodies_bytes = 0
+        self._unflushed: list[Flushable] = []
+        self._held_back: list[Callable[[], None]] = []
+        self._on_empty: Callable[[], None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.tick()
+
+    def stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    def tick(self) -> None:
+        self.date = formatdate(self._wall_ms() / 1000, usegmt=True).encode("ascii")
+        self.renderer.set_date(self.date)
+        self._ticker = self.loop.call_later(TICK_S, self.tick)
+        self.wheel.advance(self.monotonic())
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def joined(self, peer: Peer) -> None:
+        self.peers.add(peer)
+        if len(self.peers) > CONNECTIONS_MAX:
+            peer.transport.abort()
+        elif self.draining:
+            peer.transport.close()
+        else:
+            self.wheel.arm(peer, peer.on_timer(self.wheel.now_s))
+
+    def left(self, peer: Peer) -> None:
+        self.peers.discard(peer)
+        self.wheel.disarm(peer)
+        if not self.peers and self._on_empty is not None:
+            self._on_empty()
+
+    def when_empty(self, callback: Callable[[], None]) -> None:
+        """Call back whenever the last connection has left; at once if there is none."""
+        self._on_empty = callback
+        if not self.peers:
+            callback()
+
+    # --- back-pressure ------------------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """The application is behind: leave further requests in their sockets until `release`."""
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+        waiting, self._held_back = self._held_back, []
+        for resume in waiting:
+            self.loop.call_soon(resume)
+
+    def when_released(self, resume: Callable[[], None]) -> None:
+        self._held_back.append(resume)
+
+    def account_body(self, change_bytes: int) -> bool:
+        """An unfinished body grew or went; False if all of them together are too large now."""
+        self._bodies_bytes += change_bytes
+        return self._bodies_bytes <= self.settings.bodies_bytes_max()
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    def flush_soon(self, peer: Flushable) -> None:
+        """Answers wait in `peer`, and more may come in this turn of the loop: write them together, after it."""
+        if not self._unflushed:
+            self.loop.call_soon(self._flush)
+        self._unflushed.append(peer)
+
+    def _flush(self) -> None:
+        peers, self._unflushed = self._unflushed, []
+        for peer in peers:
+            peer.flush()
+
+    def off_loop(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` on a thread, then `done` with its value or its error on the loop."""
+        future = self.loop.run_in_executor(None, work)
+        future.add_done_callback(lambda f: done(f.exception() or f.result()) if not f.cancelled() else None)

@@ -1,0 +1,78 @@
+"""Peer: what every connection has, whatever it speaks.
+
+The server owns the peers; a peer owns its transport. A connection changes its protocol by handing its transport to
+another peer (`replace_by`), so that each class knows one protocol only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from topics.net.limits import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
+
+if TYPE_CHECKING:
+    from topics.server.hub import Hub
+
+NEVER_S = float("-inf")  # from `on_timer`: do not ask again
+
+
+class Peer(asyncio.Protocol):
+    __slots__ = ("_stall_bytes", "_stall_since_s", "address", "hub", "transport", "wheel_tick")
+
+    transport: asyncio.Transport
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.address = ""
+        self.wheel_tick = -1
+        self._stall_bytes = 0
+        self._stall_since_s = 0.0
+
+    # --- asyncio's side ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        self.address = _address(transport)
+        self.hub.joined(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.hub.left(self)
+        self.lost()
+
+    def replace_by(self, peer: Peer) -> None:
+        """From now on the transport's bytes go to `peer`; this one is done."""
+        peer.transport = self.transport
+        peer.address = self.address
+        self.hub.joined(peer)
+        self.hub.left(self)
+        self.transport.set_protocol(peer)
+
+    # --- what each protocol says --------------------------------------------------------------------------------------
+
+    def lost(self) -> None:
+        """The connection is over: tell everybody who waits for it. Called once or more."""
+
+    def on_timer(self, now_s: float) -> float:
+        """See `wheel.Timed`."""
+        return NEVER_S
+
+    def drain(self) -> None:
+        """The server drains: close at once if no request is running, else as soon as none is."""
+        self.transport.close()
+
+    # --- shared -------------------------------------------------------------------------------------------------------
+
+    def write_stalled(self, now_s: float) -> bool:
+        """Output waits, and the peer took none of it for too long. To be asked every few seconds."""
+        waiting = self.transport.get_write_buffer_size()
+        if not waiting or waiting != self._stall_bytes:
+            self._stall_bytes = waiting
+            self._stall_since_s = now_s
+        return waiting > 0 and now_s - self._stall_since_s >= WRITE_STALL_S
+
+
+def _address(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "")

@@ -1,0 +1,188 @@
+"""WsConnection: an open WebSocket, and the sink that the application talks to it through.
+
+Messages are handed over one by one; while the application has paused reading, a bounded amount of input is kept and
+the rest stays in the socket, so that a peer that has gone is still noticed by its end of file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.limits import H2_PING_MS, WS_MESSAGE_BYTES_MAX
+from topics.net.limits import LINGER_S, STREAM_INPUT_BYTES_MAX, WRITE_LOW_BYTES, WS_CONTROL_PENDING_BYTES_MAX
+from topics.net.ws import GOING_AWAY, WsEnd, WsMessage, WsSession, text_frame
+from topics.server.callbacks import CloseCallbacks
+from topics.server.hub import Hub, log
+from topics.server.peer import NEVER_S, Peer
+
+_FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
+_LOOK_S = H2_PING_MS / 1000
+
+
+class WsConnection(Peer):
+    __slots__ = (
+        "_callbacks",
+        "_closing_since_s",
+        "_control_bytes",
+        "_drained",
+        "_input_bytes",
+        "_on_message",
+        "_reading",
+        "_scheduled",
+        "_session",
+        "closed",
+    )
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._session = WsSession(WS_MESSAGE_BYTES_MAX)
+        self._callbacks = CloseCallbacks()
+        self._on_message: Callable[[bytes, bool], None] | None = None
+        self._drained: Callable[[], None] | None = None
+        self._reading = True
+        self._scheduled = False  # `_read` will run in a later turn
+        self._input_bytes = 0  # received since the input was last used up
+        self._control_bytes = 0  # pongs since the peer last took all output
+        self._closing_since_s = 0.0  # when our close frame was sent
+        self.closed = False
+
+    def begin(self, data: bytes) -> None:
+        """`data` came together with the handshake; it waits until the application has set its callback."""
+        if data:
+            self._session.receive(data)
+            self._read_soon()
+
+    # --- input --------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._session.receive(data)
+        self._input_bytes += len(data)
+        if not self._scheduled:
+            self._read()
+        elif self._input_bytes > STREAM_INPUT_BYTES_MAX:
+            self.transport.pause_reading()
+
+    def _read(self) -> None:
+        self._scheduled = False
+        for _ in range(_FRAMES_PER_TURN):
+            if not self._reading and not self._session.closing:
+                if self._input_bytes > STREAM_INPUT_BYTES_MAX:
+                    self.transport.pause_reading()
+                break
+            event = self._session.next_event()
+            if event is None:
+                self._input_bytes = 0
+                self.transport.resume_reading()
+                break
+            if isinstance(event, WsMessage):
+                self._deliver(event)
+            elif isinstance(event, WsEnd):
+                self._finish()
+                return
+        else:
+            self._read_soon()
+        self._send_control()
+
+    def _read_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.hub.loop.call_soon(self._read)
+
+    def _deliver(self, message: WsMessage) -> None:
+        if self._on_message is None or self.closed:
+            return
+        try:
+            self._on_message(message.payload, message.is_text)
+        except Exception:
+            log.exception("handling a WebSocket message failed")
+            self.close(1011)
+
+    # --- WsSink -------------------------------------------------------------------------------------------------------
+
+    def send_text(self, payload: bytes) -> None:
+        if not self.closed and not self._session.closing:
+            self.transport.write(text_frame(payload))
+
+    def on_message(self, callback: Callable[[bytes, bool], None]) -> None:
+        self._on_message = callback
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._read_soon()
+
+    def close(self, code: int = 1000) -> None:
+        if not self.closed and not self._session.closing:
+            self._session.close(code)
+            self._send_control()
+            self._closing_since_s = self.hub.wheel.now_s
+            self.hub.wheel.arm(self, self._closing_since_s + LINGER_S)
+            self.lost()
+
+    def abort(self) -> None:
+        if not self.closed:
+            self.transport.abort()
+            self.lost()
+
+    def buffered_bytes(self) -> int:
+        return 0 if self.closed else self.transport.get_write_buffer_size()
+
+    def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = WRITE_LOW_BYTES) -> None:
+        self._drained = callback
+        if not self.closed:
+            self.transport.set_write_buffer_limits(high=low_bytes, low=low_bytes)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._callbacks.add(callback)
+
+    # --- output and end -----------------------------------------------------------------------------------------------
+
+    def _send_control(self) -> None:
+        output = self._session.take_output()
+        if not output or self.transport.is_closing():
+            return
+        waiting = self.transport.get_write_buffer_size()
+        self._control_bytes = self._control_bytes + len(output) if waiting else 0
+        if self._control_bytes > WS_CONTROL_PENDING_BYTES_MAX:
+            self.abort()
+        else:
+            self.transport.write(output)
+
+    def _finish(self) -> None:
+        """Both sides have closed, or the peer broke the protocol: send what is left and end."""
+        self._send_control()
+        self.transport.close()
+        self.lost()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None and not self.closed:
+            self._drained()
+
+    def eof_received(self) -> bool:
+        self.lost()
+        return False
+
+    def lost(self) -> None:
+        """The application's part ends here; the closing handshake may still be on its way."""
+        if not self.closed:
+            self.closed = True
+            self._drained = None
+            self._reading = True
+            self._callbacks.fire()
+
+    def drain(self) -> None:
+        self.close(GOING_AWAY)
+
+    def on_timer(self, now_s: float) -> float:
+        if self._session.closing and self._closing_since_s:
+            if now_s - self._closing_since_s >= LINGER_S:
+                self.transport.abort()
+                return NEVER_S
+            return self._closing_since_s + LINGER_S
+        if self.write_stalled(now_s):
+            self.abort()
+            return NEVER_S
+        return now_s + _LOOK_S
