@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from topics.formats import bodies
 from topics.formats.blob import BLOB_BYTES_MIN, WRAP_META_BYTES, meta_lengths
@@ -25,18 +26,21 @@ from topics.model.router import RouterDef
 _PRESENCE = HAS_TAG | HAS_NODE
 
 
-def append_of(columns: WalColumns, first: int, end: int, *, buffer: Buffer, file: int) -> ops.Append:
-    """The op of rows `first..end-1`: Append frames of one topic whose seqs follow each other."""
-    rows = slice(first, end)
+Rows = slice | npt.NDArray[np.int64]
+
+
+def append_of(columns: WalColumns, rows: Rows, *, buffer: Buffer, file: int) -> ops.Append:
+    """The op of some rows, in order: Append frames of one topic whose seqs follow each other."""
+    seqs = columns.seq[rows]
     blob_lens = columns.data_len[rows].astype(np.int64)
     metas = meta_lengths(buffer, columns.data_offset[rows], blob_lens)
     has_meta = metas > 0
     sizes = blob_lens - np.where(has_meta, WRAP_META_BYTES, BLOB_BYTES_MIN)
     flags = (columns.flags[rows] & _PRESENCE) | (has_meta * np.uint8(ops.HAS_META)).astype(np.uint8)
     return ops.Append(
-        topic_id=int(columns.topic_id[first]),
-        first_seq=int(columns.seq[first]),
-        count=end - first,
+        topic_id=int(columns.topic_id[rows][0]),
+        first_seq=int(seqs[0]),
+        count=len(seqs),
         ts=_column("Q", columns.ts[rows], np.uint64),
         sizes=_column("I", sizes, np.uint32),
         flags=_column("B", flags, np.uint8),
@@ -52,7 +56,7 @@ def _column(code: str, values: Any, dtype: Any) -> array[int]:
     return array(code, values.astype(dtype, copy=False).tobytes())
 
 
-def _tags(columns: WalColumns, rows: slice, buffer: Buffer) -> list[bytes | None] | None:
+def _tags(columns: WalColumns, rows: Rows, buffer: Buffer) -> list[bytes | None] | None:
     tagged = (columns.flags[rows] & HAS_TAG) != 0
     if not tagged.any():
         return None

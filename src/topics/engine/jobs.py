@@ -4,23 +4,25 @@ The engine and the storage layer do not know each other; this protocol is the on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from topics.core.effects import Effect
-from topics.core.read import Extent
+from topics.core.extent import Extent
 from topics.core.topic import TopicState
 from topics.engine.ticket import Ticket
 from topics.model.run import RecordRun
 
 
 class Fetched:
-    """What a fetch brought: the records, and how many cold segments had to be asked."""
+    """What a fetch brought: the records up to `seq_next`, and how many cold segments had to be asked.
 
-    __slots__ = ("cold_segments", "run")
+    `run` is None when the records had moved to another file meanwhile: locate them again."""
 
-    def __init__(self, run: RecordRun, cold_segments: int = 0) -> None:
+    __slots__ = ("cold_segments", "run", "seq_next")
+
+    def __init__(self, run: RecordRun | None, *, seq_next: int = 0, cold_segments: int = 0) -> None:
         self.run = run
+        self.seq_next = seq_next
         self.cold_segments = cold_segments
 
 
@@ -36,6 +38,3 @@ class Jobs(Protocol):
 
     def checkpoint_soon(self) -> None:
         """Something waits for a checkpoint."""
-
-
-__all__ = ["Fetched", "Jobs", "Sequence"]

@@ -1,0 +1,96 @@
+"""Engine: the verbs of a topic by name, for every door; each answers with a ticket or raises a refusal.
+
+It only finds topics and hands on to the service that owns the verb. Names on hold make a command wait its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.clock import EngineClock
+from topics.config import Settings
+from topics.core.read import ReadRequest
+from topics.core.state import State
+from topics.engine.commit import Commit
+from topics.engine.context import Context
+from topics.engine.creating import CreatingWrites
+from topics.engine.deletes import Deleted, Deletes
+from topics.engine.jobs import Jobs
+from topics.engine.lifecycle import Dropped, Lifecycle, Put
+from topics.engine.queries import Queries
+from topics.engine.reads import ReadDone, Reads
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket
+from topics.engine.writes import Appended, Writes
+from topics.errors import InvalidRequest, TopicNotFound
+from topics.model import results
+from topics.model.config import DEFAULT_CONFIG, TopicConfig
+from topics.model.match import TagMatch
+from topics.model.record import WriteBatch
+
+
+class Engine:
+    def __init__(
+        self, *, state: State, commit: Commit, clock: EngineClock, settings: Settings, shards: int, jobs: Jobs
+    ) -> None:
+        self.context = Context(state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs)
+        self.state = state
+        self.settling = Settling(self.context)
+        self.writes = Writes(self.context, self.settling)
+        self.lifecycle = Lifecycle(self.context, self.settling)
+        self.creating = CreatingWrites(self.context, self.lifecycle, self.writes)
+        self.deletes = Deletes(self.context, self.settling)
+        self.reads = Reads(self.context, self.settling)
+        self.queries = Queries(self.context, self.settling)
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    def write(
+        self, name: str, batch: WriteBatch, *, create: bool | None = None, config: TopicConfig | None = None
+    ) -> Ticket[Appended]:
+        """Append; an absent topic is created if the write may do so."""
+        if self.context.parking and self.context.parking.is_held(name):
+            return self.lifecycle.when_free(name, lambda: self.write(name, batch, create=create, config=config))
+        topic = self.state.topics.get(name)
+        if topic is not None:
+            return self.writes.append(topic, batch)
+        may_create = create if create is not None else (config is None or config.auto_create)
+        if not may_create:
+            raise TopicNotFound(name)
+        return self.creating.append(name, batch, config or DEFAULT_CONFIG)
+
+    # --- lifecycle ------------------------------------------------------------------------------------------------
+
+    def put_topic(self, name: str, config: TopicConfig) -> Ticket[Put]:
+        return self.lifecycle.put(name, config)
+
+    def drop_topic(self, name: str, *, if_empty: bool = False) -> Ticket[Dropped]:
+        return self.lifecycle.drop(name, if_empty=if_empty)
+
+    # --- observation and deletion ---------------------------------------------------------------------------------
+
+    def read(self, name: str, request: ReadRequest) -> Ticket[ReadDone]:
+        """A topic on hold is still what it was; one that is being deleted is gone when that is applied."""
+        return self.reads.read(self.state.topic(name), request)
+
+    def topic_state(self, name: str, *, touch: bool = True) -> Ticket[results.TopicState]:
+        return self.queries.state(self.state.topic(name), touch=touch)
+
+    def page_of_topics(
+        self,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        page_size: int = 100,
+        touch: bool = False,
+        visible: Callable[[str], bool] = lambda _: True,
+    ) -> Ticket[tuple[list[results.TopicSummary], bool]]:
+        return self.queries.page(prefix=prefix, after=after, page_size=page_size, touch=touch, visible=visible)
+
+    def delete_records(
+        self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None
+    ) -> Ticket[Deleted]:
+        if before_seq is None and match is None:
+            raise InvalidRequest("a delete needs before_seq, match or both")
+        return self.lifecycle.when_free(
+            name, lambda: self.deletes.delete(self.state.topic(name), before_seq=before_seq, match=match)
+        )

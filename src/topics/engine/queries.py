@@ -1,0 +1,87 @@
+"""Queries: state and listing of topics, at `now`, after their floors are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.core.priority import effective_priority
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket, chain, resolved
+from topics.model import results
+
+
+class Queries:
+    def __init__(self, context: Context, settling: Settling) -> None:
+        self._ctx = context
+        self._settling = settling
+        self.queue_counters: Callable[[TopicState], results.QueueCounters | None] = lambda _: None
+        """Counters of a queue topic; set by the queue service."""
+
+    def state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+        return chain(self._settling.settle(topic), lambda _: resolved(self._state(topic, touch=touch)))
+
+    def _state(self, topic: TopicState, *, touch: bool) -> results.TopicState:
+        self._ctx.check_exists(topic)
+        now = self._ctx.clock.now_ms()
+        if touch:
+            topic.touch(now, read=True)
+        return results.TopicState(
+            topic=topic.name,
+            type=topic.config.type,
+            head_seq=topic.head,
+            earliest_seq=topic.earliest_seq,
+            next_seq=topic.next_seq,
+            count=topic.count,
+            bytes=topic.bytes,
+            config=topic.config,
+            effective_priority=effective_priority(topic, now),
+            last_write_ts=topic.last_write_ts,
+            last_read_ts=topic.last_read_ts,
+            queue=self.queue_counters(topic) if topic.config.is_queue else None,
+        )
+
+    def page(
+        self, *, prefix: str, after: str | None, page_size: int, touch: bool, visible: Callable[[str], bool]
+    ) -> Ticket[tuple[list[results.TopicSummary], bool]]:
+        """Topics by name behind `after`, at most a page of visible ones, and whether there are more."""
+        names, more = self._names(prefix=prefix, after=after, page_size=page_size, visible=visible)
+        topics = [self._ctx.state.topics[name] for name in names]
+        return chain(
+            self._settling.settle_all(topics), lambda _: resolved((self._summaries(topics, touch=touch), more))
+        )
+
+    def _names(
+        self, *, prefix: str, after: str | None, page_size: int, visible: Callable[[str], bool]
+    ) -> tuple[list[str], bool]:
+        start = max(prefix, after) if after is not None else prefix
+        page: list[str] = []
+        for name in self._ctx.state.topics.irange(minimum=start, inclusive=(start != after, True)):
+            if not name.startswith(prefix):
+                break
+            if not visible(name):
+                continue
+            if len(page) == page_size:
+                return page, True
+            page.append(name)
+        return page, False
+
+    def _summaries(self, topics: list[TopicState], *, touch: bool) -> list[results.TopicSummary]:
+        now = self._ctx.clock.now_ms()
+        alive = [topic for topic in topics if self._ctx.state.by_id.get(topic.id) is topic]
+        if touch:
+            for topic in alive:
+                topic.touch(now, read=False)
+        return [
+            results.TopicSummary(
+                topic=topic.name,
+                head_seq=topic.head,
+                earliest_seq=topic.earliest_seq,
+                count=topic.count,
+                bytes=topic.bytes,
+                durable=topic.config.durable,
+                effective_priority=effective_priority(topic, now),
+            )
+            for topic in alive
+        ]

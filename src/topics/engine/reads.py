@@ -1,0 +1,88 @@
+"""Reads: the read pipeline of core, fed by fetches where records are not in memory.
+
+Always holds: floors are settled before the walk begins; a read that stays in memory is answered at once, on the spot;
+one that needs files never holds up the owner. A read whose fetch fails answers with what came before the failure, and
+fails only if there is nothing to answer with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.jobs import Fetched
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket, chain, resolved
+from topics.errors import TopicsError
+
+
+class ReadDone(NamedTuple):
+    outcome: ReadOutcome
+    cold_segments: int = 0
+
+
+class Reads:
+    def __init__(self, context: Context, settling: Settling) -> None:
+        self._ctx = context
+        self._settling = settling
+
+    def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+        if self._settling.is_settled(topic):
+            return self._read(topic, request)
+        return chain(self._settling.settle(topic), lambda _: self._read_still(topic, request))
+
+    def _read_still(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+        self._ctx.check_exists(topic)
+        return self._read(topic, request)
+
+    def _read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+        walk = plan_read(topic, request, self._ctx.state.recent, now=self._ctx.clock.now_ms())
+        if walk.need() is None:
+            return resolved(ReadDone(walk.result()))
+        return _Walk(self._ctx, topic, walk).begin()
+
+
+class _Walk:
+    """One read that needs fetches: need, fetch, feed, until there is nothing to need."""
+
+    __slots__ = ("_cold", "_ctx", "_ticket", "_topic", "_walk")
+
+    def __init__(self, context: Context, topic: TopicState, walk: ReadWalk) -> None:
+        self._ctx = context
+        self._topic = topic
+        self._walk = walk
+        self._cold = 0
+        self._ticket: Ticket[ReadDone] = Ticket()
+
+    def begin(self) -> Ticket[ReadDone]:
+        self._go_on()
+        return self._ticket
+
+    def _go_on(self) -> None:
+        extent = self._walk.need()
+        if extent is None:
+            self._ticket.resolve(ReadDone(self._walk.result(), self._cold))
+        else:
+            self._ctx.jobs.fetch(self._topic, extent).then(self._fetched)
+
+    def _fetched(self, done: Ticket[Fetched]) -> None:
+        if done.error is not None:
+            self._fail(done.error)
+            return
+        fetched = done.result()
+        self._cold += fetched.cold_segments
+        try:
+            if fetched.run is None:
+                self._walk.replan()
+            else:
+                self._walk.feed(fetched.run, seq_next=fetched.seq_next)
+            self._go_on()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, TopicsError) and self._walk.stop():
+            self._ticket.resolve(ReadDone(self._walk.result(), self._cold))
+        else:
+            self._ticket.fail(error)

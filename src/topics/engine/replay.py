@@ -1,0 +1,211 @@
+"""Replay: WAL frames back into state, through the same `apply` as live (storage.md section 9.4).
+
+Fed file by file in the order of layout generations; inside a file each topic's frames are taken together, because only
+their order among themselves has a meaning. Always holds: applying is idempotent, so overlap between snapshot, segments
+and log changes nothing; a record whose predecessors are missing is held back until they come or are declared lost; an
+append of a topic nobody knows is kept until `settle` can say whether it was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from topics.core.apply import apply
+from topics.core.effects import Fate
+from topics.core.seqs import decide_restart, hole_op
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.engine.decode import append_of, control_op
+from topics.formats.bodies import CkptMark, OpenMark, TierMark, TopicMark
+from topics.formats.buffers import Buffer
+from topics.formats.frame import FrameType
+from topics.formats.wal import WalColumns
+from topics.model.config import DEFAULT_CONFIG
+from topics.model.ops import Append, Evict, HeadMark, Op, TopicCreate, TopicDelete
+
+Rows = npt.NDArray[np.int64]
+
+RECOVERED_NAME = "recovered:{:X}"
+
+
+class Replay:
+    """`created` is called with each topic that the log brings back, so that its segments can be attached to it."""
+
+    def __init__(self, state: State, *, created: Callable[[TopicState], None], breathe: Callable[[int], None]) -> None:
+        self._state = state
+        self._created = created
+        self._breathe = breathe
+        self._known_ids = set(state.by_id)
+        self._first_new_id = state.next_topic_id
+        self._held: dict[int, list[Append]] = {}
+        self._unknown: dict[int, list[Append]] = {}
+        self._gone: set[int] = set()
+        self.highest_ts = 0
+        self.lost_seqs = 0
+        self.notices: list[str] = []
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def file(self, columns: WalColumns, *, buffer: Buffer, file: int) -> None:
+        """All frames of one file. Topic 0 (routers) comes last: its frames name topics of every other group."""
+        if not len(columns):
+            return
+        self.highest_ts = max(self.highest_ts, int(columns.ts.max()))
+        by_topic = _rows_by_topic(columns)
+        for topic_id, rows in by_topic:
+            self._topic_rows(topic_id, rows, columns, buffer, file)
+            self._breathe(len(rows))
+
+    def _topic_rows(self, topic_id: int, rows: Rows, columns: WalColumns, buffer: Buffer, file: int) -> None:
+        controls = np.flatnonzero(columns.type[rows] != FrameType.APPEND)
+        start = 0
+        for at in [*controls.tolist(), len(rows)]:
+            for run in _seq_runs(columns, rows[start:at]):
+                self._append(append_of(columns, _as_slice(run), buffer=buffer, file=file))
+            if at < len(rows):
+                self._control(topic_id, int(rows[at]), columns)
+            start = at + 1
+
+    def _control(self, topic_id: int, row: int, columns: WalColumns) -> None:
+        body = columns.bodies[row]
+        if isinstance(body, OpenMark | TierMark):
+            return
+        if isinstance(body, CkptMark):
+            for mark in body.topics:
+                self._mark(mark)
+            return
+        self._op(control_op(body, topic_id=topic_id, seq=int(columns.seq[row]), ts=int(columns.ts[row])))
+
+    def _op(self, op: Op) -> None:
+        if isinstance(op, TopicDelete):
+            self._gone.add(op.topic_id)
+            self._unknown.pop(op.topic_id, None)
+            self._held.pop(op.topic_id, None)
+        if isinstance(op, TopicCreate) and op.topic_id in self._gone:
+            return
+        effect = apply(self._state, op)
+        if isinstance(op, TopicCreate) and effect.fate is Fate.APPLIED:
+            self._welcome(self._state.by_id[op.topic_id])
+        topic_id = getattr(op, "topic_id", 0)
+        if topic_id in self._held:
+            self._release(topic_id)
+
+    def _welcome(self, topic: TopicState) -> None:
+        topic.replaying = True
+        self._created(topic)
+        for op in self._unknown.pop(topic.id, ()):
+            self._append(op)
+
+    def _mark(self, mark: TopicMark) -> None:
+        """Floors that follow from the log alone (count caps) are written down only here."""
+        topic = self._state.by_id.get(mark.id)
+        if topic is None:
+            return
+        topic.ceiling = max(topic.ceiling, mark.ceiling)
+        topic.floors.delete_below = max(topic.floors.delete_below, mark.delete_below)
+        apply(
+            self._state,
+            Evict(
+                topic_id=mark.id,
+                evict_floor=mark.evict_floor,
+                cap_lost=mark.cap_lost,
+                ttl_lost=mark.ttl_lost,
+                trim_lost=mark.trim_lost,
+                restart_lost=mark.restart_lost,
+                earliest_seq=mark.earliest_seq,
+            ),
+        )
+
+    # --- appends --------------------------------------------------------------------------------------------------
+
+    def _append(self, op: Append) -> None:
+        if op.topic_id not in self._state.by_id:
+            if op.topic_id not in self._gone:
+                self._unknown.setdefault(op.topic_id, []).append(op)
+            return
+        if apply(self._state, op).fate is Fate.AHEAD:
+            self._held.setdefault(op.topic_id, []).append(op)
+        elif op.topic_id in self._held:
+            self._release(op.topic_id)
+
+    def _release(self, topic_id: int) -> None:
+        """Apply what was held back, as far as it connects now."""
+        held = sorted(self._held.pop(topic_id), key=lambda op: op.first_seq)
+        still = [op for op in held if apply(self._state, op).fate is Fate.AHEAD]
+        if still:
+            self._held[topic_id] = still
+
+    # --- after the last file --------------------------------------------------------------------------------------
+
+    def settle_unknown(self) -> None:
+        """Appends whose TopicCreate is gone: dropped if the topic was deleted, else kept under a name of our own."""
+        for topic_id in sorted(self._unknown):
+            appends = self._unknown[topic_id]
+            if topic_id < self._first_new_id and topic_id not in self._known_ids:
+                continue  # deleted before the snapshot, which therefore does not have it
+            name = RECOVERED_NAME.format(topic_id)
+            self.notices.append(f"records of topic {topic_id:08X} have no TopicCreate; they are kept as {name!r}")
+            apply(self._state, TopicCreate(topic_id, name, topic_id, DEFAULT_CONFIG, int(appends[0].ts[0])))
+            self._unknown[topic_id] = []
+            self._welcome(self._state.by_id[topic_id])
+            for op in appends:
+                self._append(op)
+        self._unknown.clear()
+
+    def settle_holes(self) -> list[HeadMark]:
+        """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""
+        marks: list[HeadMark] = []
+        for topic_id in sorted(self._held):
+            topic = self._state.by_id.get(topic_id)
+            held = sorted(self._held[topic_id], key=lambda op: op.first_seq)
+            for op in held if topic is not None else ():
+                assert topic is not None
+                if op.first_seq > topic.head + 1:
+                    marks.append(self._lose(topic, hole_op(topic, op.first_seq)))
+                apply(self._state, op)
+        self._held.clear()
+        return marks
+
+    def settle_ceilings(self, *, same_boot: bool, behind: dict[int, int]) -> list[HeadMark]:
+        """What a crash may have taken from the end of each topic."""
+        marks: list[HeadMark] = []
+        for topic in list(self._state.by_id.values()):
+            mark = decide_restart(topic, same_boot=same_boot, behind=behind.get(topic.id, 0))
+            if mark is not None:
+                marks.append(self._lose(topic, mark))
+        return marks
+
+    def _lose(self, topic: TopicState, mark: HeadMark) -> HeadMark:
+        self.lost_seqs += sum(last - first + 1 for first, last, _ in mark.lost)
+        for first, last, reason in mark.lost:
+            self.notices.append(
+                f"topic {topic.name!r}: seqs {first}..{last} are lost ({reason}) and announced to readers"
+            )
+        apply(self._state, mark)
+        return mark
+
+
+def _rows_by_topic(columns: WalColumns) -> list[tuple[int, Rows]]:
+    order = np.argsort(columns.topic_id, kind="stable")
+    ids = columns.topic_id[order]
+    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    pieces = [(int(ids[lo]), order[lo:hi]) for lo, hi in pairwise(bounds)]
+    return [*(piece for piece in pieces if piece[0]), *(piece for piece in pieces if not piece[0])]
+
+
+def _seq_runs(columns: WalColumns, rows: Rows) -> Iterator[Rows]:
+    """Rows split where their seqs do not follow each other."""
+    if not len(rows):
+        return
+    breaks = np.flatnonzero(np.diff(columns.seq[rows].astype(np.int64)) != 1) + 1
+    yield from np.split(rows, breaks)
+
+
+def _as_slice(rows: Rows) -> slice | Rows:
+    """Neighbouring rows as a slice, which numpy need not copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
