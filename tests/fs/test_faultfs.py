@@ -53,6 +53,29 @@ def test_a_lasting_fault_ends_when_it_is_lifted(fs: FaultFs) -> None:
     assert fault.hits == 3
 
 
+def test_a_full_disk_takes_nothing_new_until_it_has_space(disk: SimFs, fs: FaultFs) -> None:
+    file = fs.open("a", "create")
+    write_all(file, 0, b"old")
+    full = fs.fill_disk()
+    refused = (
+        lambda: file.pwrite(3, b"x"),
+        lambda: file.allocate(9),
+        lambda: fs.open("b", "create"),
+        lambda: fs.mkdir("d"),
+    )
+    for call in refused:
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.ENOSPC
+    file.fsync()
+    file.truncate(2)
+    fs.rename("a", "c")
+    full.lift()
+    for call in refused:
+        call()
+    assert sorted(disk.listdir(".")) == ["b", "c", "d"]
+
+
 def test_any_error_can_be_raised(fs: FaultFs) -> None:
     fs.fail("pread", error=MemoryError())
     with pytest.raises(MemoryError):

@@ -230,6 +230,35 @@ def test_a_rename_across_directories_is_durable_with_either() -> None:
         assert list(cut(fs, "lose_all").dump()) == ["e/b"]
 
 
+def test_a_file_that_is_durably_gone_does_not_come_back_by_an_older_name() -> None:
+    fs = SimFs()
+    for name in ("d", "e"):
+        fs.mkdir(name)
+    fs.sync_dir(".")
+    fs.open("d/a", "create").close()
+    fs.rename("d/a", "e/b")
+    fs.unlink("e/b")
+    fs.sync_dir("e")
+    for pattern in POWER_PATTERNS:
+        for seed in range(10):
+            assert cut(fs, pattern, seed).dump() == {}
+
+
+def test_a_file_replaced_durably_does_not_come_back_by_an_older_name() -> None:
+    fs = SimFs()
+    for name in ("d", "e"):
+        fs.mkdir(name)
+    fs.sync_dir(".")
+    synced(fs, "d/new", b"new")
+    fs.open("d/a", "create").close()
+    fs.rename("d/a", "e/b")
+    fs.rename("d/new", "e/b")
+    fs.sync_dir("e")
+    for pattern in POWER_PATTERNS:
+        for seed in range(10):
+            assert cut(fs, pattern, seed).dump() == {"e/b": b"new"}
+
+
 def test_a_renamed_directory_takes_its_files_along() -> None:
     fs = SimFs()
     fs.mkdir("d")

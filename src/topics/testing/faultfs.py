@@ -2,6 +2,7 @@
 
     fs = FaultFs(SimFs())
     fs.fail("pwrite", "*/wal-*.log", code=errno.ENOSPC, times=FOREVER)   until .lift()
+    fs.fill_disk()                                                       ENOSPC for all that grows, until .lift()
     fs.short("pwrite", "*.data", keep=7)                                 the next write of a .data takes 7 bytes
     fs.lie("datasync")                                                   returns, and promoted nothing
     fs.block("datasync", "*/shard-00/*", until=gate.wait)
@@ -28,11 +29,13 @@ Kind = Literal[
     "open", "create", "pread", "pwrite", "truncate", "allocate", "datasync", "fsync", "size", "mmap", "close",
     "mkdir", "rename", "unlink", "rmdir", "listdir", "stat_len", "exists", "is_dir", "sync_dir", "lock",
 ]  # fmt: skip
+Kinds = Kind | Literal["*"] | Sequence[Kind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # The calls before which a crash can differ from a crash earlier.
 CHANGING: frozenset[Kind] = frozenset(KINDS) - {
     "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "exists", "is_dir",
 }  # fmt: skip
+GROWING: tuple[Kind, ...] = ("create", "pwrite", "allocate", "mkdir")  # what a full disk refuses
 SYNCS: frozenset[Kind] = frozenset({"datasync", "fsync", "sync_dir"})
 FOREVER = 1 << 62
 T = TypeVar("T")
@@ -51,11 +54,11 @@ class Call(NamedTuple):
 class Fault:
     """One rule. `hits` counts its strikes; `lift` ends it."""
 
-    def __init__(self, kind: Kind | Literal["*"], path: str, *, at: int, times: int) -> None:
-        assert kind == "*" or kind in KINDS, f"no call is of kind {kind!r}"
-        assert at >= 1
-        self.kind = kind
+    def __init__(self, kind: Kinds, path: str, *, at: int, times: int) -> None:
+        self.kinds = frozenset(KINDS if kind == "*" else (kind,) if isinstance(kind, str) else kind)
         self.path = path
+        assert self.kinds <= frozenset(KINDS), f"no call is of kind {kind!r}"
+        assert at >= 1
         self.seen = 0
         self.hits = 0
         self._span = range(at, at + times)
@@ -64,7 +67,7 @@ class Fault:
         self._span = range(0)
 
     def takes(self, call: Call) -> bool:
-        if self.kind not in ("*", call.kind) or not fnmatchcase(call.path, self.path):
+        if call.kind not in self.kinds or not fnmatchcase(call.path, self.path):
             return False
         self.seen += 1
         if self.seen not in self._span:
@@ -208,7 +211,7 @@ class FaultFs:
     # --- setting faults ---
 
     def fail(
-        self, kind: Kind | Literal["*"] = "*", path: str = "*", *, code: int = errno.EIO,
+        self, kind: Kinds = "*", path: str = "*", *, code: int = errno.EIO,
         error: BaseException | None = None, at: int = 1, times: int = 1,
     ) -> Fault:  # fmt: skip
         """Raise OSError(code), or `error` if given, without making the call."""
@@ -216,6 +219,10 @@ class FaultFs:
         fault.code = code
         fault.error = error
         return self._set(fault)
+
+    def fill_disk(self, path: str = "*") -> Fault:
+        """No space is left for anything new until the fault is lifted."""
+        return self.fail(GROWING, path, code=errno.ENOSPC, times=FOREVER)
 
     def short(
         self, kind: Literal["pwrite", "pread"] = "pwrite", path: str = "*", *, keep: int | None = None,
@@ -226,9 +233,7 @@ class FaultFs:
         fault.keep = keep
         return self._set(fault)
 
-    def block(
-        self, kind: Kind | Literal["*"], path: str = "*", *, until: Callable[[], object], at: int = 1, times: int = 1
-    ) -> Fault:
+    def block(self, kind: Kinds, path: str = "*", *, until: Callable[[], object], at: int = 1, times: int = 1) -> Fault:
         """Call `until` first; what it does, and how long, is the test's. The call then goes on."""
         fault = _Block(kind, path, at=at, times=times)
         fault.until = until
@@ -239,7 +244,7 @@ class FaultFs:
         assert kind in SYNCS, "only a sync can lie"
         return self._set(_Lie(kind, path, at=at, times=times))
 
-    def crash(self, kind: Kind | Literal["*"] = "*", path: str = "*", *, at: int = 1) -> Fault:
+    def crash(self, kind: Kinds = "*", path: str = "*", *, at: int = 1) -> Fault:
         fault = _Crash(kind, path, at=at, times=1)
         fault.owner = self
         return self._set(fault)

@@ -187,7 +187,6 @@ class SimFs:
         """End the process. What it wrote stays pending, its locks are free."""
         with self.mutex:
             self.dead = True
-            self.locks.clear()
             self.disk.drop_handles()
 
     def power_cut(self, rng: Random | None = None, pattern: str | Fate = "lose_all") -> None:
