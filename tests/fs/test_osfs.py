@@ -13,7 +13,7 @@ import pytest
 
 from topics.errors import DataDirLocked
 from topics.storage import osfs
-from topics.storage.fs import install, make_dirs, parent, read_file, remove_tree, write_all
+from topics.storage.fs import Mode, install, make_dirs, parent, read_file, remove_tree, write_all
 from topics.storage.osfs import OsFs
 from topics.testing.simfs import SimFs
 
@@ -45,6 +45,24 @@ def test_modes_do_not_depend_on_the_umask(fs: OsFs, tmp_path: Path) -> None:
         assert mode_of(tmp_path / name) == 0o700
     for name in ("data/wal/CURRENT", "data/create", "data/new", "data/ensure", "data/.topics.lock"):
         assert mode_of(tmp_path / name) == 0o600
+
+
+@pytest.mark.parametrize("mode", ["create", "ensure", "rw"])
+def test_the_mode_of_an_existing_file_is_left_alone(fs: OsFs, tmp_path: Path, mode: Mode) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    (tmp_path / "a").chmod(0o640)
+    fs.open("a", mode).close()
+    assert mode_of(tmp_path / "a") == 0o640
+
+
+def test_a_refused_lock_leaves_the_file_untouched(fs: OsFs, tmp_path: Path) -> None:
+    held = fs.lock(".topics.lock")
+    before = (tmp_path / ".topics.lock").stat()
+    with pytest.raises(DataDirLocked):
+        fs.lock(".topics.lock")
+    after = (tmp_path / ".topics.lock").stat()
+    assert (before.st_ctime_ns, before.st_mtime_ns) == (after.st_ctime_ns, after.st_mtime_ns)
+    held.close()
 
 
 def test_without_a_root_paths_are_as_they_are(tmp_path: Path) -> None:

@@ -89,10 +89,10 @@ class OsFs:
         return self._prefix + path.lstrip("/") if self._prefix else path
 
     def open(self, path: str, mode: Mode = "r") -> OsFile:
-        fd = os.open(self._at(path), _FLAGS[mode], 0o600)
+        fd, made = _open_or_make(self._at(path), mode)
         try:
             _refuse_directory(fd, path)
-            if mode in ("create", "new", "ensure"):
+            if made:
                 os.fchmod(fd, 0o600)
         except BaseException:
             os.close(fd)
@@ -149,6 +149,16 @@ class OsFs:
                 raise DataDirLocked(f"another process holds {path}") from error
             raise OSError(error.errno, "this file system has no working flock", path) from error
         return LockHandle(file)
+
+
+def _open_or_make(path: str, mode: Mode) -> tuple[int, bool]:
+    """The descriptor, and whether the file is new: only then is its mode ours to set."""
+    if mode in ("create", "ensure"):
+        try:
+            return os.open(path, _FLAGS["new"], 0o600), True
+        except FileExistsError:
+            pass
+    return os.open(path, _FLAGS[mode], 0o600), mode == "new"
 
 
 def _refuse_directory(fd: int, path: str) -> None:

@@ -199,12 +199,15 @@ def _tell(file: File, event: str, *args: int) -> None:
 class FaultFs:
     """`inner`, with faults."""
 
-    def __init__(self, inner: Fs, *, hook: Callable[[Call], object] | None = None) -> None:
+    def __init__(self, inner: Fs, *, hook: Callable[[Call], object] | None = None, record: bool = True) -> None:
+        """`record=False` keeps no trace, for runs of millions of calls."""
         self._inner = inner
         self._lock = Lock()
         self._faults: list[Fault] = []
         self.hook = hook
+        self.record = record
         self.trace: list[Call] = []
+        self.calls = 0
         self.opened: WeakSet[FaultFile] = WeakSet()
         self.crashed = False
 
@@ -261,16 +264,14 @@ class FaultFs:
 
     # --- calls ---
 
-    @property
-    def calls(self) -> int:
-        return len(self.trace)
-
     def call(self, kind: Kind, path: str, act: Callable[[Sequence[Fault]], T]) -> T:
         with self._lock:
             if self.crashed:
                 raise SimCrash(f"after the crash: {kind} {path}")
-            call = Call(len(self.trace) + 1, kind, path)
-            self.trace.append(call)
+            self.calls += 1
+            call = Call(self.calls, kind, path)
+            if self.record:
+                self.trace.append(call)
             struck = [fault for fault in self._faults if fault.takes(call)]
         if self.hook is not None:
             self.hook(call)
