@@ -195,5 +195,5 @@ def test_object_keys() -> None:
 
 def test_decode_payload() -> None:
     assert decode_payload(b'{"a":1}') == {"a": 1}
-    assert decode_payload(b"") is None
+    assert decode_payload(msgspec.UNSET) is None
     assert decode_payload(b'"\\ud800"') == "\ud800"

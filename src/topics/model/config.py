@@ -20,7 +20,7 @@ Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 DURABILITIES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "fsync")
 
 # msgspec cannot state an upper bound beyond int64, so the u64 ceiling is tested in `__post_init__`.
-U64 = Annotated[int, msgspec.Meta(ge=0)]
+U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": limits.U64_MAX})]
 I32 = Annotated[int, msgspec.Meta(ge=limits.I32_MIN, le=limits.I32_MAX)]
 
 

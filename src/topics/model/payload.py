@@ -12,7 +12,6 @@ import msgspec
 
 DATA_AT = 5  # len('{"d":')
 META_MARK = b',"m":'
-NO_TEXT = msgspec.Raw(b"")  # stands for a text that is not there; JSON null is `null`
 
 
 _TEXT = msgspec.json.Decoder(msgspec.Raw)
@@ -65,9 +64,9 @@ def object_keys(text: bytes) -> int:
         return len(_LENIENT.decode(text.decode()))
 
 
-def decode_payload(text: msgspec.Raw | bytes) -> Any:
+def decode_payload(text: msgspec.Raw | bytes | msgspec.UnsetType) -> Any:
     """The Python value of a payload text; None for no text. Lone surrogates come out as Python's json has them."""
-    if len(text) == 0:
+    if isinstance(text, msgspec.UnsetType):
         return None
     try:
         return msgspec.json.decode(text)

@@ -16,7 +16,8 @@ from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.payload import META_MARK, object_keys
 
 Text = bytes | msgspec.Raw
-NO_META = msgspec.Raw(b"null")  # null and absent are the same thing
+NULL = msgspec.Raw(b"null")
+Meta = msgspec.Raw | msgspec.UnsetType
 _META_BYTES_OF_TOO_MANY_KEYS = (limits.META_KEYS_MAX + 1) * 5  # `"":1,` is the least a key can cost
 
 
@@ -26,7 +27,7 @@ class RecordIn(msgspec.Struct, frozen=True, gc=False):
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
-    meta: msgspec.Raw = NO_META
+    meta: Meta = msgspec.UNSET  # null is the same as absent
 
 
 class WriteBatch(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +76,7 @@ def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> Write
     """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
     data, meta = record.data, record.meta
     size = len(data)
-    if meta is NO_META or meta == NO_META:
+    if isinstance(meta, msgspec.UnsetType) or meta == NULL:
         blob = b'{"d":%b}' % data
     else:
         size += len(meta)
@@ -93,8 +94,8 @@ def _plural(records: Sequence[RecordIn], default: bytes | None, key: bytes | Non
     """Whole columns at a time, checked by their maxima. None: some limit is broken; which one is for the slow path."""
     count = len(records)
     datas = [record.data for record in records]
-    metas = [record.meta for record in records]
-    if metas.count(NO_META) == count:
+    metas = _meta_column([record.meta for record in records])
+    if metas is None:
         blobs, sizes = _blobs_without_meta(datas)
     elif _metas_fit(metas):
         blobs, sizes = _blobs_with_meta(datas, metas)
@@ -106,6 +107,16 @@ def _plural(records: Sequence[RecordIn], default: bytes | None, key: bytes | Non
     if max_bytes > limits.RECORD_BYTES_MAX or not (_tags_fit(tags) and _nodes_fit(nodes) and _node_fits(default)):
         return None
     return WriteBatch(blobs, sizes, tags, nodes, key, count, sum(sizes), max_bytes)
+
+
+def _meta_column(metas: list[Meta]) -> list[Text] | None:
+    """Empty where there is none; None if no record has any."""
+    absent = metas.count(msgspec.UNSET)
+    if absent == len(metas):
+        return None
+    if absent == 0 and NULL not in metas:
+        return metas  # type: ignore[return-value]  # every one is a text
+    return [b"" if isinstance(meta, msgspec.UnsetType) or meta == NULL else meta for meta in metas]
 
 
 def _join_blobs(datas: Sequence[Text], metas: Sequence[Text], marks: list[bytes]) -> list[bytes]:
@@ -130,11 +141,10 @@ def _blobs_without_meta(datas: list[msgspec.Raw]) -> tuple[list[bytes], list[int
     return _checked(blobs, len(datas)), list(map(len, datas))
 
 
-def _blobs_with_meta(datas: list[msgspec.Raw], metas: list[msgspec.Raw]) -> tuple[list[bytes], list[int]]:
-    texts: list[Text] = [b"" if meta == NO_META else meta for meta in metas]
-    marks = [META_MARK if text else b"" for text in texts]
-    sizes = list(map(add, map(len, datas), map(len, texts)))
-    return _join_blobs(datas, texts, marks), sizes
+def _blobs_with_meta(datas: list[msgspec.Raw], metas: list[Text]) -> tuple[list[bytes], list[int]]:
+    marks = [META_MARK if meta else b"" for meta in metas]
+    sizes = list(map(add, map(len, datas), map(len, metas)))
+    return _join_blobs(datas, metas, marks), sizes
 
 
 def _tag_column(tags: list[str | None]) -> list[bytes | None] | None:
@@ -172,14 +182,14 @@ def _nodes_fit(nodes: list[bytes | None] | bytes | None) -> bool:
     return _node_fits(nodes)
 
 
-def _metas_fit(metas: list[msgspec.Raw]) -> bool:
+def _metas_fit(metas: Sequence[Text]) -> bool:
     longest = max(map(len, metas))
     if longest < _META_BYTES_OF_TOO_MANY_KEYS:
         return True
     return longest <= limits.META_BYTES_MAX and max(map(_key_count, metas)) <= limits.META_KEYS_MAX
 
 
-def _key_count(meta: msgspec.Raw) -> int:
+def _key_count(meta: Text) -> int:
     return 0 if len(meta) < _META_BYTES_OF_TOO_MANY_KEYS else object_keys(bytes(meta))
 
 
@@ -198,7 +208,7 @@ def _check_record(record: RecordIn, default_node: str | None, at: int) -> None:
     if node is not None and len(node.encode()) > limits.NODE_BYTES_MAX:
         raise InvalidRequest(f"records[{at}]: a node has at most {limits.NODE_BYTES_MAX} bytes")
     size = len(record.data)
-    if record.meta != NO_META:
+    if not isinstance(record.meta, msgspec.UnsetType) and record.meta != NULL:
         size += len(record.meta)
         _check_meta(record.meta, at)
     if size > limits.RECORD_BYTES_MAX:

@@ -7,10 +7,10 @@ block is not a result: the HTTP door adds it. Byte-level replies for hot calls a
 from typing import Any
 
 import msgspec
-from msgspec import field
+from msgspec import UNSET, Raw, UnsetType, field
 
 from topics.model.config import TopicConfig, TopicType
-from topics.model.payload import NO_TEXT, decode_payload
+from topics.model.payload import decode_payload
 from topics.model.router import Guarantee
 from topics.model.tombstone import Tombstone
 
@@ -18,14 +18,14 @@ from topics.model.tombstone import Tombstone
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record as read. `data` and `meta` are JSON texts, empty if absent; `value` and `headers` decode them."""
+    """A record as read. `data` and `meta` are JSON texts; `value` and `headers` decode them, None if absent."""
 
     seq: int = field(name="$seq")
     ts: int = field(name="$ts")
     node: str | None = field(name="$node", default=None)
     tag: str | None = field(name="$tag", default=None)
-    data: msgspec.Raw = NO_TEXT
-    meta: msgspec.Raw = NO_TEXT
+    data: Raw | UnsetType = UNSET
+    meta: Raw | UnsetType = UNSET
 
     @property
     def value(self) -> Any:
@@ -168,9 +168,9 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: int
     ts: int = field(name="$ts")
     deliveries: int
-    data: msgspec.Raw
+    data: Raw
     tag: str | None = field(name="$tag", default=None)
-    meta: msgspec.Raw = NO_TEXT
+    meta: Raw | UnsetType = UNSET
 
     @property
     def value(self) -> Any:

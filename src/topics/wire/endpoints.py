@@ -1,7 +1,7 @@
 """THE endpoint table: every route of the contract, once. It routes requests, decides rights and writes `/openapi.json`.
 
-A row names its handler; a server passes `paths.Routes` the rows it implements. Schemas are named, not spelled out: the
-structs behind the names are in `openapi`. What is absent here does not exist.
+A row names its handler; a server passes `paths.Routes` the rows it implements. Bodies are named by their structs, which
+`openapi` knows. What is absent here does not exist.
 """
 
 from collections.abc import Collection
@@ -55,7 +55,7 @@ _TOKEN = Param("token", "string", "the key, where no Authorization header can be
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="put_topic", method="PUT", path="/v0/topics/{topic}", summary="Create or reconfigure a topic",
-        scopes=ADMIN, body="empty_ok", request="TopicConfigPatch", response="PutTopic", ok=(200, 201),
+        scopes=ADMIN, body="empty_ok", request="ConfigPatch", response="PutTopicResult", ok=(200, 201),
         errors=(400, 409, 429),
     ),
     Endpoint(
@@ -65,43 +65,43 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         handler="list_topics", method="GET", path="/v0/topics", summary="List topics",
-        scopes=READ, response="TopicList", errors=(400,),
+        scopes=READ, response="TopicPage", errors=(400,),
         query=(_PREFIX, _PAGE_SIZE, _CURSOR, Param("touch", "boolean", "bump the priority clock; default false")),
     ),
     Endpoint(
         handler="delete_topic", method="DELETE", path="/v0/topics/{topic}", summary="Drop a topic",
-        scopes=DELETE, response="DeleteTopic", errors=(409,),
+        scopes=DELETE, response="DeleteTopicResult", errors=(409,),
         query=(Param("if_empty", "boolean", "refuse if records are live; default false"),),
     ),
     Endpoint(
         handler="write", method="POST", path="/v0/topics/{topic}", summary="Append records",
-        scopes=WRITE, body="required", request="Write", response="Append", ok=(200, 201),
+        scopes=WRITE, body="required", request="WriteRequest", response="AppendResult", ok=(200, 201),
         errors=(400, 404, 422, 429), headers=("Idempotency-Key",),
         query=(Param("return_seqs", "boolean", "list every seq; default true"),),
     ),
     Endpoint(
         handler="diff", method="POST", path="/v0/topics/{topic}/diff", summary="Read after a cursor",
-        scopes=READ, body="empty_ok", request="Diff", response="DiffReply", errors=(400, 404),
+        scopes=READ, body="empty_ok", request="DiffRequest", response="ReadResult", errors=(400, 404),
     ),
     Endpoint(
         handler="delete_records", method="POST", path="/v0/topics/{topic}/delete", summary="Delete records",
-        scopes=DELETE, body="required", request="Delete", response="DeleteReply", errors=(400, 404),
+        scopes=DELETE, body="required", request="DeleteRequest", response="DeleteResult", errors=(400, 404),
     ),
     Endpoint(
         handler="claim", method="POST", path="/v0/topics/{topic}/claim", summary="Lease jobs",
-        scopes=READ | WRITE, body="never_empty", request="Claim", response="ClaimReply", errors=(400, 404, 409),
+        scopes=READ | WRITE, body="never_empty", request="ClaimRequest", response="ClaimResult", errors=(400, 404, 409),
     ),
     Endpoint(
         handler="ack", method="POST", path="/v0/topics/{topic}/ack", summary="Complete jobs",
-        scopes=WRITE, body="required", request="Ack", response="AckReply", errors=(400, 404, 409),
+        scopes=WRITE, body="required", request="AckRequest", response="AckResult", errors=(400, 404, 409),
     ),
     Endpoint(
         handler="nack", method="POST", path="/v0/topics/{topic}/nack", summary="Release jobs",
-        scopes=WRITE, body="required", request="Nack", response="NackReply", errors=(400, 404, 409),
+        scopes=WRITE, body="required", request="NackRequest", response="NackResult", errors=(400, 404, 409),
     ),
     Endpoint(
         handler="extend", method="POST", path="/v0/topics/{topic}/extend", summary="Prolong leases",
-        scopes=WRITE, body="required", request="Extend", response="ExtendReply", errors=(400, 404, 409),
+        scopes=WRITE, body="required", request="ExtendRequest", response="ExtendResult", errors=(400, 404, 409),
     ),
     Endpoint(
         handler="work", method="GET", path="/v0/topics/{topic}/work", summary="Jobs as server-sent events",
@@ -126,7 +126,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         handler="put_router", method="PUT", path="/v0/routers/{router}", summary="Create or reconfigure a router",
-        scopes=ADMIN, body="required", request="PutRouter", response="PutRouterReply", ok=(200, 201),
+        scopes=ADMIN, body="required", request="PutRouterRequest", response="RouterState", ok=(200, 201),
         errors=(400, 404, 409, 429),
     ),
     Endpoint(
@@ -135,7 +135,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         handler="list_routers", method="GET", path="/v0/routers", summary="List routers",
-        scopes=READ, response="RouterList", errors=(400,),
+        scopes=READ, response="RouterPage", errors=(400,),
         query=(
             _PREFIX, Param("source", "string", "exact name"), Param("dest", "string", "exact name"),
             _PAGE_SIZE, _CURSOR,
@@ -143,11 +143,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         handler="delete_router", method="DELETE", path="/v0/routers/{router}", summary="Drop a router",
-        scopes=DELETE, response="DeleteRouter",
+        scopes=DELETE, response="DeleteRouterResult",
     ),
     Endpoint(
         handler="create_watch", method="POST", path="/v0/watch", summary="Create a watch session",
-        scopes=READ, body="required", request="Watch", response="WatchReply", errors=(400, 404, 429),
+        scopes=READ, body="required", request="WatchRequest", response="WatchResult", errors=(400, 404, 429),
         query=(Param("lenient", "boolean", "drop unknown topics; default false"),),
     ),
     Endpoint(

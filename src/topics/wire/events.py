@@ -1,7 +1,7 @@
 """What live streams say, as the inside of a JSON object: the part that SSE and WebSocket frames share.
 
-Compact JSON; payload texts keep their own white space. Topics named here exist or have existed, so their names are plain
-ASCII. Called by `sse` and `ws`.
+Compact JSON; payload texts keep their own white space. Topics named here exist or have existed, so their names are
+plain ASCII. Called by `sse` and `ws`.
 """
 
 from topics.model.tombstone import Tombstone

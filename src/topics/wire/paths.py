@@ -32,7 +32,7 @@ class Target(NamedTuple):
     endpoint: Endpoint | None
     area: Area
     name: str = ""
-    is_known_path: bool = False
+    allow: str = ""  # the methods of a known path
     is_bad_text: bool = False
 
     def require(self) -> Endpoint:
@@ -40,7 +40,7 @@ class Target(NamedTuple):
         if self.is_bad_text:
             raise InvalidRequest("a path segment is not valid UTF-8")
         if self.endpoint is None:
-            raise MethodNotAllowed if self.is_known_path else NotFound
+            raise MethodNotAllowed if self.allow else NotFound
         return self.endpoint
 
 
@@ -67,7 +67,7 @@ class Routes:
     def find(self, method: str, raw_path: bytes) -> Target:
         methods = self._plain.get(raw_path)
         if methods is not None:
-            return Target(methods.get(method), _PLAIN_AREAS.get(raw_path, "other"), is_known_path=True)
+            return Target(methods.get(method), _PLAIN_AREAS.get(raw_path, "other"), allow=_allow(methods))
         segments = raw_path.split(b"/")
         if b"%" in raw_path:
             segments = list(map(unquote_to_bytes, segments))
@@ -83,8 +83,12 @@ class Routes:
             if len(segments) > at and segments[at]:
                 methods = self._named.get((*segments[:at], _NAME, *segments[at + 1 :]))
                 if methods is not None:
-                    return Target(methods.get(method), area, name or _text(segments[at]), True, is_bad_text)
-        return Target(None, area, name, False, is_bad_text)
+                    return Target(methods.get(method), area, name or _text(segments[at]), _allow(methods), is_bad_text)
+        return Target(None, area, name, is_bad_text=is_bad_text)
+
+
+def _allow(methods: Methods) -> str:
+    return ", ".join(methods)
 
 
 def _area(segments: Sequence[bytes]) -> tuple[Area, str]:

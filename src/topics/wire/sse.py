@@ -1,7 +1,7 @@
 """Server-sent events: the `data` of each frame, and the resume id.
 
-An id is base64url of `{"<topic>":<cursor>, ...}` over all topics of a session, after the frame it stands on. Decoding is
-lenient: what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+An id is base64url of `{"<topic>":<cursor>, ...}` over all topics of a session, after the frame it stands on. Decoding
+is lenient: what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
 """
 
 from collections.abc import Mapping

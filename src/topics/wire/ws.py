@@ -1,7 +1,7 @@
 """WebSocket messages: the client's commands, decoded, and the server's frames, encoded.
 
 Every text that does not decode into a command gets the same answer, `invalid_json` without a request id, whatever was
-wrong with it. `request_id` is carried as text, like a payload. Called by the WebSocket session of api and by the client.
+wrong with it. `request_id` is carried as text, like a payload. Called by the WebSocket session of api and the client.
 """
 
 import msgspec
