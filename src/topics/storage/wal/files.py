@@ -79,6 +79,10 @@ class WalFiles:
         entry = self._by_index[index] = WalFile(index, key=key, number=number, path=path, file=file)
         return entry
 
+    def holds(self, index: int) -> bool:
+        """Whether a file is still here; a location into one that is not is out of date."""
+        return index in self._by_index
+
     def get(self, index: int) -> WalFile:
         entry = self._by_index.get(index)
         if entry is None:

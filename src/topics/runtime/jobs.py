@@ -1,0 +1,98 @@
+"""KernelJobs: file work that the engine asks for, carried out with the store on the driver's pools.
+
+Reads go to the read pool, or to the cold pool when they may wait for the cold store. Delete flags are single bytes of
+hot files and are written at once; everything that syncs or unlinks is left to maintenance."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from topics.core.effects import Effect
+from topics.core.extent import Extent, Place
+from topics.core.topic import TopicState
+from topics.engine.jobs import Fetched
+from topics.engine.ticket import Ticket
+from topics.runtime.driver import Driver
+from topics.runtime.store import Store
+from topics.storage.fetch import ActiveRead, FetchResult, Moved, Read, SealedRead, WalRead
+
+
+class KernelJobs:
+    def __init__(self, store: Store, driver: Driver) -> None:
+        self._store = store
+        self._driver = driver
+        self.dead_segments: deque[tuple[int, int]] = deque()
+        """Topic id and first seq of sealed segments that hold nothing live any more."""
+        self.removed_topics: deque[TopicState] = deque()
+        self.ask_checkpoint: Callable[[], None] = lambda: None
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    def fetch(self, topic: TopicState, extent: Extent) -> Ticket[Fetched]:
+        ticket: Ticket[Fetched] = Ticket()
+        read = self._read_of(topic, extent)
+        if read is None:
+            ticket.resolve(Fetched(None))
+            return ticket
+
+        def done(result: FetchResult | None, error: BaseException | None) -> None:
+            if isinstance(error, Moved) or (error is not None and self._is_outdated(extent)):
+                ticket.resolve(Fetched(None))
+            elif error is not None:
+                ticket.fail(error)
+            else:
+                assert result is not None
+                part = result.parts[0]
+                ticket.resolve(Fetched(part.run, seq_next=part.seq_next, cold_segments=result.cold_segments))
+
+        cold = extent.view is not None and extent.view.tier == "cold"
+        run = self._driver.run_cold if cold else self._driver.run_read
+        run(lambda: self._store.fetcher.fetch([read]), done)
+        return ticket
+
+    def _is_outdated(self, extent: Extent) -> bool:
+        """Absorbed and removed while the read waited: the records lie in segments now."""
+        return extent.place is Place.WAL and not self._store.files.holds(extent.file)
+
+    def _read_of(self, topic: TopicState, extent: Extent) -> Read | None:
+        """None: the place it was located in is no more."""
+        if extent.place is Place.SEALED:
+            return SealedRead(extent.view, extent.slots)  # type: ignore[arg-type]
+        if extent.place is Place.WAL:
+            return WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
+        active = self._store.topics[topic.id].active
+        if active is None or int(extent.seqs[0]) < active.first_seq:
+            return None
+        return ActiveRead(active, extent.seqs, extent.offs, extent.lens)
+
+    # --- deletes --------------------------------------------------------------------------------------------------
+
+    def flag_deleted(self, topic: TopicState, effect: Effect) -> None:
+        removal = effect.removal
+        if removal is None:
+            return
+        for first_seq, slots in removal.flips:
+            sealed = topic.sealed.by_first_seq(first_seq)
+            if sealed is not None:
+                self._store.flips.flip(sealed.view, slots)  # type: ignore[arg-type]
+        if removal.active_flips:
+            self.flag_active(topic, np.concatenate(removal.active_flips))
+        self.dead_segments.extend((topic.id, first_seq) for first_seq in removal.dead_segments)
+
+    def flag_active(self, topic: TopicState, seqs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """Records of the active segment. One that was sealed a moment ago is flagged where it lies now."""
+        active = self._store.topics[topic.id].active
+        if active is None:
+            return
+        inside = seqs[(seqs >= active.first_seq) & (seqs < active.next_seq)]
+        if len(inside):
+            self._store.flips.flip(active, inside - active.first_seq)
+
+    def topic_removed(self, topic: TopicState) -> None:
+        self.removed_topics.append(topic)
+
+    def checkpoint_soon(self) -> None:
+        self.ask_checkpoint()

@@ -1,0 +1,59 @@
+"""Store: everything of a data directory that is open at run time; who is who, no behaviour of its own.
+
+Made by recovery, taken apart by `close`. `topics` maps a topic id to its directory and active segment; the sealed
+segments hang in the engine's state, because that is who decides about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topics.storage.cold_cache import ColdCache
+from topics.storage.fetch import Fetcher
+from topics.storage.fs import Fs
+from topics.storage.layout import DataDir
+from topics.storage.lock import DataDirLock
+from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.flips import Flips
+from topics.storage.segments.place import SegmentEnv, TopicDir
+from topics.storage.snapshots import SnapshotStore
+from topics.storage.wal.files import WalFiles
+from topics.storage.wal.group import WalGroup
+from topics.storage.wal.rotation import Layout
+
+
+@dataclass(slots=True)
+class TopicFiles:
+    place: TopicDir
+    active: ActiveSegment | None = None
+
+
+@dataclass(slots=True)
+class Store:
+    fs: Fs
+    data: DataDir
+    lock: DataDirLock
+    files: WalFiles
+    groups: list[WalGroup]
+    layout: Layout
+    snapshots: SnapshotStore
+    env: SegmentEnv
+    flips: Flips
+    fetcher: Fetcher
+    instance: str
+    next_ckpt: int = 1
+    cold: ColdCache | None = None
+    topics: dict[int, TopicFiles] = field(default_factory=dict)
+
+    def files_of(self, topic_id: int, *, name: str) -> TopicFiles:
+        """The topic's place, named when it is first asked for; no directory is made yet."""
+        found = self.topics.get(topic_id)
+        if found is None:
+            found = self.topics[topic_id] = TopicFiles(TopicDir(self.env, topic_id, name=name))
+        return found
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.close()
+        self.files.close()
+        self.env.close()
+        self.lock.close()
