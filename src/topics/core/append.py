@@ -1,7 +1,6 @@
 """Append: admission of a write, its reservation, and its publication (semantics.md sections 4, 7.2, 13).
 
     decide_append   idempotency, admission; reserves seqs and a timestamp, nothing is visible
-    make_append     the op, once the frames are encoded
     apply_append    publishes: live when the commit is done, in recovery from frames
     release         a failed commit gives its reservation back
 
@@ -11,19 +10,21 @@ Retention at `now` has run before `decide_append` (the engine logs what is due f
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from topics.core.effects import Effect, Fate
+from topics.core.front import Removal
 from topics.core.idempotency import WriteMemo
 from topics.core.recent import RecentCache
 from topics.core.retention import trim_to_cap
 from topics.core.tail import locations
 from topics.core.topic import TopicState
 from topics.errors import RecordTooLarge, TopicFull
-from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
+from topics.model.ops import RESIDENT, Append
 from topics.model.record import WriteBatch
 
 
@@ -113,55 +114,6 @@ def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) ->
         topic.reserved_head = reservation.first_seq - 1
 
 
-def make_append(
-    topic: TopicState,
-    reservation: Reservation,
-    batch: WriteBatch,
-    *,
-    frames: bytes,
-    offs: array[int],
-    lens: array[int],
-    hops: int = 0,
-) -> Append:
-    """The op of a reserved write. `file` and `base` are set once the frames are written."""
-    count = batch.count
-    return Append(
-        topic_id=topic.id,
-        first_seq=reservation.first_seq,
-        count=count,
-        ts=array("Q", [reservation.ts]) * count,
-        sizes=array("I", batch.sizes),
-        flags=_flags(batch, hops),
-        tags=batch.tags,
-        offs=offs,
-        lens=lens,
-        frames=frames,
-        hops=hops,
-        key=reservation.key,
-    )
-
-
-def _flags(batch: WriteBatch, hops: int) -> array[int]:
-    tags, nodes, count = batch.tags, batch.nodes, batch.count
-    common = hops << HOPS_SHIFT
-    if isinstance(nodes, bytes):
-        common |= HAS_NODE
-        nodes = None
-    if tags is not None and None not in tags:
-        common |= HAS_TAG
-        tags = None
-    flags = array("B", [common]) * count
-    if tags is not None:
-        for at, tag in enumerate(tags):
-            if tag is not None:
-                flags[at] |= HAS_TAG
-    if nodes is not None:
-        for at, node in enumerate(nodes):
-            if node is not None:
-                flags[at] |= HAS_NODE
-    return flags
-
-
 # --- applying --------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +125,8 @@ def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = Non
         if op.first_seq > topic.head + 1:
             return Effect(Fate.AHEAD, topic.id)
         return _apply_overlap(topic, op, recent)
+    if topic.config.ttl_ms and topic.config.cap_records and op.ts[0] != op.ts[-1]:
+        return _apply_by_time(topic, op, recent)
     _add_slots(topic, op, recent)
     topic.head = op.first_seq + op.count - 1
     topic.last_ts = max(topic.last_ts, op.ts[-1])
@@ -183,6 +137,17 @@ def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = Non
     if cap and topic.count > cap:
         removal = trim_to_cap(topic, now=op.ts[-1])
     return Effect(Fate.APPLIED, topic.id, first_seq=op.first_seq, last_seq=topic.head, removal=removal)
+
+
+def _apply_by_time(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
+    """Recovery joins writes. Where both cap and TTL rule, each moment is trimmed by itself, as it was then."""
+    first_seq, at = op.first_seq, 0
+    removal = Removal()
+    while at < op.count:
+        stop = bisect_right(op.ts, op.ts[at], at)
+        removal.add(apply_append(topic, sliced(op, at, stop), recent).removal)
+        at = stop
+    return Effect(Fate.APPLIED, topic.id, first_seq=first_seq, last_seq=topic.head, removal=removal)
 
 
 def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> None:
@@ -212,7 +177,7 @@ def _settle_reservation(topic: TopicState, op: Append) -> None:
         topic.staged_bytes -= total_bytes(op.sizes)
     topic.reserved_head = max(topic.reserved_head, topic.head)
     topic.reserved_ts = max(topic.reserved_ts, topic.last_ts)
-    if op.key is not None:
+    if op.key is not None and topic.config.idempotency_window_ms:
         topic.idem.staged.discard(op.key)
         topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
 

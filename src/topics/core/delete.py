@@ -3,6 +3,9 @@
 `decide_delete` only fixes the bound, in the topic's write order; which records go is settled when the op is applied, by
 the same rule live and in recovery. A `before_seq` delete moves the front and touches no slot. A match delete asks the
 tag indexes and costs what it finds. `evict_floor` never moves here.
+
+A cold segment whose index is not loaded cannot be searched at once: it is noted in `topic.awaiting` with the op, and
+`settle_cold` catches up when the index has come. Until then nobody may read that segment.
 """
 
 from __future__ import annotations
@@ -10,11 +13,17 @@ from __future__ import annotations
 import numpy as np
 
 from topics.core.effects import Effect, Fate
-from topics.core.front import Removal, alive_of, finish_kill, kill_below, kill_seqs, kill_slots
+from topics.core.front import Removal, alive_of, blocks_from, kill_below, kill_slots, settle_front, verify
+from topics.core.retention import trim_to_cap
+from topics.core.sealed import Sealed
+from topics.core.slots import I64
+from topics.core.tail import TailRun
 from topics.core.topic import TopicState
-from topics.errors import InvalidRequest
+from topics.errors import ColdUnavailable, InvalidRequest
 from topics.model.match import TagMatch
 from topics.model.ops import Delete, DeleteReason, RouterMark
+
+# --- deciding --------------------------------------------------------------------------------------------------------
 
 
 def decide_delete(
@@ -46,39 +55,83 @@ def bound_of(op: Delete) -> int:
     return op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head)
 
 
+# --- applying --------------------------------------------------------------------------------------------------------
+
+
 def apply_delete(topic: TopicState, op: Delete) -> Effect:
     if topic.config.durability == "ephemeral" and topic.replaying:
         return Effect(Fate.IGNORED, topic.id)
     removal = Removal()
-    if op.seqs is not None:
-        kill_seqs(topic, op.seqs, removal)
-    elif op.match is None:
+    if op.seqs is None and op.match is None:
         bound = bound_of(op)
         topic.floors.delete_below = max(topic.floors.delete_below, bound)
         kill_below(topic, min(bound, topic.head + 1), removal, requested=True)
     else:
-        _kill_matching(topic, op.match, bound_of(op), removal)
+        _kill_chosen(topic, op, removal)
+        if removal.count and not topic.live(topic.floors.earliest_seq):
+            settle_front(topic)
     return Effect(Fate.APPLIED, topic.id, removal=removal)
 
 
-def _kill_matching(topic: TopicState, match: TagMatch, bound: int, removal: Removal) -> None:
-    earliest = topic.floors.earliest_seq
-    for sealed in topic.sealed.from_seq(earliest):
-        if sealed.first_seq >= bound:
-            break
-        if sealed.live:
-            slots = sealed.view.tag_slots(match)
-            slots = slots[(slots >= earliest - sealed.first_seq) & (slots < bound - sealed.first_seq)]
-            kill_slots(topic, sealed, alive_of(sealed, slots), removal)
-    for run, slots in _tail_slots(topic, topic.tags.take(match, below=bound)):
-        kill_slots(topic, run, alive_of(run, slots), removal)
-    finish_kill(topic, removal)
+def _kill_chosen(topic: TopicState, op: Delete, removal: Removal) -> None:
+    """Records named one by one, or found by their tag."""
+    tail_seqs = topic.tags.take(op.match, below=bound_of(op)) if op.match is not None else op.seqs or ()
+    wanted = np.unique(np.fromiter(tail_seqs, np.int64))
+    wanted = wanted[(wanted >= topic.floors.earliest_seq) & (wanted <= topic.head)]
+    start = topic.floors.earliest_seq if op.match is not None else int(wanted[0]) if len(wanted) else topic.head + 1
+    for block in blocks_from(topic, start):
+        if isinstance(block, Sealed):
+            _kill_in_sealed(topic, block, op, wanted, removal)
+        else:
+            assert isinstance(block, TailRun)
+            kill_slots(topic, block, alive_of(block, _inside(block.first_seq, block.next_seq, wanted)), removal)
 
 
-def _tail_slots(topic: TopicState, seqs: list[int]):  # type: ignore[no-untyped-def]
-    wanted = np.array(sorted(seqs), np.int64)
-    wanted = wanted[wanted >= topic.floors.earliest_seq]
-    for run in topic.tail.runs:
-        inside = wanted[(wanted >= run.first_seq) & (wanted < run.next_seq)]
-        if len(inside):
-            yield run, inside - run.first_seq
+def _kill_in_sealed(topic: TopicState, block: Sealed, op: Delete, wanted: I64, removal: Removal) -> None:
+    if block.live == 0:
+        return
+    try:
+        slots = _chosen_slots(topic, block, op, wanted)
+    except ColdUnavailable:
+        slots = None
+    if slots is None or (len(slots) and not verify(topic, block)):
+        topic.awaiting.setdefault(block.first_seq, []).append(op)
+    elif len(slots):
+        kill_slots(topic, block, alive_of(block, slots), removal)
+
+
+def _chosen_slots(topic: TopicState, block: Sealed, op: Delete, wanted: I64) -> I64:
+    if op.match is None:
+        return _inside(block.first_seq, block.next_seq, wanted)
+    if block.first_seq >= bound_of(op):
+        return wanted[:0]
+    slots = block.view.tag_slots(op.match)
+    first_seq, earliest = block.first_seq, topic.floors.earliest_seq
+    if len(slots) and (slots[0] + first_seq < earliest or slots[-1] + first_seq >= bound_of(op)):
+        slots = slots[(slots >= earliest - first_seq) & (slots < bound_of(op) - first_seq)]
+    return slots
+
+
+def _inside(first_seq: int, next_seq: int, wanted: I64) -> I64:
+    lo, hi = np.searchsorted(wanted, (first_seq, next_seq))
+    return wanted[lo:hi] - first_seq
+
+
+def settle_cold(topic: TopicState, first_seq: int) -> Removal:
+    """The index of a cold segment has come: do what had to wait for it. The segment may be read afterwards."""
+    removal = Removal()
+    ops = topic.awaiting.pop(first_seq, [])
+    block = topic.sealed.by_first_seq(first_seq)
+    if block is None:
+        return removal
+    block.deleted = -1
+    if verify(topic, block):
+        for op in ops:
+            seqs = np.unique(np.fromiter(op.seqs or (), np.int64))
+            seqs = seqs[seqs >= topic.floors.earliest_seq]
+            kill_slots(topic, block, alive_of(block, _chosen_slots(topic, block, op, seqs)), removal)
+        settle_front(topic)
+        removal.add(trim_to_cap(topic, now=topic.last_ts))
+    elif ops:
+        topic.awaiting[first_seq] = ops
+    return removal

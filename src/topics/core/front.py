@@ -7,7 +7,7 @@ seqs a queue must let go. What always holds afterwards: `earliest_seq` is the sm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import chain
 
@@ -17,6 +17,7 @@ from topics.core.sealed import Sealed
 from topics.core.slots import I64, Slots
 from topics.core.tail import TailRun
 from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
 from topics.model.ops import IN_ACTIVE
 
 ACTIVE_LOC = IN_ACTIVE << 32
@@ -39,6 +40,16 @@ class Removal:
         self.active_flips: list[I64] = []
         self.dead_segments: list[int] = []
 
+    def add(self, other: Removal | None) -> None:
+        """Join what a later step took."""
+        if other is not None:
+            self.count += other.count
+            self.bytes += other.bytes
+            self.seqs += other.seqs
+            self.flips += other.flips
+            self.active_flips += other.active_flips
+            self.dead_segments += other.dead_segments
+
     def __repr__(self) -> str:
         return f"Removal(count={self.count}, bytes={self.bytes}, dead_segments={self.dead_segments})"
 
@@ -58,7 +69,11 @@ def first_live(topic: TopicState, seq: int) -> int:
     for block in blocks_from(topic, seq):
         if isinstance(block, Sealed) and block.live == 0:
             continue
-        slot = block.first_live(max(seq - block.first_seq, 0), block.count)
+        try:
+            slot = block.first_live(max(seq - block.first_seq, 0), block.count)
+        except ColdUnavailable:  # not below this one, at least; it is settled when the index has come
+            topic.awaiting.setdefault(block.first_seq, [])
+            return max(seq, block.first_seq)
         if slot < block.count:
             return block.first_seq + slot
     return topic.head + 1
@@ -114,14 +129,31 @@ def _kill_sealed_front(
     if block.live == 0:
         return
     lo, hi = slots
+    if hi < block.count and not verify(topic, block):
+        return  # counted when the index has come; the front moves past these slots all the same
     totals = (block.live, block.live_bytes) if hi == block.count else block.live_totals(lo, hi)
     _count_out(topic, removal, totals)
     block.took(*totals)
     if block.live == 0:
-        block.forget_sizes()
         removal.dead_segments.append(block.first_seq)
     elif requested and totals[0]:
         removal.flips.append((block.first_seq, block.live_slots(lo, hi)))
+
+
+def verify(topic: TopicState, block: Sealed) -> bool:
+    """Make sure that a segment's totals agree with its flags before slots are taken out of it. False: its index is in
+    the cold store and not loaded, and the segment is put on the topic's waiting list."""
+    try:
+        if block.deleted < 0:
+            count, size = block.recount(topic.floors.earliest_seq)
+            topic.count += count
+            topic.bytes += size
+        elif not block.overlay_complete:
+            block.is_dead(0)  # can the flags be had?
+    except ColdUnavailable:
+        topic.awaiting.setdefault(block.first_seq, [])
+        return False
+    return True
 
 
 def kill_slots(topic: TopicState, block: Slots, slots: I64, removal: Removal) -> None:
@@ -137,25 +169,10 @@ def kill_slots(topic: TopicState, block: Slots, slots: I64, removal: Removal) ->
     if isinstance(block, TailRun):
         _flip_active(block, slots, removal)
     elif isinstance(block, Sealed):
-        block.forget_sizes()
         if block.live == 0:
             removal.dead_segments.append(block.first_seq)
         else:
             removal.flips.append((block.first_seq, slots))
-
-
-def kill_seqs(topic: TopicState, seqs: Iterable[int], removal: Removal) -> None:
-    """Those of the seqs that are live die on request; the front is settled."""
-    wanted = np.unique(np.fromiter(seqs, np.int64))
-    wanted = wanted[(wanted >= topic.floors.earliest_seq) & (wanted <= topic.head)]
-    while len(wanted):
-        block = next(blocks_from(topic, int(wanted[0])), None)
-        if block is None:
-            break
-        inside = wanted[(wanted >= block.first_seq) & (wanted < block.next_seq)] - block.first_seq
-        kill_slots(topic, block, alive_of(block, inside), removal)
-        wanted = wanted[wanted >= block.next_seq]
-    finish_kill(topic, removal)
 
 
 def alive_of(block: Slots, slots: I64) -> I64:
@@ -164,12 +181,6 @@ def alive_of(block: Slots, slots: I64) -> I64:
         return slots
     lo = int(slots[0])
     return slots[~block.dead(lo, int(slots[-1]) + 1)[slots - lo]]
-
-
-def finish_kill(topic: TopicState, removal: Removal) -> None:
-    """After one-by-one removals: move the front if its record died."""
-    if removal.count and not topic.live(topic.floors.earliest_seq):
-        settle_front(topic)
 
 
 def _count_out(topic: TopicState, removal: Removal, totals: tuple[int, int]) -> None:

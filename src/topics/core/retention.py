@@ -10,8 +10,9 @@ move `evict_floor`. Both walk from the front by whole segments first, so the cos
 
 from __future__ import annotations
 
-from topics.core.front import Removal, blocks_from, first_live, kill_below, last_live_below
+from topics.core.front import Removal, blocks_from, first_live, kill_below, last_live_below, verify
 from topics.core.sealed import Sealed
+from topics.core.slots import Slots
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
 from topics.model.ops import Evict
@@ -20,9 +21,18 @@ from topics.model.ops import Evict
 
 
 def due(topic: TopicState, now: int) -> Evict | None:
-    """The floors that TTL and the byte cap ask for at `now`; None if they are where they should be."""
-    if topic.count == 0:
+    """The floors that TTL and the byte cap ask for at `now`; None if they are where they should be, or if only a cold
+    segment whose index is not loaded could tell."""
+    config = topic.config
+    if topic.count == 0 or not (config.ttl_ms or config.cap_bytes):
         return None
+    try:
+        return _due(topic, now)
+    except ColdUnavailable:
+        return None
+
+
+def _due(topic: TopicState, now: int) -> Evict | None:
     config = topic.config
     ttl_lost = cap_lost = 0
     if config.ttl_ms and now > config.ttl_ms:
@@ -79,15 +89,21 @@ def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
     for block in blocks_from(topic, topic.floors.earliest_seq):
         try:
             expired = block.expired(cutoff_ts)
-            if isinstance(block, Sealed) and expired > 0 and block.view.checked_ts(expired - 1) >= cutoff_ts:
-                break  # the index disagrees with the checked frame: the floor must not rest on it
         except ColdUnavailable:
-            break
+            topic.awaiting.setdefault(block.first_seq, [])
+            raise
         if expired:
             bound = block.first_seq + expired
         if expired < block.count:
             break
-    return last_live_below(topic, bound) if bound else 0
+    last = last_live_below(topic, bound) if bound else 0
+    return last if last and _really_expired(topic, last, cutoff_ts) else 0
+
+
+def _really_expired(topic: TopicState, seq: int, cutoff_ts: int) -> bool:
+    """An index entry is not checksummed: before a floor rests on one, the record's own frame must agree."""
+    sealed = topic.sealed.find(seq)
+    return sealed is None or sealed.view.checked_ts(seq - sealed.first_seq) < cutoff_ts
 
 
 def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
@@ -97,11 +113,18 @@ def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
         if isinstance(block, Sealed) and block.live_bytes < need_bytes:
             need_bytes -= block.live_bytes
             continue
-        slot, freed = block.slot_freeing(max(earliest - block.first_seq, 0), need_bytes)
+        slot, freed = _ready(topic, block).slot_freeing(max(earliest - block.first_seq, 0), need_bytes)
         if slot >= 0:
             return block.first_seq + slot
         need_bytes -= freed
     raise AssertionError("a topic holds fewer bytes than it counts")
+
+
+def _ready(topic: TopicState, block: Slots) -> Slots:
+    """The block, with its flags at hand; else it is on the topic's waiting list."""
+    if isinstance(block, Sealed) and not verify(topic, block):
+        raise ColdUnavailable(topic.name, reason="the index of a cold segment is not loaded yet")
+    return block
 
 
 # --- applying --------------------------------------------------------------------------------------------------------
@@ -129,8 +152,10 @@ def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
     excess = topic.count - config.cap_records
     if config.cap_records == 0 or excess <= 0 or config.discard != "old":
         return None
-    last = _nth_live(topic, excess)
-    _note_trim(topic, last, now)
+    try:
+        _note_trim(topic, _nth_live(topic, excess), now)
+    except ColdUnavailable:
+        return None  # postponed: `settle_cold` trims again
     absorb_lost(topic)
     removal = Removal()
     kill_below(topic, topic.floors.lost + 1, removal, requested=False)
@@ -154,7 +179,7 @@ def _nth_live(topic: TopicState, nth: int) -> int:
         if isinstance(block, Sealed) and block.live < nth:
             nth -= block.live
             continue
-        slot, seen = block.nth_live(max(earliest - block.first_seq, 0), nth)
+        slot, seen = _ready(topic, block).nth_live(max(earliest - block.first_seq, 0), nth)
         if slot >= 0:
             return block.first_seq + slot
         nth -= seen

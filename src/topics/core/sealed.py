@@ -7,9 +7,11 @@ What always holds: segments are disjoint and ascending, gaps between them are lo
 and `live_bytes` count the slots that are neither deleted nor below the topic's `earliest_seq`.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,9 +65,24 @@ class SegmentView(Protocol):
 
 
 class Sealed(Slots):
-    """One segment and its dead."""
+    """One segment and its dead.
 
-    __slots__ = ("_count", "_sizes", "deleted", "first_seq", "hops", "live", "live_bytes", "overlay", "view")
+    `overlay_complete` says that the overlay alone tells what was deleted: the flags on disk need not be asked, which a
+    cold segment's index could not answer without waiting, and a clean one's need not be mapped for."""
+
+    __slots__ = (
+        "_count",
+        "_first_ts",
+        "_last_ts",
+        "deleted",
+        "first_seq",
+        "hops",
+        "live",
+        "live_bytes",
+        "overlay",
+        "overlay_complete",
+        "view",
+    )
 
     def __init__(self, view: SegmentView, *, live: int, live_bytes: int, deleted: int) -> None:
         self.view = view
@@ -73,29 +90,43 @@ class Sealed(Slots):
         self._count = view.count
         self.live = live
         self.live_bytes = live_bytes
-        self.deleted = deleted  # slots deleted or empty, on disk or in the overlay
+        self.deleted = deleted  # slots deleted or empty, on disk or in the overlay; -1: not counted yet
         self.overlay: U8 | None = None
+        self.overlay_complete = deleted == 0
         self.hops: bytes | None = None  # kept only while a router behind may still ask
-        self._sizes: U32 | None = None
+        self._first_ts: int | None = None
+        self._last_ts: int | None = None
 
     @classmethod
-    def load(cls, view: SegmentView, *, earliest_seq: int, dead: I64, totals: tuple[int, int] | None) -> "Sealed":
-        """A segment found at start. `dead` are slots known to be deleted beyond its flags. `totals` are the live
-        records and bytes that a snapshot noted: if the number is still right, so are the bytes, since the dead only
-        grow; else all sizes are summed."""
-        sealed = cls(view, live=0, live_bytes=0, deleted=int(np.count_nonzero(view.flags & DELETED)))
+    def trusted(cls, view: SegmentView, *, live: int, live_bytes: int, dead: I64) -> Sealed:
+        """A segment as a snapshot noted it; its files are not looked at. `dead` are deleted slots its flags lack."""
+        sealed = cls(view, live=live, live_bytes=live_bytes, deleted=0 if live == view.count else -1)
+        if len(dead):
+            sealed.deleted = -1
+            sealed.overlay_complete = False
+            sealed._overlay()[dead] = 1
+        return sealed
+
+    @classmethod
+    def counted(cls, view: SegmentView, *, earliest_seq: int, dead: I64) -> Sealed:
+        """A segment found at start of which nothing is known, or nothing is believed."""
+        sealed = cls(view, live=0, live_bytes=0, deleted=-1)
         if len(dead):
             sealed._overlay()[dead] = 1
-            sealed.flagged()
-            sealed.deleted += int(np.count_nonzero(sealed.unflagged() >= 0))
-        lo = min(max(earliest_seq - view.first_seq, 0), view.count)
-        live = view.count - lo if sealed.deleted == 0 else int(np.count_nonzero(~sealed.dead(lo, view.count)))
-        if totals is not None and totals[0] == live:
-            sealed.live, sealed.live_bytes = totals
-        else:
-            sealed.live, sealed.live_bytes = sealed.live_totals(lo, view.count)
-            sealed.forget_sizes()
+        sealed.recount(earliest_seq)
         return sealed
+
+    def recount(self, earliest_seq: int) -> tuple[int, int]:
+        """Count the live anew, from the flags; returns by how much the totals changed."""
+        before = self.live, self.live_bytes
+        self.overlay_complete = False
+        self.deleted = int(np.count_nonzero(self.dead(0, self._count)))
+        self.overlay_complete = self.deleted == 0
+        lo = min(max(earliest_seq - self.first_seq, 0), self._count)
+        self.live, self.live_bytes = self.live_totals(lo, self._count)
+        return self.live - before[0], self.live_bytes - before[1]
+
+    # --- slots ---------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -105,36 +136,48 @@ class Sealed(Slots):
     def next_seq(self) -> int:
         return self.first_seq + self._count
 
+    @property
+    def first_ts(self) -> int:
+        if self._first_ts is None:
+            self._first_ts = self.view.first_ts
+        return self._first_ts
+
+    @property
+    def last_ts(self) -> int:
+        if self._last_ts is None:
+            self._last_ts = self.view.last_ts
+        return self._last_ts
+
     def dead(self, lo: int, hi: int) -> Bools:
-        dead: Bools = (self.view.flags[lo:hi] & DELETED) != 0
-        if self.overlay is not None:
-            dead |= self.overlay[lo:hi] != 0
-        return dead
+        if not self.overlay_complete:
+            dead: Bools = (self.view.flags[lo:hi] & DELETED) != 0
+            if self.overlay is not None:
+                dead |= self.overlay[lo:hi] != 0
+            return dead
+        if self.overlay is None:
+            return np.zeros(hi - lo, np.bool_)
+        marked: Bools = self.overlay[lo:hi] != 0
+        return marked
 
     def is_dead(self, slot: int) -> bool:
         if self.overlay is not None and self.overlay[slot]:
             return True
-        return self.deleted != 0 and bool(self.view.flags[slot] & DELETED)
+        return not self.overlay_complete and bool(self.view.flags[slot] & DELETED)
 
     def sizes_of(self, lo: int, hi: int) -> U32:
-        """A segment that is being eaten from the front is asked often, so its sizes are kept once asked for."""
-        if self._sizes is None:
-            self._sizes = np.array(self.view.sizes(0, self._count), np.uint32)
-        return self._sizes[lo:hi]
-
-    def forget_sizes(self) -> None:
-        self._sizes = None
+        return self.view.sizes(lo, hi)
 
     def expired(self, cutoff_ts: int) -> int:
-        if self.view.last_ts < cutoff_ts:
+        if self.last_ts < cutoff_ts:
             return self._count
-        if self.view.first_ts >= cutoff_ts:
+        if self.first_ts >= cutoff_ts:
             return 0
         return int(np.searchsorted(self.view.ts, np.uint64(cutoff_ts)))
 
     def mark_deleted(self, slots: I64) -> None:
         self._overlay()[slots] = 1
-        self.deleted += len(slots)
+        if self.deleted >= 0:
+            self.deleted += len(slots)
 
     def took(self, count: int, size: int) -> None:
         self.live -= count
@@ -145,26 +188,39 @@ class Sealed(Slots):
             self.overlay = np.zeros(self._count, np.uint8)
         return self.overlay
 
+    # --- flags on disk -------------------------------------------------------------------------------------------
+
     def flagged(self) -> None:
         """The flags on disk have caught up: keep only what they do not show."""
-        if self.overlay is not None:
-            self.overlay[(self.view.flags & DELETED) != 0] = 0
-            if not self.overlay.any():
-                self.overlay = None
+        if self.overlay is None or self.view.tier == "cold":
+            return
+        shown: Bools = (self.view.flags & DELETED) != 0
+        if shown.any():
+            self.overlay[shown] = 0
+            self.overlay_complete = False
+        if not self.overlay.any():
+            self.overlay = None
 
     def unflagged(self) -> I64:
-        """Deleted slots whose flag is not in the index yet."""
+        """Deleted slots whose flag is not in the index, as far as that is known."""
         if self.overlay is None:
             return np.empty(0, np.int64)
-        pending: Any = (self.overlay != 0) & ((self.view.flags & DELETED) == 0)
+        pending: Bools = self.overlay != 0
+        if self.view.tier == "hot":
+            pending &= (self.view.flags & DELETED) == 0
         return np.flatnonzero(pending)
 
     def replace(self, view: SegmentView) -> None:
-        """Other files, same seqs: a rewrite or a move to another tier."""
+        """Other files, same seqs: a rewrite or a move to another tier. What a cold index could not answer without
+        waiting is taken from the old files while they are at hand."""
         assert view.first_seq == self.first_seq
         assert view.count == self._count
+        if view.tier == "cold" and self.view.tier == "hot":
+            self._first_ts, self._last_ts = self.first_ts, self.last_ts
+            if not self.overlay_complete:
+                self.overlay = self.dead(0, self._count).astype(np.uint8)
+                self.overlay_complete = True
         self.view = view
-        self._sizes = None
         self.flagged()
 
 

@@ -18,13 +18,14 @@ from topics.core.sealed import SealedRun
 from topics.core.tags import TailTags
 from topics.core.tail import Tail
 from topics.model.config import TopicConfig
-from topics.model.ops import DELETED
+from topics.model.ops import DELETED, Delete
 
 SEQ_RESERVE = 256  # seqs of a ceiling block to begin with; the engine grows it for busy topics
 
 
 class TopicState:
     __slots__ = (
+        "awaiting",
         "block",
         "bytes",
         "ceiling",
@@ -77,6 +78,7 @@ class TopicState:
         self.resident = Resident()
         self.idem = IdemWindow()
         self.queue: Any = None
+        self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
         self.replaying = False  # recovery is still bringing records; `earliest_seq` waits for it
 
         # durable seq state
@@ -141,7 +143,7 @@ class TopicState:
             return run.ts[seq - run.first_seq]
         sealed = self.sealed.find(seq)
         assert sealed is not None, "a seq without a slot was asked for its time"
-        return int(sealed.view.ts[seq - sealed.first_seq])
+        return sealed.first_ts if seq == sealed.first_seq else int(sealed.view.ts[seq - sealed.first_seq])
 
     def touch(self, now: int, *, read: bool) -> None:
         """Somebody consumed the topic; `read` also counts as a read of its records or state."""

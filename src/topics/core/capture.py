@@ -1,0 +1,143 @@
+"""Capture: a topic as a metadata snapshot keeps it, and back (storage.md section 8.2).
+
+Records are not in it. Field names are those of the snapshot's topic item, so the engine converts by name; segment rows
+lack only what storage knows of the active segment. Everything may be newer than the checkpoint's positions, because
+replay converges, except `config`: a cap that came later must not be applied to appends before it, so the engine passes
+the config that was in force at the recorded position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from topics.core.front import ACTIVE_LOC
+from topics.core.idempotency import IdemWindow, WriteMemo
+from topics.core.lost import LostRanges
+from topics.core.slots import I64
+from topics.core.topic import TopicState
+from topics.model.config import TopicConfig
+from topics.model.ops import Lost
+
+SealedRow = tuple[int, int, int, bool, str, int, int]
+"""first, count, data_len, sealed, tier, live, live_bytes."""
+IdemRow = tuple[str, int, int, int, int]
+"""key, ts, first_seq, count, head."""
+
+
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+    """`active` is the number and bytes of the live records in the active segment, whose row storage completes."""
+
+    id: int
+    name: str
+    epoch: int
+    config: TopicConfig
+    created_ts: int
+    last_ts: int
+    head: int
+    ceiling: int
+    ckpt_seq: int
+    base_seq: int
+    earliest_seq: int
+    evict_floor: int
+    cap_lost: int
+    ttl_lost: int
+    trim_lost: int
+    restart_lost: int
+    delete_below: int
+    count: int
+    bytes: int
+    lost: list[Lost]
+    dead: list[tuple[int, int]]
+    segments: list[SealedRow]
+    active: tuple[int, int]
+    idem: list[IdemRow]
+
+
+def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool = False) -> TopicImage:
+    """The topic as it is published. `clean` is for the last snapshot of a clean stop: nothing can be above the head."""
+    floors = topic.floors
+    return TopicImage(
+        id=topic.id,
+        name=topic.name,
+        epoch=topic.epoch,
+        config=config or topic.config,
+        created_ts=topic.created_ts,
+        last_ts=topic.last_ts,
+        head=topic.head,
+        ceiling=topic.head if clean else max(topic.ceiling, topic.head),
+        ckpt_seq=topic.ckpt_seq,
+        base_seq=topic.base_seq,
+        earliest_seq=topic.earliest_seq,
+        evict_floor=topic.evict_floor,
+        cap_lost=floors.cap_lost,
+        ttl_lost=floors.ttl_lost,
+        trim_lost=floors.trim_lost,
+        restart_lost=floors.restart_lost,
+        delete_below=floors.delete_below,
+        count=topic.count,
+        bytes=topic.bytes,
+        lost=[(lost.lo, lost.hi, lost.reason) for lost in topic.lost],
+        dead=dead_ranges(topic),
+        segments=[
+            (s.first_seq, s.count, s.view.data_len, True, s.view.tier, s.live, s.live_bytes) for s in topic.sealed
+        ],
+        active=_active_totals(topic),
+        idem=[(key.decode(), m.ts, m.first_seq, m.count, m.head) for key, m in topic.idem.items()],
+    )
+
+
+def restore(image: TopicImage) -> TopicState:
+    """The topic without its records: its segments are loaded next, then the log. `head` is not taken over: it only
+    raises the ceiling, for replay must not skip frames that are still needed."""
+    topic = TopicState(
+        topic_id=image.id, name=image.name, epoch=image.epoch, config=image.config, created_ts=image.created_ts
+    )
+    floors = topic.floors
+    floors.cap_lost = image.cap_lost
+    floors.ttl_lost = image.ttl_lost
+    floors.trim_lost = image.trim_lost
+    floors.restart_lost = image.restart_lost
+    floors.delete_below = image.delete_below
+    floors.earliest_seq = max(image.earliest_seq, 1)
+    topic.lost = LostRanges(image.lost)
+    topic.last_ts = topic.reserved_ts = image.last_ts
+    topic.ceiling = max(image.ceiling, image.head)
+    topic.ckpt_seq = image.ckpt_seq
+    topic.head = topic.reserved_head = max([image.ckpt_seq, *(hi for _, hi, _ in image.lost if hi <= image.head)])
+    topic.idem = IdemWindow.restored((row[0].encode(), WriteMemo(*row[1:])) for row in image.idem)
+    topic.replaying = True
+    return topic
+
+
+def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:
+    """Deleted seqs above the front whose flag is not known to be in their segment; inclusive ranges."""
+    pieces: list[I64] = [segment.unflagged() + segment.first_seq for segment in topic.sealed]
+    for run in topic.tail.runs:
+        if run.deleted:
+            framed = np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC
+            framed &= np.frombuffer(run.lens[:], np.uint32) > 0
+            pieces.append(np.flatnonzero(run.dead(0, run.count) & framed) + run.first_seq)
+    return _ranges(np.concatenate(pieces)) if pieces else []
+
+
+def _ranges(seqs: I64) -> list[tuple[int, int]]:
+    if not len(seqs):
+        return []
+    breaks = np.flatnonzero(np.diff(seqs) > 1)
+    firsts: Iterable[int] = [int(seqs[0]), *seqs[breaks + 1].tolist()]
+    lasts: Iterable[int] = [*seqs[breaks].tolist(), int(seqs[-1])]
+    return list(zip(firsts, lasts, strict=True))
+
+
+def _active_totals(topic: TopicState) -> tuple[int, int]:
+    live = size = 0
+    for run in topic.tail.runs:
+        placed = int(np.count_nonzero(np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC))
+        lo = max(topic.floors.earliest_seq - run.first_seq, 0)
+        totals = run.live_totals(lo, placed)
+        live += totals[0]
+        size += totals[1]
+    return live, size

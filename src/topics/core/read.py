@@ -1,0 +1,310 @@
+"""Read: the one pipeline behind diff, watch and WebSocket (semantics.md section 12.1).
+
+    walk = plan_read(topic, request, recent, now=now)
+    while (extent := walk.need()) is not None:      # only for records that are not in memory
+        walk.feed(fetched_run)
+    outcome = walk.result()
+
+Retention at `now` has run before. The walk takes whole stretches: live slots by flags, sizes by columns, bytes by
+slices; only a node filter looks at single records. State may change while a fetch is under way: every step looks at the
+topic as it is then, and a walk that the floor has overtaken ends or starts again, so loss is never passed in silence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from topics import limits
+from topics.core.extent import Extent, extent_of
+from topics.core.floors import SEQ_BASE
+from topics.core.front import blocks_from
+from topics.core.nodes import split_by_node
+from topics.core.recent import Chunk, RecentCache
+from topics.core.slots import I64, U32, Slots
+from topics.core.topic import TopicState
+from topics.model.run import RecordRun
+from topics.model.tombstone import Tombstone
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
+    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption."""
+
+    from_seq: int
+    limit: int = 256
+    budget_bytes: int = 1 << 20
+    nodes: frozenset[bytes] | None = None
+    epoch: int | None = None
+    head_limit: int | None = None
+    touch: bool = True
+
+
+class ReadOutcome(NamedTuple):
+    """`scanned` counts the live records looked at, hidden ones included."""
+
+    runs: list[RecordRun]
+    records: int
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    lag: int
+    tombstone: Tombstone | None
+    scanned: int
+
+
+def plan_read(topic: TopicState, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
+    """Start a read; everything that is in memory is collected at once."""
+    if request.touch:
+        topic.touch(now, read=True)
+    return ReadWalk(topic, request, recent)
+
+
+class ReadWalk:
+    __slots__ = (
+        "_at",
+        "_bytes",
+        "_count",
+        "_done",
+        "_examined",
+        "_extent",
+        "_head",
+        "_nodes",
+        "_recent",
+        "_request",
+        "_runs",
+        "_scanned",
+        "_start",
+        "_tombstone",
+        "_topic",
+    )
+
+    def __init__(self, topic: TopicState, request: ReadRequest, recent: RecentCache) -> None:
+        self._topic = topic
+        self._request = request
+        self._recent = recent
+        self._nodes = request.nodes if request.nodes and topic.config.dedupe_node else None
+        self._runs: list[RecordRun] = []
+        self._count = self._bytes = self._examined = self._scanned = 0
+        self._extent: Extent | None = None
+        self._done = False
+        self._tombstone: Tombstone | None = None
+        self._at = self._start = self._head = 0
+        self._begin()
+        self._advance()
+
+    # --- the walk's four doors -----------------------------------------------------------------------------------
+
+    def need(self) -> Extent | None:
+        """The next records to fetch; None when the result is ready."""
+        return self._extent
+
+    def feed(self, run: RecordRun, *, seq_next: int | None = None) -> None:
+        """The records of the extent. Those that are missing were found deleted, up to `seq_next` if it is given: from
+        there on nothing could be read, and the walk ends in front of it."""
+        extent = self._extent
+        assert extent is not None, "a walk was fed that asked for nothing"
+        self._extent = None
+        seqs, sizes, last = extent.seqs, extent.sizes, int(extent.seqs[-1])
+        if seq_next is not None and seq_next <= last:
+            seqs, last, self._done = seqs[seqs < seq_next], seq_next - 1, True
+        if len(run) != len(seqs):
+            got = np.array([run.seq(at) for at in range(len(run))], np.int64)
+            sizes = sizes[np.isin(extent.seqs, got)]
+            seqs = got
+        if self._collect(run, seqs, sizes):
+            self._at = max(self._at, last)
+        self._advance()
+
+    def replan(self) -> None:
+        """The records have moved since they were located (a checkpoint, a rewrite): look again."""
+        self._extent = None
+        self._advance()
+
+    def stop(self) -> bool:
+        """A fetch failed for good. Is there anything to answer with? Then `result` is what came before the failure."""
+        self._extent = None
+        self._done = True
+        return self._count > 0 or self._tombstone is not None or self._at > self._start
+
+    def result(self) -> ReadOutcome:
+        assert self._extent is None, "a read was asked for its result too early"
+        head = max(self._head, self._at) if self._count or self._tombstone else self._head
+        return ReadOutcome(
+            runs=self._runs,
+            records=self._count,
+            next_from_seq=self._at,
+            head_seq=head,
+            earliest_seq=self._topic.earliest_seq,
+            caught_up=self._at >= head,
+            lag=max(head - self._at, 0),
+            tombstone=self._tombstone,
+            scanned=self._scanned,
+        )
+
+    # --- where it starts -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        topic, request = self._topic, self._request
+        from_seq, earliest = request.from_seq, topic.earliest_seq
+        self._head = topic.head if request.head_limit is None else min(topic.head, request.head_limit)
+        recreated = from_seq > topic.head or (request.epoch is not None and request.epoch != topic.epoch)
+        if recreated:
+            self._note(SEQ_BASE, topic.head, "recreated")
+            self._at = earliest - 1
+        elif from_seq + 1 < topic.evict_floor:
+            self._note(from_seq + 1, earliest - 1, topic.floors.reason_since(from_seq + 1))
+            self._at = earliest - 1
+        else:
+            self._at = from_seq
+        self._start = self._at
+
+    def _note(self, gap_from: int, gap_to: int, reason: str) -> None:
+        topic = self._topic
+        self._tombstone = Tombstone(
+            gap_from, gap_to, reason, max(gap_to - gap_from + 1, 0), topic.earliest_seq, topic.head
+        )
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        while not self._done and self._extent is None:
+            if self._overtaken():
+                continue
+            seq = self._at + 1
+            if seq > self._head:
+                self._done = True
+            elif not self._cross_lost(seq):
+                self._step(seq)
+            if self._examined >= limits.READ_EXAMINED_MAX:
+                self._done = True
+
+    def _overtaken(self) -> bool:
+        """Did the floor pass the walk while it waited? Then what comes next has to be announced."""
+        if self._at + 1 >= self._topic.evict_floor:
+            return False
+        if self._count or self._tombstone is not None or self._at > self._start:
+            self._done = True
+        else:
+            self._begin()
+        return True
+
+    def _cross_lost(self, seq: int) -> bool:
+        """Announce the lost range at `seq` and go on behind it, or end in front of it; False if there is none."""
+        lost = self._topic.lost.find(seq) if len(self._topic.lost) else None
+        if lost is None:
+            return False
+        if self._count or self._tombstone is not None:
+            self._done = True
+        else:
+            self._note(seq, lost.hi, lost.reason)
+            self._pass(lost.hi)
+        return True
+
+    def _pass(self, seq: int) -> None:
+        """Everything up to `seq` holds nothing for this reader: one step, however far."""
+        self._at = seq
+        self._examined += 1
+
+    def _step(self, seq: int) -> None:
+        """Take what can be taken from the block at `seq`, or skip to where there is something."""
+        topic = self._topic
+        lost_lo = topic.lost.next_lo(seq) if len(topic.lost) else None
+        stop = self._head + 1 if lost_lo is None else min(self._head + 1, lost_lo)
+        block = next(blocks_from(topic, seq), None)
+        start = max(seq, topic.floors.earliest_seq)
+        if block is None or max(block.first_seq, start) >= stop:
+            self._pass(stop - 1)
+            return
+        start = max(start, block.first_seq)
+        hi = min(stop, block.next_seq) - block.first_seq
+        first = block.first_live(start - block.first_seq, hi)
+        if block.first_seq + first > seq:
+            self._pass(block.first_seq + first - 1)
+        else:
+            self._take(block, first, hi)
+
+    def _take(self, block: Slots, lo: int, hi: int) -> None:
+        """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
+        room = min(self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined)
+        chunk = self._chunk(block.first_seq + lo)
+        if chunk is not None:
+            hi = min(hi, chunk.next_seq - block.first_seq)
+        slots, gaps = _candidates(block, lo, hi, room)
+        sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+        sizes = sizes if len(sizes) == len(slots) else sizes[slots - lo]
+        fit = self._fitting(sizes)
+        if fit == 0:
+            self._done = True
+            return
+        self._examined += gaps
+        slots, sizes = slots[:fit], sizes[:fit]
+        if chunk is None:
+            self._extent = extent_of(block, slots, sizes)
+            return
+        seqs = slots + block.first_seq
+        contiguous = int(slots[-1]) - lo + 1 == fit
+        run = chunk.run(int(seqs[0]), int(seqs[-1]) + 1) if contiguous else chunk.pick(seqs)
+        self._collect(run, seqs, sizes)
+
+    def _chunk(self, seq: int) -> Chunk | None:
+        return self._recent.find(self._topic.id, seq) or self._topic.resident.find(seq)
+
+    def _fitting(self, sizes: U32) -> int:
+        """How many of the next records to look at: those that fit the budget. A batch's first record always does, and
+        with a node filter so does the next one, since it may be hidden."""
+        left = self._request.budget_bytes - self._bytes
+        if int(sizes.sum(dtype=np.int64)) <= left:
+            return len(sizes)
+        fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, side="right"))
+        if fit == 0 and (self._count == 0 or self._nodes is not None):
+            return 1
+        return fit
+
+    def _collect(self, run: RecordRun, seqs: I64, sizes: U32) -> bool:
+        """Take records in, as far as the bounds allow. Were all of them dealt with?"""
+        if not len(seqs):
+            return True
+        seen = len(seqs)
+        if self._nodes is not None:
+            run, sizes, seen = self._hide_own(run, sizes)
+        if len(run):
+            self._runs.append(run)
+            self._count += len(run)
+            self._bytes += int(sizes.sum(dtype=np.int64))
+        self._scanned += seen
+        self._examined += seen
+        if seen:
+            self._at = int(seqs[seen - 1])
+        if seen < len(seqs) or self._count >= self._request.limit:
+            self._done = True
+        return seen == len(seqs)
+
+    def _hide_own(self, run: RecordRun, sizes: U32) -> tuple[RecordRun, U32, int]:
+        """The records that pass the filter and fit the budget, and how many were looked at for them."""
+        assert self._nodes is not None
+        passing = split_by_node(run, self._nodes)
+        seen = len(run)
+        sums = np.cumsum(sizes[passing], dtype=np.int64) + self._bytes
+        over = np.flatnonzero(sums > self._request.budget_bytes)
+        over = over[over > 0] if self._count == 0 else over
+        if len(over):
+            seen = int(passing[over[0]])
+            passing = passing[: over[0]]
+        if len(passing) == len(run):
+            return run, sizes, seen
+        at = passing.tolist()
+        offs, flags = run.body_offs, run.flags
+        kept = RecordRun(run.buf, [offs[i] for i in at], bytes([flags[i] for i in at]))
+        return kept, sizes[passing], seen
+
+
+def _candidates(block: Slots, lo: int, hi: int, room: int) -> tuple[I64, int]:
+    """Up to `room` live slots from the live slot `lo` on, and how many runs of dead ones lie between them."""
+    if block.deleted == 0:
+        return np.arange(lo, min(hi, lo + room), dtype=np.int64), 0
+    slots = block.live_slots(lo, min(hi, lo + 2 * room + 64))[:room]
+    return slots, int(np.count_nonzero(np.diff(slots) > 1))
