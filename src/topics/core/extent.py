@@ -3,6 +3,8 @@
 WAL      frames of WAL file number `file` (storage's table)
 ACTIVE   frames of the topic's active segment
 SEALED   slots `seqs - view.first_seq` of a sealed segment; `offs` and `lens` are empty
+INDEX    no records: the index of a cold segment has to be loaded first (then `settle_cold`, if the topic awaits it,
+         and feed an empty run)
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class Place(Enum):
     WAL = "wal"
     ACTIVE = "active"
     SEALED = "sealed"
+    INDEX = "index"
 
 
 class Extent:
@@ -57,6 +60,11 @@ class Extent:
 
     def __repr__(self) -> str:
         return f"Extent({self.place.value}, {self.seqs[0]}..{self.seqs[-1]}, {len(self.seqs)} records)"
+
+
+def index_of(block: Sealed, seq: int) -> Extent:
+    """What a read at `seq` has to wait for before it can even look."""
+    return Extent(Place.INDEX, np.array([seq], np.int64), _NONE, view=block.view)
 
 
 def extent_of(block: Slots, slots: I64, sizes: U32) -> Extent:

@@ -1,7 +1,7 @@
 """Load: a topic's slots as recovery finds them in segments, before the log is replayed over them.
 
-Order: `restore` (core.capture) or a TopicCreate makes the topic, then its segments are loaded, oldest first, then frames
-are replayed, then `decide_restart` ends the replay. Nothing here moves a floor.
+Order: `restore` (core.capture) or a TopicCreate makes the topic, then its segments are loaded, oldest first, then
+frames are replayed, then `decide_restart` ends the replay. Nothing here moves a floor.
 """
 
 from __future__ import annotations

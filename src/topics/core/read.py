@@ -18,13 +18,15 @@ import msgspec
 import numpy as np
 
 from topics import limits
-from topics.core.extent import Extent, extent_of
+from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.floors import SEQ_BASE
 from topics.core.front import blocks_from
 from topics.core.nodes import split_by_node
 from topics.core.recent import Chunk, RecentCache
+from topics.core.sealed import Sealed
 from topics.core.slots import I64, U32, Slots
 from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 
@@ -108,6 +110,11 @@ class ReadWalk:
         extent = self._extent
         assert extent is not None, "a walk was fed that asked for nothing"
         self._extent = None
+        if extent.place is not Place.INDEX:
+            self._take_in(extent, run, seq_next)
+        self._advance()
+
+    def _take_in(self, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
         seqs, sizes, last = extent.seqs, extent.sizes, int(extent.seqs[-1])
         if seq_next is not None and seq_next <= last:
             seqs, last, self._done = seqs[seqs < seq_next], seq_next - 1, True
@@ -117,7 +124,6 @@ class ReadWalk:
             seqs = got
         if self._collect(run, seqs, sizes):
             self._at = max(self._at, last)
-        self._advance()
 
     def replan(self) -> None:
         """The records have moved since they were located (a checkpoint, a rewrite): look again."""
@@ -221,11 +227,24 @@ class ReadWalk:
             return
         start = max(start, block.first_seq)
         hi = min(stop, block.next_seq) - block.first_seq
-        first = block.first_live(start - block.first_seq, hi)
+        first = self._first_live(block, start, hi)
+        if first is None:
+            return
         if block.first_seq + first > seq:
             self._pass(block.first_seq + first - 1)
         else:
             self._take(block, first, hi)
+
+    def _first_live(self, block: Slots, start: int, hi: int) -> int | None:
+        """None: the segment cannot be looked at yet, and its index is asked for."""
+        try:
+            if block.first_seq not in self._topic.awaiting:
+                return block.first_live(start - block.first_seq, hi)
+        except ColdUnavailable:
+            pass
+        assert isinstance(block, Sealed)
+        self._extent = index_of(block, start)
+        return None
 
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
