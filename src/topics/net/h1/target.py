@@ -8,7 +8,7 @@ import re
 
 from topics.errors import InvalidRequest
 
-_ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?@]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.%]+\]|[0-9A-Za-z\-._~%!$&'()*+;=]*)(?::[0-9]*)?")
 
 
