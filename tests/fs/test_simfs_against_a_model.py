@@ -106,9 +106,9 @@ def test_a_disk_that_lost_power_goes_on_as_a_new_one_with_that_content(seed: int
     for _ in range(6):
         for _ in range(12):
             step(rng, fs, model)
+        assert after(fs, "lose_all") == model.lose_all()
         fs.power_cut(rng, "random")
         fs = fs.reboot()
         assert not fs.dirty
         found = {name: ModelFile(data, data) for name, data in flat(fs.dump()).items()}
         model = Model(dict(found), dict(found))
-    assert after(fs, "lose_all") == model.lose_all()
