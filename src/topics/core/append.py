@@ -1,6 +1,7 @@
 """Append: admission of a write, its reservation, and its publication (semantics.md sections 4, 7.2, 13).
 
     decide_append   idempotency, admission; reserves seqs and a timestamp, nothing is visible
+    make_append     the op, once the frames are encoded
     apply_append    publishes: live when the commit is done, in recovery from frames
     release         a failed commit gives its reservation back
 
@@ -24,7 +25,7 @@ from topics.core.retention import trim_to_cap
 from topics.core.tail import locations
 from topics.core.topic import TopicState
 from topics.errors import RecordTooLarge, TopicFull
-from topics.model.ops import RESIDENT, Append
+from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
 from topics.model.record import WriteBatch
 
 
@@ -112,6 +113,50 @@ def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) ->
         topic.idem.staged.discard(reservation.key)
     if reuse_seqs and topic.reserved_head == reservation.last_seq:
         topic.reserved_head = reservation.first_seq - 1
+
+
+def make_append(
+    topic: TopicState,
+    reservation: Reservation,
+    batch: WriteBatch,
+    *,
+    frames: bytes,
+    offs: array[int],
+    lens: array[int],
+    hops: int = 0,
+) -> Append:
+    """The op of a reserved write. `file` and `base` are set once the frames are written."""
+    count = batch.count
+    return Append(
+        topic_id=topic.id,
+        first_seq=reservation.first_seq,
+        count=count,
+        ts=array("Q", (reservation.ts,)) * count,
+        sizes=array("I", batch.sizes),
+        flags=_flags(batch, hops),
+        tags=batch.tags,
+        offs=offs,
+        lens=lens,
+        frames=frames,
+        hops=hops,
+        key=reservation.key,
+    )
+
+
+def _flags(batch: WriteBatch, hops: int) -> array[int]:
+    tags, nodes = batch.tags, batch.nodes
+    common = hops << HOPS_SHIFT
+    if isinstance(nodes, bytes):
+        common |= HAS_NODE
+    if tags is not None and None not in tags:
+        common |= HAS_TAG
+        tags = None
+    flags = array("B", (common,)) * batch.count
+    if tags is not None:
+        flags = array("B", [flag if tag is None else flag | HAS_TAG for flag, tag in zip(flags, tags, strict=True)])
+    if isinstance(nodes, list):
+        flags = array("B", [flag if node is None else flag | HAS_NODE for flag, node in zip(flags, nodes, strict=True)])
+    return flags
 
 
 # --- applying --------------------------------------------------------------------------------------------------------

@@ -51,8 +51,8 @@ def _head(_: State, topic: TopicState, op: HeadMark) -> Effect:
     return apply_head(topic, op)
 
 
-def _config(_: State, topic: TopicState, op: ConfigUpdate) -> Effect:
-    return apply_config(topic, op)
+def _config(state: State, topic: TopicState, op: ConfigUpdate) -> Effect:
+    return apply_config(topic, op, fed=topic.id in state.fed)
 
 
 _ON_TOPIC: dict[type, Callable[[State, TopicState, Any], Effect]] = {

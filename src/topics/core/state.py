@@ -17,13 +17,24 @@ from topics.errors import TopicNotFound
 
 
 class State:
-    __slots__ = ("by_id", "next_topic_id", "recent", "routers", "shadowed", "staged_bytes", "topics", "total_bytes")
+    __slots__ = (
+        "by_id",
+        "fed",
+        "next_topic_id",
+        "recent",
+        "routers",
+        "shadowed",
+        "staged_bytes",
+        "topics",
+        "total_bytes",
+    )
 
     def __init__(self, *, recent_bytes: int = 0) -> None:
         self.topics: SortedDict[str, TopicState] = SortedDict()
         self.by_id: dict[int, TopicState] = {}
         self.routers: dict[str, Any] = {}
         self.shadowed: dict[int, TopicState] = {}  # older instances of a name whose deletion was not seen yet
+        self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
         self.next_topic_id = 1
         self.total_bytes = 0  # live bytes of all topics
         self.staged_bytes = 0  # of writes being committed
