@@ -130,11 +130,6 @@ class ReadWalk:
         self._extent = None
         self._advance()
 
-    def replan(self) -> None:
-        """The records asked for lie elsewhere by now: look again."""
-        self._extent = None
-        self._advance()
-
     def stop(self) -> bool:
         """A fetch failed for good. Is there anything to answer with? Then `result` is what came before the failure."""
         self._extent = None
