@@ -18,6 +18,7 @@ from topics.engine.jobs import Jobs
 from topics.engine.parking import Parking
 from topics.errors import TopicNotFound
 from topics.formats.names import shard_of
+from topics.model.config import TopicConfig
 
 Listener = Callable[[TopicState], None]
 
@@ -42,6 +43,8 @@ class Context:
         """Told after records of a topic became visible: delivery, long polls, routers, queues."""
         self.on_removed: list[Callable[[TopicState, Effect], None]] = []
         """Told after records of a topic died, whatever the cause."""
+        self.on_config: list[Callable[[TopicState, TopicConfig], None]] = []
+        """Told after a config took effect, with the one it replaced."""
         self.on_deleted: list[Listener] = []
         """Told after a topic instance is gone."""
 

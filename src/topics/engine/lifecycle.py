@@ -119,13 +119,23 @@ class Lifecycle:
 
     def _finish(self, reply: Callable[[Submission], T], sub: Submission) -> T:
         for op in sub.ops:
-            effect = apply(self._ctx.state, op)  # type: ignore[arg-type]
-            topic = self._ctx.state.by_id.get(effect.topic_id)
-            if effect.removal is not None and topic is not None:
-                self._ctx.removed(topic, effect)
-            if topic is not None:
-                self._ctx.ceilings.settle(topic)
+            self._apply(op)  # type: ignore[arg-type]
         return reply(sub)
+
+    def _apply(self, op: Op) -> None:
+        ctx = self._ctx
+        before = ctx.state.by_id.get(getattr(op, "topic_id", 0))
+        old_config = None if before is None else before.config
+        effect = apply(ctx.state, op)
+        topic = ctx.state.by_id.get(effect.topic_id)
+        if topic is None:
+            return
+        ctx.ceilings.settle(topic)
+        if effect.removal is not None:
+            ctx.removed(topic, effect)
+        if old_config is not None and topic.config is not old_config:
+            for listener in ctx.on_config:
+                listener(topic, old_config)
 
     # --- delete ---------------------------------------------------------------------------------------------------
 

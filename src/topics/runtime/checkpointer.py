@@ -1,0 +1,248 @@
+"""Checkpointer: moves published records from the log into segments, one run at a time (storage.md section 7).
+
+    barrier   an empty durable submission per group: when it is applied, everything before it is, and is synced (C1, C2)
+    collect   columns of what lies in no segment yet, on the owner's thread, in one instant (C2)
+    write     segments, in the background (C3 to C8)
+    mark      a durable mark to every group (C9)
+    switch    locations move from log to segment (C10)
+
+Always holds: nothing in memory points into a segment before its mark is synced; a run that fails changes nothing and
+leaves the work to the next one. Router cursors are noted in the same instant as the records they account for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from topics.config import Settings
+from topics.core.checkpoint import PendingBatch, flagged, pending, placed, sealed
+from topics.core.topic import TopicState
+from topics.engine.engine import Engine
+from topics.engine.marks import checkpoint_submission, topic_mark
+from topics.engine.ticket import Ticket, chain, failed, resolved
+from topics.formats.bodies import RouterMark, TopicMark
+from topics.model.config import TopicConfig
+from topics.model.submission import Submission
+from topics.runtime.driver import Driver
+from topics.runtime.gather import all_done
+from topics.runtime.jobs import KernelJobs
+from topics.runtime.store import Store
+from topics.storage import checkpoint
+from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicResult, TopicWork
+from topics.storage.wal.files import Position
+
+log = logging.getLogger("topics.checkpoint")
+
+Positions = dict[str, Position]
+
+
+class Checkpointer:
+    def __init__(self, engine: Engine, store: Store, driver: Driver, jobs: KernelJobs, settings: Settings) -> None:
+        self._engine = engine
+        self._store = store
+        self._driver = driver
+        self._jobs = jobs
+        self._rules = SealRules(
+            max_events=settings.segment_max_events,
+            max_bytes=settings.segment_max_bytes,
+            max_age_ms=settings.segment_max_age_ms,
+        )
+        self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
+        self._running: Ticket[Positions] | None = None
+        self._replaced: dict[int, TopicConfig] = {}
+        self.runs_total = 0
+        self.failures_total = 0
+        self.router_marks: Callable[[], Sequence[RouterMark]] = lambda: ()
+        """Cursors of all routers at this instant; set by the router service."""
+        engine.context.on_published.append(self._published)
+        engine.context.on_config.append(self._config_changed)
+        engine.context.on_removed.append(lambda topic, _: self._published(topic))
+
+    def _published(self, topic: TopicState) -> None:
+        self._dirty.add(topic.id)
+
+    def _config_changed(self, topic: TopicState, old: TopicConfig) -> None:
+        self._replaced.setdefault(topic.id, old)
+
+    def config_at_barrier(self, topic: TopicState) -> TopicConfig:
+        """The config that was in force at the recorded position of the topic's group."""
+        return self._replaced.get(topic.id, topic.config)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._dirty)
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    # --- one run --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Ticket[Positions]:
+        """Checkpoint now. The positions are where each group's log is absorbed up to. A run under way is joined by
+        waiting for it and running again, because it may have collected before the caller's records came."""
+        if self._running is not None:
+            again: Ticket[Positions] = Ticket()
+            self._running.then(lambda _: _follow(self.run, again))
+            return again
+        try:
+            ticket = chain(self._barriers(), self._collect_and_write)
+        except Exception as error:
+            ticket = failed(error)
+        self._running = ticket
+        ticket.then(self._over)
+        return ticket
+
+    def _over(self, done: Ticket[Positions]) -> None:
+        self._running = None
+        if done.error is None:
+            self.runs_total += 1
+        else:
+            self.failures_total += 1
+            log.warning("checkpoint abandoned, it will be tried again: %s", done.error)
+
+    def _barriers(self) -> Ticket[Positions]:
+        positions: Positions = {}
+        commit = self._engine.context.commit
+        tickets = []
+        for index, group in enumerate(self._store.groups):
+            sub = Submission([], frame_count=0, durable=True)
+            finish = partial(self._at_barrier, index, group.key, positions)
+            tickets.append(commit.submit(index, sub, finish=finish, internal=True))
+        return chain(all_done(tickets), lambda _: resolved(positions))
+
+    def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
+        positions[key] = Position(self._store.files.get(sub.file).number, sub.offset)
+        group_of = self._engine.context.group_of
+        self._replaced = {
+            topic_id: config for topic_id, config in self._replaced.items() if group_of(topic_id) != index
+        }
+
+    def _collect_and_write(self, positions: Positions) -> Ticket[Positions]:
+        dirty, self._dirty = self._dirty, set()
+        works = {topic.id: work for topic, work in self._works(dirty)}
+        routers = self.router_marks()
+        job = CheckpointJob(
+            topics=list(works.values()),
+            now_ms=self._engine.context.clock.now_ms(),
+            rules=self._rules,
+            read_wal=self._store.files.pread,
+            flips=self._store.flips,
+            breathe=self._driver.breathe,
+        )
+        ticket: Ticket[Positions] = Ticket()
+
+        def written(result: CheckpointResult | None, error: BaseException | None) -> None:
+            if error is not None or result is None:
+                self._dirty |= dirty
+                ticket.fail(error or AssertionError("a checkpoint gave no result"))
+                return
+            marks = self._mark(result, positions, routers)
+            marks.then(partial(self._marked, result, positions, dirty, ticket))
+
+        self._driver.run(lambda: checkpoint.run(job), written)
+        return ticket
+
+    def _works(self, dirty: set[int]) -> list[tuple[TopicState, TopicWork]]:
+        works = []
+        now = self._engine.context.clock.now_ms()
+        for topic in self._engine.state.by_id.values():
+            if topic.config.is_ephemeral:
+                continue
+            files = self._store.topics.get(topic.id)
+            active = None if files is None else files.active
+            batches = pending(topic) if topic.id in dirty else []
+            if batches or (active is not None and active.count and self._rules.is_old(active.first_ts, now)):
+                files = self._store.files_of(topic.id, name=topic.name)
+                works.append((topic, TopicWork(files.place, active, [_batch(pending) for pending in batches])))
+        return works
+
+    # --- mark and switch ------------------------------------------------------------------------------------------
+
+    def _mark(self, result: CheckpointResult, positions: Positions, routers: Sequence[RouterMark]) -> Ticket[None]:
+        context, store = self._engine.context, self._store
+        by_group: dict[int, list[TopicMark]] = {index: [] for index in range(len(store.groups))}
+        for done in result.topics:
+            topic = context.state.by_id.get(done.place.topic_id)
+            if topic is not None:
+                by_group[context.group_of(topic.id)].append(self._topic_mark(topic, done))
+        number, store.next_ckpt = store.next_ckpt, store.next_ckpt + 1
+        tickets: list[Ticket[None]] = []
+        try:
+            for index, marks in by_group.items():
+                position = positions[store.groups[index].key]
+                sub = checkpoint_submission(
+                    n=number,
+                    file=position.file,
+                    off=position.off,
+                    topics=marks,
+                    routers=routers if index == 0 else (),
+                    ts=context.clock.now_ms(),
+                )
+                tickets.append(context.commit.submit(index, sub, finish=lambda _: None, internal=True))
+        except Exception as error:
+            tickets.append(failed(error))
+        return all_done(tickets)
+
+    @staticmethod
+    def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
+        known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
+        sealed_to = done.sealed[-1].last_seq if done.sealed else known
+        active = None if done.active is None else done.active.mark
+        return topic_mark(topic, seq=max(done.seq, topic.ckpt_seq), active=active, sealed_to=sealed_to)
+
+    def _marked(
+        self,
+        result: CheckpointResult,
+        positions: Positions,
+        dirty: set[int],
+        ticket: Ticket[Positions],
+        marks: Ticket[None],
+    ) -> None:
+        if marks.error is not None:
+            self._dirty |= dirty
+            error = marks.error
+            self._driver.run(result.abandon, lambda _, __: ticket.fail(error))
+            return
+        result.commit()
+        for done in result.topics:
+            self._switch(done)
+        for now_flagged in result.flagged:
+            topic = self._engine.state.by_id.get(now_flagged.topic_id)
+            if topic is not None:
+                flagged(topic, now_flagged.first_seq)
+        ticket.resolve(positions)
+
+    def _switch(self, done: TopicResult) -> None:
+        """C10. What died since the records were collected is flagged where it lies now."""
+        files = self._store.topics.get(done.place.topic_id)
+        if files is None:
+            return
+        files.active = done.active
+        topic = self._engine.state.by_id.get(done.place.topic_id)
+        if topic is None:
+            return
+        for segment in done.sealed:
+            late = sealed(topic, segment)
+            self._store.flips.flip(segment, late)
+        for part in done.placed:
+            late = placed(topic, part.first_seq, part.offs, part.lens)
+            if len(late):
+                self._jobs.flag_active(topic, late)
+
+
+def _batch(collected: PendingBatch) -> Batch:
+    return Batch(
+        first_seq=collected.first_seq,
+        source=collected.source,
+        offs=collected.offs,
+        lens=collected.lens,
+        ts=collected.ts,
+        sizes=collected.sizes,
+        dead=collected.dead if collected.dead.any() else None,
+    )
+
+
+def _follow(start: Callable[[], Ticket[Positions]], target: Ticket[Positions]) -> None:
+    start().then(lambda done: target.fail(done.error) if done.error is not None else target.resolve(done.result()))
