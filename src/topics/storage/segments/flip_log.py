@@ -9,12 +9,11 @@ so that the copy can be flagged too. The lock is held for single-byte writes at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from threading import Lock
 
 
 class FlipLog:
-    __slots__ = ("frozen", "lock", "relay", "retired", "unsynced", "unwritten", "working")
+    __slots__ = ("dir_unsynced", "frozen", "lock", "relay", "retired", "unsynced", "unwritten", "working")
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -23,6 +22,7 @@ class FlipLog:
         self.unsynced: set[int] = set()
         self.relay: set[int] | None = None
         self.frozen = False
+        self.dir_unsynced = False  # files were renamed into place, and syncing their directory failed
         self.retired = False  # the active segment that it began with is sealed
 
     def pending(self) -> list[int]:
@@ -41,24 +41,22 @@ class FlipLog:
             self.relay = set()
 
     def freeze(self) -> set[int]:
-        """No more writes to the old files; gives what died since `watch`."""
+        """No more writes to the old files; gives what died since `watch`, and what they do not prove yet."""
         with self.lock:
             self.frozen = True
             died, self.relay = self.relay or set(), None
-            return died
+            return died | self.unwritten | self.unsynced
 
-    def thaw(self, *, redo: Iterable[int] = ()) -> None:
-        """The files are in place; `redo` are slots whose flags must be written again there."""
+    def thaw(self) -> None:
+        """The old files stay: go on writing to them."""
         with self.lock:
-            self.unwritten.update(redo)
-            self.unsynced.difference_update(redo)
             self.relay = None
             self.frozen = False
 
-    def replaced(self) -> None:
-        """The files are new: whatever was only written must be written again."""
+    def replaced(self, *, proven: set[int]) -> None:
+        """The files are new and prove these; whatever else was only written must be written again."""
         with self.lock:
-            self.unwritten |= self.unsynced
-            self.unsynced.clear()
+            self.unwritten = (self.unwritten | self.unsynced) - proven
+            self.unsynced = set()
             self.relay = None
             self.frozen = False

@@ -147,6 +147,9 @@ class Flips:
 
 def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:
     place, files = segment.place, segment.place.env.files
+    if segment.flips.dir_unsynced:  # without this a power cut could bring the replaced files back
+        place.fs.sync_dir(place.path)
+        segment.flips.dir_unsynced = False
     with files.borrow(place.file(segment.first_seq, "data"), "rw") as data:
         data.datasync()
     with files.borrow(place.file(segment.first_seq, "idx"), "rw") as idx:

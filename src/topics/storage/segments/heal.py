@@ -36,13 +36,14 @@ def heal(
         if ends == len(data):
             return Healed(entries, None, False, "")
         if ends > len(data) and _describes(entries, data, first_seq):
-            return Healed(entries, _beyond(entries, len(data)), False, "short")
+            lost = _beyond(entries, len(data)) & ((entries["flags"] & IDX_DELETED) == 0)
+            return Healed(entries, lost, False, "short")
     rebuilt = rebuild_idx(data, first_seq=first_seq, count=count, data_len=None if entries is not None else data_len)
     if not rebuilt.bad:
         return Healed(rebuilt.idx, None, True, why)
     if entries is not None and (count is not None or len(entries) >= len(rebuilt.idx)):
         return Healed(entries, bad_frames(entries, data, first_seq), False, "frames")
-    return Healed(rebuilt.idx, _bad_slots(rebuilt, first_seq), False, "frames")
+    return Healed(rebuilt.idx, gap_mask(rebuilt, first_seq), False, "frames")
 
 
 def heal_without_data(idx: memoryview | None, *, count: int | None) -> Healed:
@@ -104,10 +105,10 @@ def _beyond(entries: Idx, size: int) -> Bools:
     return beyond
 
 
-def _bad_slots(rebuilt: RebuiltIdx, first_seq: int) -> Bools:
+def gap_mask(rebuilt: RebuiltIdx, first_seq: int) -> Bools:
+    """The slots whose frames were not found where bytes are damaged or gone: unreadable, not deleted."""
     bad: Bools = np.zeros(len(rebuilt.idx), np.bool_)
     for gap in rebuilt.bad:
-        bad[gap.first_seq - first_seq : gap.last_seq + 1 - first_seq] = True
-    bad &= rebuilt.idx["len"] == 0
-    rebuilt.idx["flags"][bad] = 0  # unreadable, not deleted
+        bad[gap.first_seq - first_seq : max(gap.last_seq + 1, gap.first_seq) - first_seq] = True
+    rebuilt.idx["flags"][bad] = 0
     return bad

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from topics.errors import ColdUnavailable, CorruptSegment, StorageIo
+from topics.errors import ColdUnavailable, CorruptSegment, StorageIo, TopicsError
 from topics.formats.buffers import I64, U8, U32, U64, Bools
 from topics.formats.columns import decode_columns
 from topics.formats.idx import ENTRY_BYTES, Idx, idx_agrees, read_idx
@@ -28,6 +28,7 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT, Finding
 from topics.storage.segments.flip_log import FlipLog
 from topics.storage.segments.heal import Healed, heal, heal_without_data
 from topics.storage.segments.pair import Pair
+from topics.storage.segments.remnants import adopt_idx_temp
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class SealedSegment:
     __slots__ = (
         "_checked",
         "_lost_frames",
+        "_override",
         "_pair",
         "_tags",
         "count",
@@ -76,6 +78,7 @@ class SealedSegment:
         self._tags: TagIndex | None = None
         self._checked = False
         self._lost_frames: set[int] = set()  # slots that a read found damaged
+        self._override: Pair | None = None  # stands in for files that are damaged, or not repaired yet
 
     # --- identity -------------------------------------------------------------------------------------------------
 
@@ -175,6 +178,32 @@ class SealedSegment:
             raise ColdUnavailable(self.label, reason="its index is not loaded yet")
         return self._open()
 
+    def stand_in(self, pair: Pair | None) -> None:
+        """Use this instead of the files; None goes back to the files."""
+        with self.lock:
+            self._override = pair
+            if pair is not None and pair.data is not None:
+                self.data_len = len(pair.data)
+            self._checked = False
+            self.unmap()
+
+    def files_replaced(self, data_len: int) -> None:
+        """The hot files are others now: look at them anew. The caller holds `lock` around the renames and this."""
+        self.tier = "hot"
+        self.data_len = data_len
+        self._override = None
+        self._checked = False
+        self._lost_frames.clear()
+        self.unmap()
+
+    def moved_to_cold(self, idx: bytes) -> None:
+        """T7. The index is at hand, so the columns stay ready."""
+        with self.lock:
+            self.tier = "cold"
+            self._override = None
+            self._checked = True
+            self._pair = Pair(read_idx(bytearray(idx)), None)
+
     def unmap(self) -> None:
         """Let go of the mappings; whoever holds arrays keeps theirs."""
         self._pair = None
@@ -184,13 +213,20 @@ class SealedSegment:
         with self.lock:
             if self._pair is not None:
                 return self._pair
+            if self._override is not None:
+                return self._override
             try:
                 pair = self._open_hot() if self.tier == "hot" else self._open_cold()
             except OSError as error:
-                raise StorageIo(f"segment {self.label} of topic {self.place.name!r} cannot be read: {error}") from error
+                raise self._unreadable(error) from error
             self._pair = pair
         self.place.env.maps.admit(self)
         return pair
+
+    def _unreadable(self, error: OSError) -> TopicsError:
+        if self.tier == "cold" and self.place.cold is not None:
+            return ColdUnavailable(self.place.cold.label, reason=str(error))
+        return StorageIo(f"segment {self.label} of topic {self.place.name!r} cannot be read: {error}")
 
     def _open_hot(self) -> Pair:
         data = self._map("data")
@@ -201,6 +237,8 @@ class SealedSegment:
             self._checked = True
             self.data_len = len(data)
             return Pair(read_idx(idx), data, self._known_bad())
+        if adopt_idx_temp(self.place, self.first_seq):
+            return self._open_hot()
         return self._healed(heal(idx, data, first_seq=self.first_seq, count=self.count, data_len=self.data_len), data)
 
     def _map(self, part: Literal["data", "idx"]) -> memoryview | None:
@@ -220,9 +258,11 @@ class SealedSegment:
         store = self.place.cold
         if store is None:
             raise StorageIo(f"segment {self.label} of topic {self.place.name!r} is cold and there is no cold store")
-        raw = store.read_range(self.first_seq, "idx", 0, self.idx_bytes)
-        if not self._checked and idx_agrees(raw, self.data_len) is not None:
-            return self._heal_cold(memoryview(raw))
+        raw = bytearray(store.read_range(self.first_seq, "idx", 0, self.idx_bytes))
+        if not self._checked:
+            self.data_len = store.len(self.first_seq, "data")
+            if idx_agrees(raw, self.data_len) is not None:
+                return self._heal_cold(memoryview(raw))
         self._checked = True
         return Pair(read_idx(raw), None, self._known_bad())
 
@@ -292,7 +332,8 @@ class SealedSegment:
     @property
     def damaged(self) -> bool:
         """Whether some record of it is known to be unreadable."""
-        return bool(self._lost_frames) or (self._pair is not None and self._pair.bad is not None)
+        pair = self._override or self._pair
+        return bool(self._lost_frames) or (pair is not None and pair.bad is not None)
 
     def corrupt(self, slot: int) -> CorruptSegment:
         """The error for one damaged record."""

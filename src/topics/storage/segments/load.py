@@ -1,0 +1,359 @@
+"""Loading the segments of one topic at start (storage.md sections 6.3, 6.5, 9.7 and 13.4).
+
+Reads only. Whatever has to change on disk goes through `env.write_or_defer` and happens once recovery has accepted the
+directory; until then the segments in memory already show the result. Nothing here refuses a start except I/O errors and
+a missing cold store: damage becomes slots that read as corrupt, and a finding.
+
+What is checked when: of a sealed segment that the snapshot knows, two lengths, here; its index when it is first mapped;
+its frames whenever they are read. Of every other segment (sealed or grown since the snapshot, or of other lengths than
+recorded) the index, here. Of slots above the last synced mark, and of the active segment, index and frames, here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from topics.errors import ColdStoreMismatch, ColdUnavailable
+from topics.formats.buffers import U8, gather_u8
+from topics.formats.idx import ENTRY_BYTES, IDX_DELETED
+from topics.formats.names import segment_name
+from topics.formats.segment_frame import DELETED_BYTE
+from topics.formats.snapshot import SegmentItem
+from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.cold_copy import cold_is_complete, cold_length
+from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
+from topics.storage.segments.heal import heal
+from topics.storage.segments.listing import Listing, Parts, list_topic_dir
+from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
+from topics.storage.segments.open_end import OpenEnd, judge_open_end
+from topics.storage.segments.pair import Pair
+from topics.storage.segments.place import TopicDir
+from topics.storage.segments.remnants import map_file, note_names, remove_sidecars, report, set_aside, settle_temps
+from topics.storage.segments.replace import remove_files
+from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.settle import cut_and_sync
+from topics.storage.segments.tags import accounted_sizes, frame_tags
+
+
+def load_topic(place: TopicDir, expected: Expected) -> LoadedTopic:
+    """Everything the files of one topic have, reconciled with what was recorded."""
+    loader = _Loader(place, expected)
+    loader.run()
+    loader.loaded.findings += place.env.take_findings()
+    return loader.loaded
+
+
+class _Open(NamedTuple):
+    """A segment with slots that no mark covers, judged."""
+
+    first: int
+    end: OpenEnd
+    data: memoryview
+
+
+class _Loader:
+    def __init__(self, place: TopicDir, expected: Expected) -> None:
+        self.place = place
+        self.expected = expected
+        self.recorded = {item.first: item for item in expected.segments}
+        self.listing = Listing()
+        self.loaded = LoadedTopic(place)
+        self.open: list[_Open] = []
+        self.torn = False  # a torn tail was met: unmarked segments behind it are refilled from the log
+
+    def run(self) -> None:
+        self.listing = list_topic_dir(self.place.fs, self.place.path)
+        note_names(self.place, self.listing)
+        settle_temps(self.place, self.listing)
+        self._remove_gone()
+        for first in self._firsts():
+            self._load(first)
+        self._settle_open()
+        self._set_overlaps_aside()
+        known = {loaded.segment.first_seq for loaded in self.loaded.sealed}
+        remove_sidecars(self.place, self.listing, known=known)
+        self._find_cold_garbage(known)
+
+    def _remove_gone(self) -> None:
+        """Any part of a segment logged `gone`: an interrupted drop is completed."""
+        for first, move in self.expected.moves.items():
+            if move.tier == "gone":
+                self.recorded.pop(first, None)
+                if self.listing.parts.pop(first, None):
+                    self.place.env.write_or_defer(partial(remove_files, self.place, first))
+                if self.place.cold is not None:
+                    self.loaded.cold_garbage.append(first)
+
+    def _firsts(self) -> list[int]:
+        """Segments with a file that matters, and those that were recorded, in order."""
+        there = {first for first, parts in self.listing.parts.items() if "data" in parts or "idx" in parts}
+        moved = {first for first, move in self.expected.moves.items() if move.tier != "gone"}
+        active = {self.expected.active[0]} if self.expected.active is not None else set()
+        return sorted(there | set(self.recorded) | moved | active)
+
+    def _load(self, first: int) -> None:
+        parts = self.listing.parts.get(first, {})
+        if self._recorded_tier(first) == "cold" and self._load_cold(first, parts):
+            return
+        if self.expected.is_open(first):
+            self._load_open(first, parts)
+        elif "data" in parts:
+            self._load_sealed(first, parts)
+        else:
+            self._load_without_data(first, parts)
+
+    def _recorded_tier(self, first: int) -> Literal["hot", "cold"]:
+        move, item = self.expected.moves.get(first), self.recorded.get(first)
+        if move is not None:
+            return "cold" if move.tier == "cold" else "hot"
+        return item.tier if item is not None else "hot"
+
+    def _recorded_count(self, first: int) -> int | None:
+        """Slots of a sealed segment as snapshot or `tier` mark have it."""
+        move, item = self.expected.moves.get(first), self.recorded.get(first)
+        if move is not None:
+            return move.count
+        return item.count if item is not None and item.sealed else None
+
+    def _add(self, segment: SealedSegment, item: SegmentItem | None = None) -> None:
+        """`item` when its totals can be trusted."""
+        live, live_bytes = (item.live, item.live_bytes) if item is not None else segment.totals()
+        self.loaded.sealed.append(LoadedSegment(segment, live, live_bytes, counted=item is None))
+
+    def _sealed(self, first: int, count: int, data_len: int) -> SealedSegment:
+        return SealedSegment(self.place, first_seq=first, count=count, data_len=data_len)
+
+    # --- sealed, hot ------------------------------------------------------------------------------------------------
+
+    def _load_sealed(self, first: int, parts: Parts) -> None:
+        item = self.recorded.get(first)
+        data_len = self.place.fs.stat_len(self.place.file(first, "data"))
+        idx_len = self.place.fs.stat_len(self.place.file(first, "idx")) if "idx" in parts else -1
+        if item is not None and item.sealed and (data_len, idx_len) == (item.data_len, item.count * ENTRY_BYTES):
+            self._add(self._sealed(first, item.count, data_len), item)
+            return
+        count = self._recorded_count(first)
+        if count is None:
+            count = self._count_slots(first)
+        segment = self._sealed(first, count, item.data_len if item is not None and item.sealed else data_len)
+        segment.load_index()
+        if segment.damaged and self._take_cold_instead(first, count):
+            return
+        if count:
+            self._add(segment)
+
+    def _count_slots(self, first: int) -> int:
+        """Slots of a sealed segment that nothing recorded: what its index says if it agrees, else its frames."""
+        data = map_file(self.place, self.place.file(first, "data"))
+        idx = map_file(self.place, self.place.file(first, "idx"))
+        assert data is not None
+        return len(heal(idx, data, first_seq=first, count=None, data_len=None).entries)
+
+    def _load_without_data(self, first: int, parts: Parts) -> None:
+        count = self._recorded_count(first)
+        if count is None and "idx" in parts:
+            count = self.place.fs.stat_len(self.place.file(first, "idx")) // ENTRY_BYTES
+        if count is None or first + count <= self.expected.earliest_seq:
+            if "idx" in parts:
+                self.place.env.write_or_defer(partial(remove_files, self.place, first))
+            return
+        if self._take_cold_instead(first, count):
+            return
+        segment = self._sealed(first, count, 0)
+        segment.load_index()
+        self.loaded.missing.append(segment)
+        self._add(segment, self.recorded.get(first))
+
+    # --- above the mark ---------------------------------------------------------------------------------------------
+
+    def _load_open(self, first: int, parts: Parts) -> None:
+        marked_count, marked_len = self.expected.marked(first)
+        data = map_file(self.place, self.place.file(first, "data"))
+        if data is None and marked_len:
+            self._load_lost_active(first, marked_count)
+            return
+        idx = map_file(self.place, self.place.file(first, "idx")) or memoryview(b"")
+        data = data or memoryview(b"")
+        if self.torn and not marked_count:
+            self._remove_unmarked(first)
+            return
+        end = judge_open_end(idx, data, first_seq=first, marked_count=marked_count, marked_len=marked_len)
+        self.torn = self.torn or end.torn or end.bad is not None
+        if end.bad is not None:
+            self._add_damaged(first, end, data)
+        elif end.count:
+            self.open.append(_Open(first, end, data))
+        else:
+            self._remove_unmarked(first)
+
+    def _load_lost_active(self, first: int, count: int) -> None:
+        segment = self._sealed(first, count, 0)
+        segment.load_index()
+        self.torn = True
+        self.loaded.missing.append(segment)
+        self._add(segment)
+
+    def _remove_unmarked(self, first: int) -> None:
+        if self.listing.parts.get(first):
+            report(self.place, segment_name(first, "data"), "never marked; refilled from the log", severity="info")
+            self.place.env.write_or_defer(partial(remove_files, self.place, first))
+
+    def _add_damaged(self, first: int, end: OpenEnd, data: memoryview) -> None:
+        """Damage below the mark: the segment is closed with what it has, and new records go to the next one."""
+        assert end.bad is not None
+        report(
+            self.place,
+            segment_name(first, "data"),
+            f"{int(end.bad.sum())} records are damaged",
+            counter=CORRUPT,
+            severity="error",
+        )
+        segment = self._sealed(first, end.count, len(data))
+        segment.stand_in(Pair(end.entries, data, end.bad))
+        self._add(segment)
+
+    def _settle_open(self) -> None:
+        highest = max((loaded.segment.first_seq for loaded in self.loaded.sealed), default=0)
+        for number, opened in enumerate(self.open):
+            newest = number == len(self.open) - 1 and opened.first > highest
+            self._report_open(opened)
+            if newest and opened.first + opened.end.count - 1 > self.expected.sealed_to:
+                self.loaded.active = self._active(opened)
+            else:
+                self._seal_open(opened)
+        self.loaded.sealed.sort(key=lambda loaded: loaded.segment.first_seq)
+
+    def _report_open(self, opened: _Open) -> None:
+        name = segment_name(opened.first, "data")
+        if opened.end.reindexed:
+            self.place.env.counters.idx_rebuilt += 1
+            report(self.place, name, "index rebuilt from its data", counter=IDX_REBUILT)
+        if opened.end.torn:
+            report(self.place, name, f"torn tail cut behind record {opened.first + opened.end.count - 1}")
+
+    def _active(self, opened: _Open) -> LoadedActive:
+        end = opened.end
+        data = opened.data[: end.data_len]
+        sizes = accounted_sizes(end.entries, data, first_seq=opened.first)
+        self._put_in_order(opened, None)
+        segment = ActiveSegment(
+            self.place,
+            first_seq=opened.first,
+            first_ts=int(end.entries["ts"][0]),
+            count=end.count,
+            data_len=end.data_len,
+            sizes=array("I", sizes.tobytes()),
+        )
+        return LoadedActive(
+            segment=segment,
+            offs=end.entries["offset"].copy(),
+            lens=end.entries["len"].copy(),
+            ts=end.entries["ts"].copy(),
+            flags=_flags(end, data),
+            sizes=sizes,
+            tags=frame_tags(end.entries, data, first_seq=opened.first),
+        )
+
+    def _seal_open(self, opened: _Open) -> None:
+        end = opened.end
+        segment = self._sealed(opened.first, end.count, end.data_len)
+        segment.stand_in(Pair(end.entries, opened.data[: end.data_len]))
+        self._add(segment)
+        self._put_in_order(opened, segment)
+
+    def _put_in_order(self, opened: _Open, segment: SealedSegment | None) -> None:
+        """What was found above the mark may never have been synced: make it so before anything relies on it."""
+        marked_count, _ = self.expected.marked(opened.first)
+        if opened.end.torn or opened.end.reindexed or opened.end.count > marked_count or segment is not None:
+            self.place.env.write_or_defer(partial(cut_and_sync, self.place, opened.first, opened.end, segment))
+
+    # --- cold -------------------------------------------------------------------------------------------------------
+
+    def _load_cold(self, first: int, parts: Parts) -> bool:
+        """Use the cold copy; False when the hot one has to serve."""
+        store, count = self.place.cold, self._recorded_count(first)
+        if store is None:
+            raise ColdStoreMismatch(
+                f"segment {first} of topic {self.place.name!r} is in the cold store, and none is configured"
+            )
+        assert count is not None
+        if "data" in parts or "idx" in parts:
+            if not cold_is_complete(store, first, count):
+                report(self.place, segment_name(first, "data"), "the cold copy is not complete; the hot one is used")
+                return False
+            self.place.env.write_or_defer(partial(remove_files, self.place, first, ("data", "idx")))
+        self._add_cold(first, count)
+        return True
+
+    def _take_cold_instead(self, first: int, count: int) -> bool:
+        """Hot is damaged or gone: the cold copy if it is complete."""
+        store = self.place.cold
+        if store is None or not cold_is_complete(store, first, count):
+            return False
+        report(
+            self.place, segment_name(first, "data"), "damaged in the hot tier; the cold copy is used", severity="error"
+        )
+        self._add_cold(first, count)
+        return True
+
+    def _add_cold(self, first: int, count: int) -> None:
+        item = self.recorded.get(first)
+        store = self.place.cold
+        assert store is not None
+        known = item is not None and item.sealed
+        data_len = item.data_len if item is not None and known else cold_length(store, first)
+        segment = SealedSegment(self.place, first_seq=first, count=count, data_len=data_len, tier="cold")
+        if known:
+            self._add(segment, item)
+            return
+        try:
+            segment.load_index()
+            self._add(segment)
+        except ColdUnavailable:  # counted when the store answers again
+            self.loaded.sealed.append(LoadedSegment(segment, count, 0, counted=False))
+
+    def _find_cold_garbage(self, known: set[int]) -> None:
+        """Cold copies without hot counterpart that nothing recorded: left by a drop that was interrupted."""
+        store = self.place.cold
+        if store is None:
+            return
+        try:
+            there = store.list_any()
+        except OSError:
+            return
+        active = {self.loaded.active.segment.first_seq} if self.loaded.active is not None else set()
+        garbage = set(there) - known - active - set(self.loaded.cold_garbage)
+        self.loaded.cold_garbage += sorted(garbage)
+
+    # --- overlaps ---------------------------------------------------------------------------------------------------
+
+    def _set_overlaps_aside(self) -> None:
+        kept: list[LoadedSegment] = []
+        for loaded in self.loaded.sealed:
+            while kept and kept[-1].segment.last_seq >= loaded.segment.first_seq and self._wins(loaded, kept[-1]):
+                set_aside(self.place, kept.pop().segment.first_seq)
+            if kept and kept[-1].segment.last_seq >= loaded.segment.first_seq:
+                set_aside(self.place, loaded.segment.first_seq)
+            else:
+                kept.append(loaded)
+        active = self.loaded.active
+        while active is not None and kept and kept[-1].segment.last_seq >= active.segment.first_seq:
+            set_aside(self.place, kept.pop().segment.first_seq)
+        self.loaded.sealed = kept
+
+    def _wins(self, later: LoadedSegment, earlier: LoadedSegment) -> bool:
+        """The recorded one, else the one with the lower first seq."""
+        return later.segment.first_seq in self.recorded and earlier.segment.first_seq not in self.recorded
+
+
+def _flags(end: OpenEnd, data: memoryview) -> U8:
+    """Entry flags; a flagged frame is deleted even if its entry does not say so yet."""
+    flags: U8 = end.entries["flags"].copy()
+    framed = np.flatnonzero(end.entries["len"])
+    places = end.entries["offset"][framed].astype(np.int64) + end.entries["len"][framed] - 1
+    flags[framed[gather_u8(data, places) == DELETED_BYTE]] |= IDX_DELETED
+    return flags

@@ -1,0 +1,118 @@
+"""Remnants: files that a crash, an operator or an earlier repair left in a topic directory (storage.md section 9.7).
+
+Each function looks, decides and puts the change off until writing is allowed. Foreign names are reported and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from topics.formats.idx import idx_agrees
+from topics.formats.names import DUP_SUFFIX, TMP_SUFFIX, SegmentPart, segment_name
+from topics.storage.segments.findings import Finding, Severity
+from topics.storage.segments.listing import Listing
+from topics.storage.segments.place import TopicDir
+
+
+def note_names(place: TopicDir, listing: Listing) -> None:
+    """Report what is not ours, and remember names that are ours but padded otherwise."""
+    for name in listing.ignored:
+        report(place, name, "not a file of ours; ignored and kept", severity="info")
+    for first, parts in listing.parts.items():
+        for part, name in parts.items():
+            if name != segment_name(first, part):
+                place.use_name(first, part, name)
+
+
+def settle_temps(place: TopicDir, listing: Listing) -> None:
+    """Finish a rewrite whose first rename happened; remove every other temp of our names."""
+    for first, temps in listing.temps.items():
+        gone = dict(temps)
+        if "data" not in temps and "idx" in temps and adopt_idx_temp(place, first):
+            del gone["idx"]
+            listing.parts[first]["idx"] = temps["idx"]
+        if gone:
+            place.env.write_or_defer(partial(_unlink_all, place, list(gone.values())))
+
+
+def adopt_idx_temp(place: TopicDir, first: int) -> bool:
+    """Finish the second rename of a rewrite, if `.idx` disagrees with `.data` while its temp agrees."""
+    data = map_file(place, place.file(first, "data"))
+    if data is None or _agrees(map_file(place, place.file(first, "idx")), data):
+        return False
+    temp = segment_name(first, "idx") + TMP_SUFFIX
+    if not _agrees(map_file(place, f"{place.path}/{temp}"), data):
+        return False
+    place.use_name(first, "idx", temp)
+    place.env.write_or_defer(partial(_finish_rename, place, first))
+    report(place, temp, "an interrupted rewrite is finished", severity="info")
+    return True
+
+
+def _agrees(idx: memoryview | None, data: memoryview) -> bool:
+    return idx is not None and idx_agrees(idx, len(data), data) is None
+
+
+def _finish_rename(place: TopicDir, first: int) -> None:
+    final = f"{place.path}/{segment_name(first, 'idx')}"
+    place.fs.rename(final + TMP_SUFFIX, final)
+    place.fs.sync_dir(place.path)
+    place.use_name(first, "idx", segment_name(first, "idx"))
+    place.env.files.forget(final)
+
+
+def set_aside(place: TopicDir, first: int) -> None:
+    """The loser of an overlap: its files become `<name>.dup`."""
+    report(place, segment_name(first, "data"), "overlaps another segment and is set aside", severity="error")
+    place.env.write_or_defer(partial(_rename_to_dup, place, first))
+
+
+def _rename_to_dup(place: TopicDir, first: int) -> None:
+    parts: tuple[SegmentPart, ...] = ("data", "idx")
+    for part in parts:
+        path = place.file(first, part)
+        if place.fs.exists(path):
+            place.fs.rename(path, path + DUP_SUFFIX)
+            place.env.files.forget(path)
+    _unlink_all(place, [segment_name(first, "tags")])
+    place.fs.sync_dir(place.path)
+
+
+def remove_sidecars(place: TopicDir, listing: Listing, *, known: set[int]) -> None:
+    """Sidecars of segments that are no more."""
+    gone = [parts["tags"] for first, parts in listing.parts.items() if "tags" in parts and first not in known]
+    if gone:
+        place.env.write_or_defer(partial(_unlink_all, place, gone))
+
+
+def _unlink_all(place: TopicDir, names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            place.fs.unlink(f"{place.path}/{name}")
+        except FileNotFoundError:
+            pass
+
+
+def map_file(place: TopicDir, path: str) -> memoryview | None:
+    """A mapping of the file; None when there is none."""
+    try:
+        file = place.fs.open(path, "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return file.mmap()
+    finally:
+        file.close()
+
+
+def report(place: TopicDir, name: str, message: str, *, counter: str = "", severity: Severity = "warning") -> None:
+    place.env.report(
+        Finding(
+            topic_id=place.topic_id,
+            file=f"{place.path}/{name}",
+            message=f"{name} of topic {place.name!r}: {message}",
+            counter=counter,
+            severity=severity,
+        )
+    )
