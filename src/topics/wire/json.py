@@ -13,15 +13,11 @@ import numpy as np
 
 from topics import limits
 from topics.errors import InvalidRequest
-from topics.wire.second_look import (
-    NotTaken,
-    has_lone_surrogate_outside_payloads,
-    keep_last_keys,
-    mask_lone_surrogates,
-)
+from topics.wire.second_look import NotTaken, look_again
 
 T = TypeVar("T")
 
+_REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _SHORTEST_DEEP_TEXT = 2 * (limits.JSON_DEPTH_MAX + 1)  # an opening and a closing bracket per level
 _NOT_MARKS = bytes(code for code in range(256) if code not in b'[]{}"')
 _STEPS = bytes(1 if code in b"[{" else 255 if code in b"]}" else 0 for code in range(256))  # 255 is -1 as int8
@@ -37,7 +33,7 @@ class BodyDecoder(Generic[T]):
     def __call__(self, body: bytes) -> T:
         try:
             value: T = self._decode(body)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except _REFUSALS as error:
             value = self._look_again(body, error)
         if not body.isascii():
             check_utf8(body)
@@ -47,30 +43,15 @@ class BodyDecoder(Generic[T]):
 
     def _look_again(self, body: bytes, error: Exception) -> T:
         """For the rare bodies that msgspec refuses and the contract takes."""
-        if isinstance(error, RecursionError):
-            raise _too_deep() from None
         try:
-            if isinstance(error, msgspec.ValidationError):
-                value: T = self._decode(keep_last_keys(body))
+            if not isinstance(error, RecursionError):
+                value: T = look_again(body, self._decode, carries_payloads=self._carries_payloads)
                 return value
-            if self._carries_payloads:
-                return self._decode_around_lone_surrogates(body)
-        except (msgspec.DecodeError, NotTaken):
+        except RecursionError:
+            error = RecursionError()
+        except (*_REFUSALS, NotTaken):
             pass
-        raise InvalidRequest(_explain(error)) from None
-
-    def _decode_around_lone_surrogates(self, body: bytes) -> T:
-        """Reads a copy in which each lone surrogate has a stand-in of equal length, then puts the true bytes back:
-        slices are views into the buffer that was decoded, so they show the client's bytes afterwards."""
-        buffer = bytearray(mask_lone_surrogates(body))
-        value: T = self._decode(buffer)
-        if is_too_deep(body):
-            raise _too_deep()
-        check_utf8(body)
-        if has_lone_surrogate_outside_payloads(body):
-            raise NotTaken
-        buffer[:] = body
-        return value
+        raise _too_deep() if isinstance(error, RecursionError) else InvalidRequest(_explain(error))
 
 
 def _too_deep() -> InvalidRequest:

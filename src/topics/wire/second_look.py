@@ -8,14 +8,28 @@ Called only by `json.BodyDecoder`.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from topics.model.record import RecordIn
+
 
 class NotTaken(Exception):
     """The contract does not take this body either."""
+
+
+def look_again(body: bytes, decode: Callable[[bytes], Any], *, carries_payloads: bool) -> Any:
+    """The value of a body that `decode` refused. Raises NotTaken, or what `decode` or a JSON reader raises."""
+    mark = _absent_mark(body)
+    masked = _mask_lone_surrogates(body, mark) if carries_payloads else body
+    value = decode(_keep_last_keys(masked))
+    if masked is body:
+        return value
+    if not hasattr(value, "records") or _has_lone_surrogate_outside_payloads(body):
+        raise NotTaken
+    return msgspec.structs.replace(value, records=[_unmasked(record, mark) for record in value.records])
 
 
 # --- lone surrogates -------------------------------------------------------------------------------------------------
@@ -25,21 +39,35 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _LONE = re.compile("[\ud800-\udfff]")
+_PRIVATE_USE = range(0xE000, 0xF900)
 
 
-def mask_lone_surrogates(text: bytes) -> bytes:
-    """The same length, with another escape in place of each lone surrogate's. Raises NotTaken if there is none."""
-    masked = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], text)
-    if masked == text:
-        raise NotTaken
-    return masked
+def _absent_mark(body: bytes) -> bytes:
+    """A character that the body does not have."""
+    for code in _PRIVATE_USE:
+        if (mark := chr(code).encode()) not in body:
+            return mark
+    raise NotTaken
+
+
+def _mask_lone_surrogates(body: bytes, mark: bytes) -> bytes:
+    """The mark in place of the backslash of each lone surrogate's escape; the body itself if it has none."""
+    masked = _ESCAPE.sub(lambda escape: mark + escape[1] if escape[1] else escape[0], body)
+    return body if masked == body else masked
+
+
+def _unmasked(record: RecordIn, mark: bytes) -> RecordIn:
+    data, meta = record.data, record.meta
+    if not isinstance(meta, msgspec.UnsetType):
+        meta = msgspec.Raw(bytes(meta).replace(mark, b"\\"))
+    return msgspec.structs.replace(record, data=msgspec.Raw(bytes(data).replace(mark, b"\\")), meta=meta)
 
 
 class _Pairs(list[tuple[str, Any]]):
     """An object with all its keys, repeated ones too."""
 
 
-def has_lone_surrogate_outside_payloads(body: bytes) -> bool:
+def _has_lone_surrogate_outside_payloads(body: bytes) -> bool:
     """`body` is a valid JSON object but for its lone surrogates, and not too deep."""
     pairs = json.loads(body, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
     return any(_LONE.search(text) is not None for text in _texts_outside_payloads(pairs))
@@ -73,7 +101,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def keep_last_keys(body: bytes) -> bytes:
+def _keep_last_keys(body: bytes) -> bytes:
     """The body without the keys that a later equal key replaces, in every object whose fields we know."""
     fields = _OBJECT.decode(body)
     for key, rebuild in _KNOWN_OBJECTS.items():
