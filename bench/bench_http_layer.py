@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import uvloop
@@ -108,17 +108,19 @@ def report(name: str, output: str) -> None:
     p50 = re.search(r"50%\s+(\S+)", output)
     p99 = re.search(r"99%\s+(\S+)", output)
     errors = re.search(r"(Socket errors|Non-2xx).*", output)
-    assert rate is not None and p50 is not None and p99 is not None, output
+    if rate is None or p50 is None or p99 is None:
+        sys.exit(output)
     print(f"{name:34} {float(rate[1]):10,.0f}/s   p50 {p50[1]:>8}   p99 {p99[1]:>8}   {errors[0] if errors else ''}")
 
 
-def drive(port: int, seconds: int) -> None:
+def drive(port: int, seconds: int, done: Callable[[], object]) -> None:
     url = f"http://127.0.0.1:{port}"
     report("GET, 16 connections", wrk(f"{url}/sync", connections=16, seconds=seconds))
     report("POST, reply at once, 16", wrk(f"{url}/sync", connections=16, seconds=seconds, script=POST))
     report("POST, reply at end of turn, 16", wrk(f"{url}/turn", connections=16, seconds=seconds, script=POST))
     report("POST, reply at end of turn, 1", wrk(f"{url}/turn", connections=1, seconds=seconds, script=POST))
     report("POST, end of turn, pipelined x16", wrk(f"{url}/turn", connections=4, seconds=seconds, script=PIPELINED))
+    done()
 
 
 async def run(seconds: int) -> None:
@@ -127,7 +129,7 @@ async def run(seconds: int) -> None:
     sockets = open_listeners(BindAddress("127.0.0.1", 0))
     await server.start(sockets)
     port = bound_address(sockets[0]).port
-    driver = threading.Thread(target=lambda: (drive(port, seconds), loop.call_soon_threadsafe(server.ask_to_stop)))
+    driver = threading.Thread(target=drive, args=(port, seconds, lambda: loop.call_soon_threadsafe(server.ask_to_stop)))
     driver.start()
     await server.serve()
     driver.join()
@@ -149,5 +151,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert Path(__file__).exists()
     main()

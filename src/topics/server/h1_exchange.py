@@ -25,7 +25,7 @@ class H1Exchange:
 
     __slots__ = ("_answered", "_callbacks", "_conn", "closes", "finished", "held", "request", "stream_sink")
 
-    def __init__(self, conn: H1Connection, request: Request | None, *, closes: bool) -> None:
+    def __init__(self, conn: H1Connection, request: Request | None, closes: bool) -> None:
         self._conn = conn
         self._answered = False
         self._callbacks: CloseCallbacks | None = None

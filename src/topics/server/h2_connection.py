@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.errors import Internal, InvalidRequest, PayloadTooLarge, Throttled, TopicsError
+from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsError
 from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS
 from topics.net.answers import error_response
 from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
@@ -24,6 +24,7 @@ from topics.net.limits import (
 )
 from topics.net.messages import Headers, Request, RequestHead, Response
 from topics.server.content import decode_body
+from topics.server.failure import failure_response
 from topics.server.h2_exchange import H2Exchange
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
@@ -126,7 +127,7 @@ class H2Connection(Peer):
         try:
             return self.hub.app.head(request)
         except Exception as error:
-            return _failure(error)
+            return failure_response(error)
 
     def _bad_request(self, event: H2BadRequest) -> None:
         request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
@@ -180,7 +181,7 @@ class H2Connection(Peer):
         try:
             self.hub.app.handle(exchange.request, exchange)
         except Exception as error:
-            exchange.reply(_failure(error))
+            exchange.reply(failure_response(error))
 
     def _reset(self, event: H2Reset) -> None:
         exchange = self._streams.get(event.stream_id)
@@ -374,10 +375,3 @@ _HANDLERS: dict[type[H2Event], Callable[..., None]] = {
     H2Window: H2Connection._window,
     H2Over: H2Connection._ended,
 }
-
-
-def _failure(error: Exception) -> Response:
-    if isinstance(error, TopicsError):
-        return error_response(error)
-    log.error("a request failed", exc_info=error)
-    return error_response(Internal())

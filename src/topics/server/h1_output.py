@@ -1,0 +1,213 @@
+"""H1Output: the sending half of an HTTP/1 connection.
+
+Answers leave in the order of the requests, whenever they come. What one turn of the loop answers leaves in one write.
+The reading half is `H1Connection`, which extends this class.
+
+`_mode` says what happens to input:
+
+    READING    requests are read from it
+    SKIPPING   the rest of a body is thrown away whose request is answered already; then READING
+    WAITING    it is kept, within a bound: a stream is being sent, or a body is being decoded on a thread; then READING
+    DEAF       it is thrown away: the connection ends with the answers that are still to be sent
+    GONE       there is none: the transport is lost or belongs to another protocol
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from topics.limits import KIB
+from topics.net.h1.reader import H1Reader
+from topics.net.h1.render import CONTINUE
+from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX, WRITE_HIGH_BYTES, WRITE_LOW_BYTES
+from topics.server.h1_exchange import H1Exchange
+from topics.server.hub import Hub
+from topics.server.peer import Peer
+
+READING, SKIPPING, WAITING, DEAF, GONE = range(5)
+LARGE_BYTES = 32 * KIB  # an answer of this size is not kept back to be joined with others
+
+
+class H1Output(Peer):
+    __slots__ = (
+        "_blocked",
+        "_current",
+        "_discard_left_bytes",
+        "_ending",
+        "_eof",
+        "_exchanges",
+        "_feeding",
+        "_linger_s",
+        "_mode",
+        "_out",
+        "_partial",
+        "_paused",
+        "_reader",
+        "_since_s",
+    )
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._reader = H1Reader(hub.settings.max_body_bytes)
+        self._exchanges: deque[H1Exchange] = deque()  # not finished, or waiting behind one that is not
+        self._current: H1Exchange | None = None  # the last of them, while its body is incomplete
+        self._out: list[bytes] = []  # goes to the transport at the end of this turn
+        self._mode = READING
+        self._feeding = False  # `_out` is flushed when the input at hand is done with
+        self._blocked = False  # reading is paused
+        self._paused = False  # the transport has enough to write
+        self._partial = False  # a head is incomplete
+        self._ending = False  # the last answer is in `_out` or gone
+        self._eof = False  # the peer will send no more
+        self._since_s = hub.wheel.now_s  # start of the wait that `on_timer` looks at
+        self._discard_left_bytes = 0  # of input, while DEAF
+        self._linger_s = LINGER_S
+
+    @property
+    def gone(self) -> bool:
+        return self._mode == GONE
+
+    # --- in order -----------------------------------------------------------------------------------------------------
+
+    def finish(self, exchange: H1Exchange, data: bytes) -> None:
+        """The last bytes of an answer."""
+        exchange.finished = True
+        if self._mode == GONE:
+            return
+        exchanges = self._exchanges
+        if exchanges[0] is not exchange:
+            self._hold(exchange, data)
+            return
+        exchanges.popleft()
+        self._out.append(data)
+        self._after(exchange)
+        if exchanges:
+            self._release()
+        if self._feeding:
+            if len(data) >= LARGE_BYTES:
+                self._write()
+        elif exchanges:
+            self.hub.flush_soon(self)
+        else:
+            self.flush()
+
+    def send(self, exchange: H1Exchange, data: bytes) -> None:
+        """Some bytes of an answer that is not complete; they go to the transport at once if it is their turn."""
+        if self._mode == GONE:
+            return
+        if self._exchanges[0] is not exchange:
+            self._hold(exchange, data)
+        elif self._feeding or self._out:
+            self._out.append(data)
+        else:
+            self.transport.write(data)
+
+    def _hold(self, exchange: H1Exchange, data: bytes) -> None:
+        if exchange.held is None:
+            exchange.held = []
+        exchange.held.append(data)
+
+    def _release(self) -> None:
+        """The exchange at the front has changed: let the next ones go as far as they are."""
+        exchanges = self._exchanges
+        while exchanges:
+            front = exchanges[0]
+            if front.held is not None:
+                self._out.extend(front.held)
+                front.held = None
+            if not front.finished:
+                if front is self._current and front.request is not None and front.request.head.expects_continue:
+                    self._send_continue()
+                return
+            exchanges.popleft()
+            self._after(front)
+
+    def _after(self, exchange: H1Exchange) -> None:
+        """An answer is complete and in its place."""
+        if exchange.stream_sink is not None:
+            self._end_stream(exchange)
+        if exchange.closes or (self.hub.draining and not self._exchanges):
+            self._ending = True
+        elif not self._partial:
+            self._since_s = self.hub.wheel.now_s
+        if self._blocked and len(self._exchanges) <= PIPELINE_MAX // 2:
+            self.hub.loop.call_soon(self._unblock)
+
+    def _send_continue(self) -> None:
+        """Ask for the body, unless some of it is here already (RFC 9110 section 10.1.1)."""
+        if not self._reader.waiting_bytes() and self._reader.bytes_to_come() != 0:
+            self._out.append(CONTINUE)
+
+    # --- to the transport ---------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        if self._mode != GONE:
+            self._write()
+            if self._ending:
+                self._half_close()
+
+    def _write(self) -> None:
+        out = self._out
+        if out:
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+
+    def _half_close(self) -> None:
+        """All is said. Wait for the peer's end before closing: closing on unread input would reset the answer away."""
+        self._ending = False
+        if self._mode != DEAF:
+            self._go_deaf()
+        can_half_close = self.transport.can_write_eof()
+        if self._eof or not (can_half_close or self._linger_s > LINGER_S):
+            self._mode = GONE
+            self.transport.close()
+            return
+        if can_half_close:
+            self.transport.write_eof()
+        self._since_s = self.hub.wheel.now_s
+        self.hub.wheel.arm(self, self._since_s + self._linger_s)
+
+    def _go_deaf(self) -> None:
+        self._mode = DEAF
+        self._discard_left_bytes = KEEP_BYTES_MAX
+        self._reader.take_rest()
+
+    def buffered_bytes(self) -> int:
+        return 0 if self._mode == GONE else self.transport.get_write_buffer_size()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        front = self._exchanges[0] if self._exchanges else None
+        if front is not None and front.stream_sink is not None:
+            front.stream_sink.drained()
+        if self._blocked:
+            self._unblock()
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    def begin_stream(self, exchange: H1Exchange, head: bytes) -> None:
+        if self._mode == GONE:
+            exchange.lost()
+            return
+        if self._mode == READING:
+            self._mode = WAITING
+        self._reader.forget_template()
+        self.send(exchange, head)
+
+    def _end_stream(self, exchange: H1Exchange) -> None:
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
+        if self._mode == WAITING:
+            self._mode = READING
+            if self._reader.waiting_bytes() and not exchange.closes:
+                self.hub.loop.call_soon(self._read_on)
+
+    # --- the reading half's part --------------------------------------------------------------------------------------
+
+    def _read_on(self) -> None:
+        raise NotImplementedError
+
+    def _unblock(self) -> None:
+        raise NotImplementedError
