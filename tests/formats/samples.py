@@ -1,16 +1,17 @@
 """One fixed value of everything that has bytes on disk, and the golden file each one must give.
 
-`python -m tests.formats.samples` writes the golden files anew; a change there is a change of the format, so it comes with
-a new version and a new page in docs/formats.
+`python -m tests.formats.samples` writes the golden files anew; a change there is a change of the format, so it comes
+with a new version and a new page in docs/formats.
 """
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from topics.formats import bodies as b
-from topics.formats.frame import FrameType, blob, encode_appends, encode_frame
+from topics.formats.frame import HEAD_BYTES, FrameType, blob, encode_appends, encode_frame
 from topics.formats.segment import DELETED_BYTE, empty_slots, encode_segment_frames
 from topics.formats.sidecar import encode_sidecar
 from topics.formats.snapshot import (
@@ -176,7 +177,10 @@ SNAPSHOT = Snapshot(
             bytes=4000,
             lost=(b.LostRange(2, 4, "cap"),),
             dead=(DeadRange(7, 8),),
-            segments=(SegmentItem(1, 40, 3040, True, "cold", 30, 3000), SegmentItem(41, 10, 760, False, "hot", 10, 1000)),
+            segments=(
+                SegmentItem(1, 40, 3040, True, "cold", 30, 3000),
+                SegmentItem(41, 10, 760, False, "hot", 10, 1000),
+            ),
             queue=QueueItem(
                 next_lease_id=10,
                 dead_lettered=1,
@@ -228,6 +232,15 @@ def segment_pair() -> tuple[bytes, bytes]:
     frames.idx["flags"][1] |= 4
     idx = np.concatenate((frames.idx[:1], empty_slots([TS]), frames.idx[1:]))
     return bytes(data), idx.tobytes()
+
+
+def hostile_headers(size: int) -> bytes:
+    """Plausible headers every 38 bytes, each claiming everything up to the end: the worst case for checksums."""
+    headers = bytearray()
+    for at in range(0, size - HEAD_BYTES - 8, HEAD_BYTES):
+        inner = size - at - HEAD_BYTES - 8
+        headers += struct.pack("<IBBQQQHHI", inner + 42, 1, 0, 1, 1, 1, 0, 0, inner)
+    return bytes(headers.ljust(size, b"}"))
 
 
 def golden_bytes() -> dict[str, bytes]:

@@ -2,8 +2,8 @@
 
 import pytest
 import xxhash
-
 from tests.formats.samples import BODIES, EXAMPLE_BLOB, GOLDEN, SNAPSHOT, TS, golden_bytes, read_golden
+
 from topics.formats import names
 from topics.formats.bodies import HeadWatermark, decode_body, encode_body, kind_of
 from topics.formats.frame import HEAD_BYTES, FrameType, encode_appends, encode_frame

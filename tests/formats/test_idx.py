@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.formats.samples import TS, segment_pair
+
 from topics.formats.blob import blob
 from topics.formats.idx import ENTRY_BYTES, IDX_DTYPE, empty_slots, idx_agrees, is_empty_slot, read_idx
 from topics.formats.segment import (
@@ -81,7 +81,10 @@ def test_every_bit_flip_in_the_index_is_found_on_load_or_read() -> None:
         if idx_agrees(bytes(raw), len(DATA), DATA) is not None:
             continue
         found = decode_columns(DATA, read_idx(bytes(raw)), first_seq=1)
-        harmless = bit // (8 * ENTRY_BYTES) in (1, 2)  # the empty and the deleted slot: their ts says nothing to a reader
+        harmless = bit // (8 * ENTRY_BYTES) in (
+            1,
+            2,
+        )  # the empty and the deleted slot: their ts says nothing to a reader
         assert found.bad or (harmless and found.seq.tolist() == healthy)
 
 
@@ -114,7 +117,8 @@ SIZE = int(FIVE.idx["len"][0])
 
 
 def live_seqs(data: bytes, idx: np.ndarray[Any, Any]) -> list[int]:
-    return decode_columns(data, idx, first_seq=1).seq.tolist()
+    seqs: list[int] = decode_columns(data, idx, first_seq=1).seq.tolist()
+    return seqs
 
 
 # Fault matrix 77 and 79 at once: the index is gone and a frame is damaged.

@@ -1,16 +1,15 @@
 """The search behind a bad frame finds what is there, and hostile bytes cannot make it slow."""
 
 import random
-import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.formats.plain import wal_frame_at
-from tests.formats.samples import TS, append_run, control_frame
+from tests.formats.samples import TS, append_run, control_frame, hostile_headers
 from tests.formats.strategies import damaged, logs
+
 from topics.formats import search
-from topics.formats.frame import HEAD_BYTES, blob, encode_frame
+from topics.formats.frame import blob, encode_frame
 from topics.formats.wal import find_next_valid, scan_behind
 
 
@@ -57,15 +56,6 @@ def test_all_frames_behind_damage_are_listed() -> None:
 
 def test_nothing_behind_is_no_stretch() -> None:
     assert scan_behind(b"\x01" * 1000, 0) == search.Behind([], False)
-
-
-def hostile_headers(size: int) -> bytes:
-    """Plausible headers every 38 bytes, each claiming everything up to the end: the worst case for checksums."""
-    headers = bytearray()
-    for at in range(0, size - HEAD_BYTES - 8, HEAD_BYTES):
-        inner = size - at - HEAD_BYTES - 8
-        headers += struct.pack("<IBBQQQHHI", inner + 42, 1, 0, 1, 1, 1, 0, 0, inner)
-    return bytes(headers.ljust(size, b"}"))
 
 
 def test_overlapping_headers_exhaust_a_budget_and_not_the_machine() -> None:

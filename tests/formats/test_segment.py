@@ -6,10 +6,10 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.formats.plain import PlainRecord, segment_frames
 from tests.formats.samples import TS, append_run
 from tests.formats.strategies import Record, damaged, names, records, seqs, times
+
 from topics.errors import Corruption
 from topics.formats.blob import blob
 from topics.formats.frame import encode_appends

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import xxhash
 from hypothesis import given
-
 from tests.formats.plain import wal_frames
 from tests.formats.samples import BODIES, TS, append_run, control_frame
 from tests.formats.strategies import damaged, logs
+
 from topics.formats.bodies import HeadWatermark, OpenMark, encode_body
 from topics.formats.buffers import Buffer
 from topics.formats.frame import FRAME_LEN_MAX, FrameType, blob, encode_appends, encode_frame

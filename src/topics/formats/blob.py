@@ -2,8 +2,8 @@
 
 One blob is built and split by `topics.model.payload`; this module adds the plural forms over a buffer of frames. `data`
 may contain the text `,"m":` itself, so a blob with that text is split by a JSON parser and every other one by
-arithmetic: every blob with meta has the text, hence "absent" proves "no meta". A blob that is not JSON (no writer of
-ours makes one) counts as one without meta.
+arithmetic: every blob with meta has the text, hence "absent" proves "no meta". Bytes that are no blob (no writer of
+ours makes them) never raise here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from topics.formats.buffers import I64, Buffer, byte_view, gather_u8
-from topics.model.payload import DATA_AT, META_MARK, make_blob, split_blob
+from topics.model.payload import DATA_AT, META_MARK, make_blob, meta_at, split_blob
 
 __all__ = ["accounted_size", "accounted_sizes", "blob", "blobs", "meta_lengths", "split_blob"]
 
@@ -67,17 +67,19 @@ def _meta_length(stored: bytes) -> int:
         meta = _parse(stored).m
     except (ValueError, RecursionError):
         return _meta_length_leniently(stored)
-    return -1 if meta is msgspec.UNSET else len(meta)
+    if meta is msgspec.UNSET:
+        return -1
+    at = len(stored) - len(TAIL) - len(meta) - len(META)
+    return len(meta) if stored.startswith(META, at) else _meta_length_leniently(stored)
 
 
 def _meta_length_leniently(stored: bytes) -> int:
-    """The same for a blob that msgspec does not read: one with an escaped lone surrogate, or no JSON at all."""
+    """The same for a blob that msgspec does not read: one with an escaped lone surrogate, or no blob at all."""
     try:
-        meta = split_blob(stored)[1]
+        at = meta_at(stored)
     except (ValueError, RecursionError):
         return -1
-    at = len(stored) - len(TAIL) - len(meta or b"") - len(META)
-    return len(meta) if meta is not None and stored[at : at + len(META)] == META else -1
+    return max(len(stored) - len(TAIL) - len(META) - at, -1) if at >= len(HEAD) else -1
 
 
 def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:

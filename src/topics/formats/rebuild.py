@@ -30,7 +30,7 @@ _HASH_PASSES_MAX: Final = 16
 _HASH_BYTES_MIN: Final = 1 << 20
 # Windows of the byte search and runs of the scan grow while they meet no damage, so that dense damage stays cheap.
 _WINDOW_MIN: Final = 1 << 12
-_WINDOW_MAX: Final = 1 << 19
+_WINDOW_MAX: Final = 1 << 16
 _RUN_MIN: Final = 1 << 6
 _RUN_MAX: Final = 1 << 14
 

@@ -37,7 +37,7 @@ _HASH_BYTES_MIN: Final = 1 << 20
 
 # Windows grow from the first to the last size: a near hit stays cheap, a far one needs few numpy calls.
 _WINDOW_MIN: Final = 1 << 12
-_WINDOW_MAX: Final = 1 << 19
+_WINDOW_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
