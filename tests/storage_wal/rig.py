@@ -19,6 +19,7 @@ from random import Random
 from topics.errors import CommitFailed
 from topics.formats.frame import MORE, FrameType, encode_appends
 from topics.formats.names import shard_of
+from topics.formats.wal import WalColumns
 from topics.model.submission import Submission
 from topics.storage.fs import Fs
 from topics.storage.layout import DataDir, group_keys
@@ -40,10 +41,9 @@ from topics.storage.wal.repair import (
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.witness import SyncWitness
 from topics.testing import FaultFs, SimClock, SimFs
-from topics.testing.faultfs import Call
 from topics.testing.orderfs import OrderFs
 from topics.testing.ordermonitor import OrderMonitor
-from topics.testing.powercut import Fate
+from topics.testing.simdisk import Fate
 
 FLAT = ""
 WAL = "*/wal-*.log"
@@ -156,7 +156,9 @@ class Log:
 
     def repair(self) -> None:
         for key, scan in self.scans.items():
-            self.repaired[key] = repair_group(self.fs, self.data, scan, self.files, file_bytes=self.file_bytes)
+            self.repaired[key] = repair_group(
+                self.fs, self.data, scan, self.files, file_bytes=self.file_bytes, anew=self.lock.old_boot is None
+            )
         remove_temps(self.fs, log_dirs(self.fs, self.data))
 
     def open(self) -> None:
@@ -324,8 +326,9 @@ def new_log(**kwargs: object) -> Log:
     return Log(SimFs(), **kwargs).start()  # type: ignore[arg-type]
 
 
-def _runs(buffer: bytes, columns: object) -> list[bytes]:
-    rows = zip(columns.offset.tolist(), columns.length.tolist(), columns.type.tolist(), columns.flags.tolist(), strict=True)  # type: ignore[attr-defined]
+def _runs(buffer: bytes, columns: WalColumns) -> list[bytes]:
+    fields = (columns.offset, columns.length, columns.type, columns.flags)
+    rows = zip(*(field.tolist() for field in fields), strict=True)
     runs, start = [], None
     for offset, length, kind, flags in rows:
         start = offset if start is None else start
@@ -335,7 +338,3 @@ def _runs(buffer: bytes, columns: object) -> list[bytes]:
             start = None
     assert start is None, "the reader gave out half a submission"
     return runs
-
-
-def changed_calls(calls: Sequence[Call]) -> list[str]:
-    return [f"{call.kind} {call.path.rpartition('/')[2]}" for call in calls]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-
 from tests.storage_wal.rig import FLAT, WAL, Log, Model, new_log
+
 from topics.errors import CommitFailed
 from topics.testing import FOREVER
 from topics.testing.powercut import flipped_at, only, sector_zeroed_at, torn_at
@@ -23,7 +23,7 @@ def bytes_of_log(log: Log) -> bytes:
     return log.disk.contents(log.path(1))
 
 
-def test_a_batch_that_the_kernel_takes_in_halves_is_the_same_batch():  # row 1
+def test_a_batch_that_the_kernel_takes_in_halves_is_the_same_batch() -> None:  # row 1
     plain, halved = new_log(), new_log()
     halved.faults.short("pwrite", WAL, times=3)
     for log in (plain, halved):
@@ -32,7 +32,7 @@ def test_a_batch_that_the_kernel_takes_in_halves_is_the_same_batch():  # row 1
     assert len(halved.crash().twice().found()) == 3
 
 
-def test_a_write_without_progress_fails_the_batch_and_the_group():  # row 2
+def test_a_write_without_progress_fails_the_batch_and_the_group() -> None:  # row 2
     log = new_log()
     log.send(1)
     tail = log.group.position
@@ -44,7 +44,7 @@ def test_a_write_without_progress_fails_the_batch_and_the_group():  # row 2
     assert len(log.crash().twice().found()) == 1
 
 
-def test_after_one_eio_nothing_of_the_batch_is_there_and_all_later_writes_are_refused():  # row 3
+def test_after_one_eio_nothing_of_the_batch_is_there_and_all_later_writes_are_refused() -> None:  # row 3
     log = new_log()
     log.send(1)
     log.faults.fail("pwrite", WAL)
@@ -56,7 +56,7 @@ def test_after_one_eio_nothing_of_the_batch_is_there_and_all_later_writes_are_re
     assert len(log.kill().twice().found()) == 1
 
 
-def test_a_half_written_batch_is_wiped_before_it_is_called_absent():
+def test_a_half_written_batch_is_wiped_before_it_is_called_absent() -> None:
     log = new_log()
     log.send(1)
     log.faults.short("pwrite", WAL, keep=100)
@@ -67,7 +67,7 @@ def test_a_half_written_batch_is_wiped_before_it_is_called_absent():
     assert len(log.crash("lose_all").twice().found()) == 1
 
 
-def test_a_failed_group_leaves_the_others_alone():  # row 4
+def test_a_failed_group_leaves_the_others_alone() -> None:  # row 4
     log = new_log(shards=4)
     for key in log.groups:
         log.send(1, key=key)
@@ -88,7 +88,7 @@ def test_a_failed_group_leaves_the_others_alone():  # row 4
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_refuses_until_there_is_space_and_then_goes_on_with_the_same_seqs(code: int):  # row 5
+def test_a_full_disk_refuses_until_there_is_space_and_then_goes_on_with_the_same_seqs(code: int) -> None:  # row 5
     log = new_log()
     log.send(1)
     full = log.faults.fail("pwrite", WAL, code=code, times=FOREVER)
@@ -101,7 +101,7 @@ def test_a_full_disk_refuses_until_there_is_space_and_then_goes_on_with_the_same
     assert len(log.crash().twice().found()) == 2
 
 
-def test_the_tail_of_a_wiped_batch_never_comes_back_behind_a_shorter_one():  # row 6
+def test_the_tail_of_a_wiped_batch_never_comes_back_behind_a_shorter_one() -> None:  # row 6
     for pattern in ("keep_all", "lose_all", "reorder", "random"):
         log = new_log()
         log.faults.short("pwrite", WAL, keep=150, at=1)
@@ -114,7 +114,7 @@ def test_the_tail_of_a_wiped_batch_never_comes_back_behind_a_shorter_one():  # r
 
 
 @pytest.mark.parametrize("wipe_code", [errno.EIO, errno.ENOSPC])
-def test_when_the_wipe_fails_nothing_is_appended_before_a_restart(wipe_code: int):  # row 7
+def test_when_the_wipe_fails_nothing_is_appended_before_a_restart(wipe_code: int) -> None:  # row 7
     log = new_log()
     log.send(1)
     log.faults.short("pwrite", WAL, keep=70)  # half a frame lands
@@ -129,7 +129,7 @@ def test_when_the_wipe_fails_nothing_is_appended_before_a_restart(wipe_code: int
     log.send(1)
 
 
-def test_a_wipe_whose_sync_fails_counts_as_a_failed_sync():
+def test_a_wipe_whose_sync_fails_counts_as_a_failed_sync() -> None:
     log = new_log()
     log.send(1)
     log.faults.fail("pwrite", WAL, code=errno.ENOSPC)
@@ -139,7 +139,7 @@ def test_a_wipe_whose_sync_fails_counts_as_a_failed_sync():
     assert log.lock._handle.read_text().endswith("boot=-\n")
 
 
-def test_a_failed_sync_is_final_however_well_the_next_one_would_go():  # row 8
+def test_a_failed_sync_is_final_however_well_the_next_one_would_go() -> None:  # row 8
     log = new_log()
     log.send(1)
     log.faults.fail("datasync", WAL)
@@ -153,7 +153,7 @@ def test_a_failed_sync_is_final_however_well_the_next_one_would_go():  # row 8
     log.crash("keep_all").twice()
 
 
-def test_a_failed_sync_marks_the_boot_line_before_anything_else():
+def test_a_failed_sync_marks_the_boot_line_before_anything_else() -> None:
     log = new_log()
     log.faults.fail("datasync", WAL)
     seen = len(log.faults.trace)
@@ -163,7 +163,7 @@ def test_a_failed_sync_marks_the_boot_line_before_anything_else():
     assert log.next().disk.contents("data/.topics.lock") == b"pid=7\nboot=-\n"
 
 
-def test_when_the_boot_line_cannot_be_marked_every_group_is_read_only():
+def test_when_the_boot_line_cannot_be_marked_every_group_is_read_only() -> None:
     log = new_log(shards=2)
     log.faults.fail("datasync", WAL)
     log.faults.fail("fsync", "*.lock")
@@ -172,7 +172,7 @@ def test_when_the_boot_line_cannot_be_marked_every_group_is_read_only():
     assert {group.read_only for group in log.groups.values()} == {"sync"}
 
 
-def test_records_acked_before_a_failed_sync_stay_readable_and_are_counted():  # rows 9, 10
+def test_records_acked_before_a_failed_sync_stay_readable_and_are_counted() -> None:  # rows 9, 10
     log = new_log()
     log.send(2, durable=False)
     log.sync()
@@ -186,7 +186,7 @@ def test_records_acked_before_a_failed_sync_stay_readable_and_are_counted():  # 
 
 
 @pytest.mark.parametrize("pattern", ["lose_all", "keep_all", "keep_prefix_torn", "reorder", "zero_sector", "flip"])
-def test_after_a_failed_sync_each_submission_is_whole_or_absent(pattern: str):  # rows 11, 12
+def test_after_a_failed_sync_each_submission_is_whole_or_absent(pattern: str) -> None:  # rows 11, 12
     for seed in range(6):
         log = new_log()
         log.send(2)
@@ -195,14 +195,14 @@ def test_after_a_failed_sync_each_submission_is_whole_or_absent(pattern: str):  
         log.crash(pattern, seed).twice()
 
 
-def test_a_power_cut_between_write_and_sync_takes_only_what_was_not_acked():  # row 13
+def test_a_power_cut_between_write_and_sync_takes_only_what_was_not_acked() -> None:  # row 13
     log = new_log()
     log.send(2)
     log.write(*log.make(3))
     assert len(log.crash("lose_all").twice().found()) == 1
 
 
-def test_a_synced_batch_is_there_even_if_nobody_was_told():  # row 14
+def test_a_synced_batch_is_there_even_if_nobody_was_told() -> None:  # row 14
     log = new_log()
     log.write(*log.make(1, 3))
     log.group.sync()
@@ -218,7 +218,7 @@ def torn_batch() -> tuple[Log, int]:
     return log, sum(sent.sub.size for sent in made)
 
 
-def test_a_batch_torn_at_any_byte_keeps_whole_submissions_and_is_cut_behind_the_last():  # row 15
+def test_a_batch_torn_at_any_byte_keeps_whole_submissions_and_is_cut_behind_the_last() -> None:  # row 15
     log, size = torn_batch()
     ends = [sent.sub.offset + sent.sub.size for sent in log.model.sent[FLAT]]
     first = ends[0]
@@ -234,7 +234,7 @@ def test_a_batch_torn_at_any_byte_keeps_whole_submissions_and_is_cut_behind_the_
 
 
 @pytest.mark.parametrize("damage", ["sector", "flip"])
-def test_a_batch_with_a_bad_sector_or_byte_ends_there_and_what_lies_behind_is_set_aside(damage: str):  # row 16
+def test_a_batch_with_a_bad_sector_or_byte_ends_there_and_what_lies_behind_is_set_aside(damage: str) -> None:  # row 16
     log, size = torn_batch()
     sents = log.model.sent[FLAT]
     ends = [sent.sub.offset + sent.sub.size for sent in sents]
@@ -256,7 +256,7 @@ def test_a_batch_with_a_bad_sector_or_byte_ends_there_and_what_lies_behind_is_se
             assert after.next_seq[FLAT] > max(after.scans[FLAT].end.highest.values())
 
 
-def test_when_only_the_second_of_two_unsynced_batches_survives_the_log_ends_in_front_of_it():  # row 17
+def test_when_only_the_second_of_two_unsynced_batches_survives_the_log_ends_in_front_of_it() -> None:  # row 17
     log = new_log()
     log.send(1)
     log.write(*log.make(2, durable=False))
@@ -276,7 +276,7 @@ def test_when_only_the_second_of_two_unsynced_batches_survives_the_log_ends_in_f
     assert again.next_seq[FLAT] == 7  # the note still says so
 
 
-def test_a_synced_frame_damaged_by_its_neighbour_is_served_to_nobody():  # row 18
+def test_a_synced_frame_damaged_by_its_neighbour_is_served_to_nobody() -> None:  # row 18
     log = new_log()
     log.send(1)
     bad = log.send(1)[0]
@@ -290,9 +290,11 @@ def test_a_synced_frame_damaged_by_its_neighbour_is_served_to_nobody():  # row 1
     assert after.next_seq[FLAT] == 4
 
 
-@pytest.mark.parametrize(("code", "times", "fails"), [(errno.EINTR, 50, 0), (errno.EAGAIN, 3, 0), (errno.EAGAIN, FOREVER, 1)])
+@pytest.mark.parametrize(
+    ("code", "times", "fails"), [(errno.EINTR, 50, 0), (errno.EAGAIN, 3, 0), (errno.EAGAIN, FOREVER, 1)]
+)
 @pytest.mark.parametrize("kind", ["pwrite", "datasync"])
-def test_passing_errors_have_no_effect_and_lasting_ones_are_failures(kind: str, code: int, times: int, fails: int):
+def test_passing_errors_have_no_effect_and_lasting_ones_fail(kind: str, code: int, times: int, fails: int) -> None:
     log = new_log()  # row 19
     log.faults.fail(kind, WAL, code=code, times=times)  # type: ignore[arg-type]
     if fails:
@@ -303,7 +305,7 @@ def test_passing_errors_have_no_effect_and_lasting_ones_are_failures(kind: str, 
     assert len(log.kill().twice().found()) == (0 if fails and kind == "pwrite" else 1)
 
 
-def test_a_stale_descriptor_is_a_failed_write_and_a_restart_opens_the_path_again():  # row 20
+def test_a_stale_descriptor_is_a_failed_write_and_a_restart_opens_the_path_again() -> None:  # row 20
     log = new_log()
     log.send(1)
     log.faults.fail("pwrite", WAL, code=errno.ESTALE, times=FOREVER)
@@ -312,7 +314,7 @@ def test_a_stale_descriptor_is_a_failed_write_and_a_restart_opens_the_path_again
     log.send(1)
 
 
-def test_a_group_whose_thread_died_refuses_everything():  # row 22
+def test_a_group_whose_thread_died_refuses_everything() -> None:  # row 22
     log = new_log()
     log.send(1)
     log.group.latch("writer_dead")
@@ -320,7 +322,7 @@ def test_a_group_whose_thread_died_refuses_everything():  # row 22
     assert log.group.latch("no_space") == "writer_dead"
 
 
-def test_a_disk_that_lies_about_syncs_leaves_a_prefix_and_a_start_that_works():  # row 25
+def test_a_disk_that_lies_about_syncs_leaves_a_prefix_and_a_start_that_works() -> None:  # row 25
     for seed in range(20):
         log = new_log()
         log.faults.lie("datasync", WAL, times=FOREVER)
@@ -330,7 +332,7 @@ def test_a_disk_that_lies_about_syncs_leaves_a_prefix_and_a_start_that_works(): 
         log.crash("random", seed).twice()
 
 
-def test_a_submission_larger_than_a_file_gets_a_file_of_its_own_size():  # row 26
+def test_a_submission_larger_than_a_file_gets_a_file_of_its_own_size() -> None:  # row 26
     log = new_log()
     log.send(1)
     big = log.make(3, size=3000, durable=False)
@@ -347,20 +349,18 @@ def test_a_submission_larger_than_a_file_gets_a_file_of_its_own_size():  # row 2
     assert len(log.crash().twice().found()) == 2
 
 
-def test_a_write_tells_each_submission_where_it_lies():
+def test_a_write_tells_each_submission_where_it_lies() -> None:
     log = new_log()
     made = log.make(1, 3, 2)
     log.write(*made)
     for sent in made:
         assert log.files.pread(sent.sub.file, sent.sub.offset, sent.sub.size) == sent.data
-    assert [sent.sub.end_lsn for sent in made] == [
-        sum(sent.sub.size for sent in made[: i + 1]) for i in range(3)
-    ]
+    assert [sent.sub.end_lsn for sent in made] == [sum(sent.sub.size for sent in made[: i + 1]) for i in range(3)]
     assert log.group.written_lsn == made[-1].sub.end_lsn
     assert log.group.sync() == log.group.written_lsn == log.group.synced_lsn
 
 
-def test_a_sync_covers_what_was_written_before_it_began_and_no_more():
+def test_a_sync_covers_what_was_written_before_it_began_and_no_more() -> None:
     log = new_log()
     log.write(*log.make(1))
     covered = log.group.written_lsn
@@ -370,7 +370,7 @@ def test_a_sync_covers_what_was_written_before_it_began_and_no_more():
     assert log.group.sync() == log.group.written_lsn
 
 
-def test_a_sync_with_nothing_new_asks_the_disk_nothing():
+def test_a_sync_with_nothing_new_asks_the_disk_nothing() -> None:
     log = new_log()
     log.send(1)
     seen = len(log.faults.trace)
@@ -378,7 +378,7 @@ def test_a_sync_with_nothing_new_asks_the_disk_nothing():
     assert len(log.faults.trace) == seen
 
 
-def test_counters_say_what_was_done():
+def test_counters_say_what_was_done() -> None:
     log = new_log()
     opened = log.group.stats.bytes_written
     log.send(1, 3)
@@ -392,7 +392,7 @@ def test_counters_say_what_was_done():
     assert (stats.sync_buckets[0], stats.sync_buckets[-1]) == (2, 1)
 
 
-def test_an_empty_start_makes_one_file_with_its_open_frame():
+def test_an_empty_start_makes_one_file_with_its_open_frame() -> None:
     log = new_log()
     assert log.disk.contents("data/wal/CURRENT") == b"wal-0000000000000001.log\n"
     assert log.disk.stat_len(log.path(1)) == log.file_bytes

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 import xxhash
+from tests.storage_wal.rig import FLAT, SHORT_PATTERNS, Log, Model, Sent, new_log
 
-from tests.storage_wal.rig import FLAT, Log, Model, Sent, new_log
 from topics.errors import StartRefused
 from topics.formats.frame import encode_frame
 from topics.storage.wal.ends import end_of_data, valid_behind
@@ -55,7 +55,7 @@ def keep_before(log: Log, sent: Sent) -> None:
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_flip_in_any_field_of_the_last_frame_tears_off_its_submission(field: str, count: int):  # row 40
+def test_a_flip_in_any_field_of_the_last_frame_tears_off_its_submission(field: str, count: int) -> None:  # row 40
     log = new_log()
     log.send(2)
     last = log.send(count)[0]
@@ -69,7 +69,7 @@ def test_a_flip_in_any_field_of_the_last_frame_tears_off_its_submission(field: s
     assert not after.quarantine()
 
 
-def test_a_flip_in_the_middle_of_the_last_file_sets_the_rest_aside():  # row 41
+def test_a_flip_in_the_middle_of_the_last_file_sets_the_rest_aside() -> None:  # row 41
     log = new_log()
     log.send(2)
     bad = log.send(1)[0]
@@ -87,7 +87,7 @@ def test_a_flip_in_the_middle_of_the_last_file_sets_the_rest_aside():  # row 41
     assert after.kill().twice().next_seq[FLAT] == 7
 
 
-def test_a_flip_in_a_rotated_file_is_damage_and_all_later_files_are_set_aside():  # row 42
+def test_a_flip_in_a_rotated_file_is_damage_and_all_later_files_are_set_aside() -> None:  # row 42
     log = rotated()
     first, second, third = log.numbers()
     bad = sents_in(log, second)[1]
@@ -105,7 +105,7 @@ def test_a_flip_in_a_rotated_file_is_damage_and_all_later_files_are_set_aside():
     assert after.crash().twice().next_seq[FLAT] == highest + 2
 
 
-def test_with_refuse_damage_stops_the_start_and_changes_no_byte():  # row 43
+def test_with_refuse_damage_stops_the_start_and_changes_no_byte() -> None:  # row 43
     log = rotated()
     bad = sents_in(log, log.numbers()[0])[1]
     flip(log, 1, bad.sub.offset + 45)
@@ -116,7 +116,7 @@ def test_with_refuse_damage_stops_the_start_and_changes_no_byte():  # row 43
     assert Log(log.disk.reboot()).dump() == before
 
 
-def test_setting_aside_without_space_stops_the_start_and_the_next_one_does_it():  # row 44
+def test_setting_aside_without_space_stops_the_start_and_the_next_one_does_it() -> None:  # row 44
     log = rotated()
     bad = sents_in(log, log.numbers()[1])[1]
     flip(log, log.numbers()[1], bad.sub.offset + 45)
@@ -125,7 +125,7 @@ def test_setting_aside_without_space_stops_the_start_and_the_next_one_does_it():
     for kind in ("create", "pwrite", "fsync", "rename", "sync_dir"):
         attempt = log.next()
         before = {path: data for path, data in attempt.dump().items() if "quarantine" not in path}
-        attempt.faults.fail(kind, "*quarantine*", code=errno.ENOSPC, times=FOREVER)  # type: ignore[arg-type]
+        attempt.faults.fail(kind, "*quarantine*", code=errno.ENOSPC, times=FOREVER)
         with pytest.raises(OSError):
             attempt.start()
         now = {path: data for path, data in attempt.dump().items() if "quarantine" not in path}
@@ -134,42 +134,44 @@ def test_setting_aside_without_space_stops_the_start_and_the_next_one_does_it():
     log.twice()
 
 
+@pytest.mark.parametrize("key", ["", "shard-01"])
 @pytest.mark.parametrize("case", ["hole", "damage"])
-def test_a_crash_at_any_call_of_setting_aside_loses_nothing_twice(case: str):  # row 44
-    log = rotated()
-    number = log.numbers()[-1 if case == "hole" else 1]
-    bad = sents_in(log, number)[0]
-    if case == "hole":
-        log.send(1)
-    flip(log, number, bad.sub.offset + 45)
-    highest = log.next_seq[FLAT] - 1
-    keep_before(log, bad)
+def test_a_crash_at_any_call_of_setting_aside_loses_nothing_twice(case: str, key: str) -> None:  # row 44
+    log = new_log(shards=2 if key else 1)
+    while len(log.numbers(key)) < 3:
+        log.send(3, key=key)
+    log.send(2, 1, key=key)
+    number = log.numbers(key)[-1 if case == "hole" else 1]
+    bad = next(sent for sent in log.model.sent[key] if log.files.get(sent.sub.file).number == number)
+    at = bad.sub.offset + 45
+    log.disk.tamper(log.path(number, key), lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    highest = log.next_seq[key] - 1
+    log.model.sent[key] = model = log.model.sent[key][: log.model.sent[key].index(bad)]
     log.crash()
-    model = log.model.sent[FLAT]
     attempt = log.next()
     points = CrashPoints(attempt.disk)
     attempt.faults.hook = points.before
     attempt.start()
     points.end()
-    aside = {n: attempt.disk.contents(f"data/wal/quarantine/flat/{n}") for n in attempt.quarantine()}
-    states = list(points.states(rng=Random(5)))
+    place = attempt.data.quarantine(key)
+    aside = {name: attempt.disk.contents(f"{place}/{name}") for name in attempt.quarantine(key) if ".json" not in name}
+    states = list(points.states(rng=Random(5), patterns=SHORT_PATTERNS))
     assert len(states) > 60
     for state in states:
-        after = Log(state.disk, Model({FLAT: [*model]}))
+        after = Log(state.disk, Model({key: [*model]}), shards=log.shards)
         after.killed = False
         after.start().checked()
-        assert after.next_seq[FLAT] == highest + 1, state
-        for name, data in aside.items():
-            if not name.endswith(".json"):
-                assert after.disk.contents(f"data/wal/quarantine/flat/{name}") == data, state
+        assert after.next_seq[key] == highest + 1, state
         before = after.dump()
-        again = after.kill().restart().checked()
+        again = after.crash().restart().checked()
         assert again.dump() == before, state
-        again.send(2)
-        again.crash().twice()
+        for name, data in aside.items():
+            assert again.disk.contents(f"{place}/{name}") == data, state
+        again.send(2, key=key)
+        again.crash().restart().checked()
 
 
-def test_a_second_hole_at_the_same_place_does_not_overwrite_the_first():
+def test_a_second_hole_at_the_same_place_does_not_overwrite_the_first() -> None:
     log = new_log()
     log.send(1)
     for text in ("one", "two"):
@@ -184,7 +186,7 @@ def test_a_second_hole_at_the_same_place_does_not_overwrite_the_first():
 
 
 @pytest.mark.parametrize("frame_len", [0xFFFFFFFF, 67108865, 41, 1])
-def test_an_impossible_length_is_a_bad_frame_and_costs_no_memory(frame_len: int):  # row 45
+def test_an_impossible_length_is_a_bad_frame_and_costs_no_memory(frame_len: int) -> None:  # row 45
     log = new_log()
     log.send(2)
     tail = log.group.position.off
@@ -220,7 +222,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("case", BAD_FRAMES)
-def test_a_frame_with_a_good_checksum_and_bad_content_ends_the_log(case: str):  # row 46
+def test_a_frame_with_a_good_checksum_and_bad_content_ends_the_log(case: str) -> None:  # row 46
     log = new_log()
     log.send(2)
     tail, frame = log.group.position.off, BAD_FRAMES[case]
@@ -230,7 +232,7 @@ def test_a_frame_with_a_good_checksum_and_bad_content_ends_the_log(case: str):  
     assert not after.quarantine()
 
 
-def test_the_frames_of_a_file_present_twice_are_given_out_twice_for_replay_to_skip():  # row 48
+def test_the_frames_of_a_file_present_twice_are_given_out_twice_for_replay_to_skip() -> None:  # row 48
     log = new_log()
     sent = log.send(3)[0]
     data = log.disk.contents(log.path(1))
@@ -240,7 +242,7 @@ def test_the_frames_of_a_file_present_twice_are_given_out_twice_for_replay_to_sk
     assert any("was written as file 1" in notice for notice in after.scans[FLAT].notices)
 
 
-def test_flips_in_front_of_the_recorded_position_have_no_effect():  # row 50
+def test_flips_in_front_of_the_recorded_position_have_no_effect() -> None:  # row 50
     log = new_log()
     log.send(2)
     sent = log.send(1)[0]
@@ -260,7 +262,7 @@ def test_flips_in_front_of_the_recorded_position_have_no_effect():  # row 50
         assert again.scans[FLAT].end.kind == "clean"
 
 
-def test_flips_in_front_of_the_recorded_position_do_not_break_the_numbering_of_later_files():
+def test_flips_in_front_of_the_recorded_position_do_not_break_the_numbering_of_later_files() -> None:
     log = rotated()
     first, second, third = log.numbers()
     in_second = sents_in(log, second)
@@ -275,7 +277,7 @@ def test_flips_in_front_of_the_recorded_position_do_not_break_the_numbering_of_l
         assert (after.scans[FLAT].end.kind, after.numbers()) == ("clean", [first, second, third])
 
 
-def test_an_unreadable_file_stops_the_start_and_nothing_is_cut():  # row 51
+def test_an_unreadable_file_stops_the_start_and_nothing_is_cut() -> None:  # row 51
     log = new_log()
     log.send(2)
     log.write(*log.make(3, durable=False))
@@ -303,7 +305,7 @@ def _fails(attempt: Log) -> bool:
     return False
 
 
-def test_random_bytes_behind_the_log_never_become_records():  # row 52
+def test_random_bytes_behind_the_log_never_become_records() -> None:  # row 52
     rng = Random(11)
     log = new_log()
     log.send(2)
@@ -316,7 +318,7 @@ def test_random_bytes_behind_the_log_never_become_records():  # row 52
         assert after.group.position.off == tail
 
 
-def test_the_search_behind_a_bad_frame_is_linear_even_on_bytes_made_to_make_it_slow():
+def test_the_search_behind_a_bad_frame_is_linear_even_on_bytes_made_to_make_it_slow() -> None:
     # Headers that claim all the rest of the file, every 38 bytes: hashing each of them whole would be quadratic.
     size = 4 << 20
     made = bytearray()
@@ -333,7 +335,7 @@ def test_the_search_behind_a_bad_frame_is_linear_even_on_bytes_made_to_make_it_s
     assert not behind.stretches
 
 
-def test_the_end_of_data_is_found_from_behind():
+def test_the_end_of_data_is_found_from_behind() -> None:
     for n in (0, 1, 5, 1 << 20, (1 << 20) + 1, 3 << 20):
         buffer = bytes(n) + b"x" + bytes(2_500_000)
         assert end_of_data(buffer, 0) == n + 1
@@ -341,7 +343,7 @@ def test_the_end_of_data_is_found_from_behind():
     assert end_of_data(bytes(100), 7) == 7
 
 
-def test_a_crash_is_no_error_the_code_handles():
+def test_a_crash_is_no_error_the_code_handles() -> None:
     log = new_log()
     log.faults.crash("pwrite", "*/wal-*.log")
     with pytest.raises(SimCrash):

@@ -6,8 +6,8 @@ import errno
 from random import Random
 
 import pytest
-
 from tests.storage_wal.rig import FLAT, SHORT_PATTERNS, WAL, Log, Model, new_log
+
 from topics.errors import CommitFailed, WalMissing
 from topics.storage.wal.rotation import Layout
 from topics.testing import FOREVER, CrashPoints, SimCrash, SimFs
@@ -30,7 +30,7 @@ def rotated() -> Log:
     return log
 
 
-def test_a_file_is_named_after_its_first_frame():
+def test_a_file_is_named_after_its_first_frame() -> None:
     log = rotated()
     first, second, third = log.numbers()
     assert first == 1
@@ -41,7 +41,7 @@ def test_a_file_is_named_after_its_first_frame():
     log.crash().twice()
 
 
-def test_frames_of_a_failed_batch_use_up_no_number():
+def test_frames_of_a_failed_batch_use_up_no_number() -> None:
     log = filled()
     expected = log.group._next_number
     log.faults.fail("pwrite", WAL, code=errno.ENOSPC)
@@ -53,7 +53,7 @@ def test_frames_of_a_failed_batch_use_up_no_number():
     log.crash().twice()
 
 
-def test_the_next_file_is_prepared_at_three_quarters():
+def test_the_next_file_is_prepared_at_three_quarters() -> None:
     log = new_log()
     while log.group.position.off < log.file_bytes * 3 // 4:
         assert not log.disk.exists("data/wal/prealloc.tmp")
@@ -67,7 +67,7 @@ def test_the_next_file_is_prepared_at_three_quarters():
     assert not log.disk.exists("data/wal/prealloc.tmp")
 
 
-def test_rotation_goes_in_the_order_of_the_specification():
+def test_rotation_goes_in_the_order_of_the_specification() -> None:
     log = filled()
     seen = len(log.faults.trace)
     log.group.rotate()
@@ -89,7 +89,7 @@ def test_rotation_goes_in_the_order_of_the_specification():
     ]
 
 
-def test_rotation_makes_everything_before_it_durable():
+def test_rotation_makes_everything_before_it_durable() -> None:
     log = filled()
     log.send(1, durable=False)
     log.group.rotate()
@@ -100,7 +100,9 @@ def test_rotation_makes_everything_before_it_durable():
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_crash_at_any_call_of_a_rotation_loses_nothing_and_the_next_start_appends(prepared: bool):  # rows 27, 28, 29
+def test_a_crash_at_any_call_of_a_rotation_loses_nothing_and_the_next_start_appends(
+    prepared: bool,
+) -> None:  # rows 27, 28, 29
     log = filled()
     points = CrashPoints(log.disk, note=lambda: [(s, s.state) for s in log.model.sent[FLAT]])
     log.faults.hook = points.before
@@ -114,7 +116,9 @@ def test_a_crash_at_any_call_of_a_rotation_loses_nothing_and_the_next_start_appe
     for state in states:
         model = Model({FLAT: []})
         for sent, known in state.note:  # type: ignore[attr-defined]
-            twin = type(sent)(sent.sub, sent.data, sent.first_seq, sent.count, known if known != "queued" else "unknown")
+            twin = type(sent)(
+                sent.sub, sent.data, sent.first_seq, sent.count, known if known != "queued" else "unknown"
+            )
             model.sent[FLAT].append(twin)
         after = Log(state.disk, model)
         after.killed = state.how == "kill"
@@ -124,7 +128,7 @@ def test_a_crash_at_any_call_of_a_rotation_loses_nothing_and_the_next_start_appe
         after.crash().twice()
 
 
-def test_a_name_lost_before_its_directory_was_synced_leaves_the_old_file_active():  # row 28
+def test_a_name_lost_before_its_directory_was_synced_leaves_the_old_file_active() -> None:  # row 28
     log = filled()
     log.faults.crash("sync_dir", "data/wal")
     with pytest.raises(SimCrash):
@@ -135,7 +139,7 @@ def test_a_name_lost_before_its_directory_was_synced_leaves_the_old_file_active(
     assert len(log.numbers()) == 2
 
 
-def test_between_the_name_and_current_the_highest_number_wins():  # row 29
+def test_between_the_name_and_current_the_highest_number_wins() -> None:  # row 29
     log = filled()
     log.faults.crash("create", "*CURRENT.tmp")
     with pytest.raises(SimCrash):
@@ -148,7 +152,7 @@ def test_between_the_name_and_current_the_highest_number_wins():  # row 29
 
 
 @pytest.mark.parametrize("text", [None, b"", b"garbage\n", b"wal-0000000000000001.log\n", b"\xff\x00", b"wal-1.log"])
-def test_current_is_a_cross_check_and_is_written_anew(text: bytes | None):  # row 30
+def test_current_is_a_cross_check_and_is_written_anew(text: bytes | None) -> None:  # row 30
     log = rotated()
     if text is None:
         log.disk.erase("data/wal/CURRENT")
@@ -158,7 +162,7 @@ def test_current_is_a_cross_check_and_is_written_anew(text: bytes | None):  # ro
     assert after.disk.contents("data/wal/CURRENT") == f"wal-{after.numbers()[-1]:016d}.log\n".encode()
 
 
-def test_current_newer_than_any_file_refuses_and_changes_nothing():  # row 31
+def test_current_newer_than_any_file_refuses_and_changes_nothing() -> None:  # row 31
     log = rotated()
     log.disk.erase(log.path(log.numbers()[-1]))
     before = log.dump()
@@ -174,7 +178,7 @@ def test_current_newer_than_any_file_refuses_and_changes_nothing():  # row 31
     assert not after.kill().twice().scans[FLAT].notices  # it named the survivor from then on
 
 
-def test_without_space_for_the_next_file_the_old_one_is_intact_and_writing_resumes():  # row 32
+def test_without_space_for_the_next_file_the_old_one_is_intact_and_writing_resumes() -> None:  # row 32
     log = filled()
     before = log.disk.contents(log.path(1))
     full = log.faults.fail("allocate", code=errno.ENOSPC, times=FOREVER)
@@ -190,7 +194,7 @@ def test_without_space_for_the_next_file_the_old_one_is_intact_and_writing_resum
     assert len(log.crash().twice().numbers()) == 2
 
 
-def test_a_file_system_without_allocation_gives_the_same_guarantees():  # row 33
+def test_a_file_system_without_allocation_gives_the_same_guarantees() -> None:  # row 33
     log = Log(SimFs())
     log.faults.fail("allocate", code=errno.EOPNOTSUPP, times=FOREVER)
     log.start()
@@ -213,7 +217,7 @@ def test_a_file_system_without_allocation_gives_the_same_guarantees():  # row 33
         ("rename", "*CURRENT"),
     ],
 )
-def test_a_failure_while_rotating_makes_the_group_read_only(kind: str, path: str, code: int):  # row 34
+def test_a_failure_while_rotating_makes_the_group_read_only(kind: str, path: str, code: int) -> None:  # row 34
     log = filled()
     log.faults.fail(kind, path, code=code)  # type: ignore[arg-type]
     with pytest.raises(CommitFailed) as caught:
@@ -226,7 +230,7 @@ def test_a_failure_while_rotating_makes_the_group_read_only(kind: str, path: str
     after.crash().twice()
 
 
-def test_a_failed_sync_of_the_old_file_is_a_failed_sync():
+def test_a_failed_sync_of_the_old_file_is_a_failed_sync() -> None:
     log = filled()
     log.write(*log.make(1, durable=True))
     log.faults.fail("datasync", WAL)
@@ -240,7 +244,7 @@ def test_a_failed_sync_of_the_old_file_is_a_failed_sync():
 
 
 @pytest.mark.parametrize(("kind", "path"), [("create", "*CURRENT.tmp"), ("sync_dir", "*"), ("rename", "*CURRENT")])
-def test_when_space_returns_a_half_done_rotation_is_finished_before_anything_is_appended(kind: str, path: str):
+def test_when_space_returns_a_half_done_rotation_is_finished_before_anything_is_appended(kind: str, path: str) -> None:
     log = filled()
     full = log.faults.fail(kind, path, code=errno.ENOSPC, times=FOREVER)  # type: ignore[arg-type]
     with pytest.raises(CommitFailed):
@@ -253,7 +257,7 @@ def test_when_space_returns_a_half_done_rotation_is_finished_before_anything_is_
     log.crash().twice()
 
 
-def test_the_first_batch_of_a_new_file_torn_at_any_byte_leaves_open_frame_and_old_file():  # row 35
+def test_the_first_batch_of_a_new_file_torn_at_any_byte_leaves_open_frame_and_old_file() -> None:  # row 35
     log = filled()
     made = log.make(3)
     log.write(*made)
@@ -268,7 +272,7 @@ def test_the_first_batch_of_a_new_file_torn_at_any_byte_leaves_open_frame_and_ol
         assert len(after.found()) == len(log.model.sent[FLAT]) - 1
 
 
-def test_a_missing_middle_file_is_damage_and_what_follows_is_set_aside():  # row 36
+def test_a_missing_middle_file_is_damage_and_what_follows_is_set_aside() -> None:  # row 36
     log = rotated()
     log.send(2)
     first, middle, last = log.numbers()
@@ -291,7 +295,7 @@ def test_a_missing_middle_file_is_damage_and_what_follows_is_set_aside():  # row
     after.crash().twice()
 
 
-def test_a_file_cut_at_a_frame_is_told_from_a_whole_one_by_its_number():
+def test_a_file_cut_at_a_frame_is_told_from_a_whole_one_by_its_number() -> None:
     log = rotated()
     first = log.numbers()[0]
     last_of_first = [s for s in log.model.sent[FLAT] if log.files.get(s.sub.file).number == first][-1]
@@ -303,7 +307,7 @@ def test_a_file_cut_at_a_frame_is_told_from_a_whole_one_by_its_number():
     assert after.numbers() == [first]
 
 
-def test_a_file_of_another_group_is_ignored_reported_and_kept():  # row 39
+def test_a_file_of_another_group_is_ignored_reported_and_kept() -> None:  # row 39
     log = new_log(shards=2)
     for _ in range(3):
         log.send(3, key="shard-00")
@@ -316,7 +320,7 @@ def test_a_file_of_another_group_is_ignored_reported_and_kept():  # row 39
     assert after.disk.exists(foreign)
 
 
-def test_a_foreign_file_with_the_very_next_name_is_moved_and_not_destroyed():
+def test_a_foreign_file_with_the_very_next_name_is_moved_and_not_destroyed() -> None:
     log = new_log(shards=2)
     log.send(3, key="shard-01")
     foreign = log.path(5, "shard-01")  # one open frame and three records: the next file is 5
@@ -329,7 +333,7 @@ def test_a_foreign_file_with_the_very_next_name_is_moved_and_not_destroyed():
     after.crash().twice()
 
 
-def test_a_left_over_group_of_an_older_layout_restored_by_hand_is_ignored():  # row 39
+def test_a_left_over_group_of_an_older_layout_restored_by_hand_is_ignored() -> None:  # row 39
     old = new_log()
     old.send(3)
     data = old.disk.contents(old.path(1))
@@ -343,7 +347,7 @@ def test_a_left_over_group_of_an_older_layout_restored_by_hand_is_ignored():  # 
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b"\x01\x02garbage"])
-def test_a_last_file_without_any_frame_was_an_interrupted_creation_and_goes(content: bytes):
+def test_a_last_file_without_any_frame_was_an_interrupted_creation_and_goes(content: bytes) -> None:
     log = new_log()
     log.send(3)
     log.disk.plant(log.path(5), content)
@@ -353,7 +357,7 @@ def test_a_last_file_without_any_frame_was_an_interrupted_creation_and_goes(cont
     after.send(1)
 
 
-def test_two_names_of_one_number_the_padded_one_counts():
+def test_two_names_of_one_number_the_padded_one_counts() -> None:
     log = new_log()
     log.send(3)
     log.disk.plant("data/wal/wal-1.log", b"something else")
@@ -363,7 +367,7 @@ def test_two_names_of_one_number_the_padded_one_counts():
     assert any("wal-1.log is ignored" in notice for notice in after.scans[FLAT].notices)
 
 
-def test_an_unpadded_name_alone_is_read():
+def test_an_unpadded_name_alone_is_read() -> None:
     log = new_log()
     log.send(3)
     data = log.disk.contents(log.path(1))

@@ -56,7 +56,7 @@ def numbers(disk: SimFs) -> list[str]:
     return [found for found in disk.listdir(META) if found.startswith("snapshot")]
 
 
-def test_the_newest_snapshot_is_loaded_and_nothing_is_changed():
+def test_the_newest_snapshot_is_loaded_and_nothing_is_changed() -> None:
     disk = made(SimFs(), 3, 4)
     before = disk.dump()
     store, found = stored(disk)
@@ -68,17 +68,17 @@ def test_the_newest_snapshot_is_loaded_and_nothing_is_changed():
     assert disk.dump() == before
 
 
-def test_numbers_are_compared_as_numbers():
+def test_numbers_are_compared_as_numbers() -> None:
     disk = made(SimFs(), 9999, 10000)
     assert stored(disk)[1] == snapshot(10000)
 
 
-def test_no_directory_and_an_empty_one_have_no_snapshot():
+def test_no_directory_and_an_empty_one_have_no_snapshot() -> None:
     assert stored(SimFs())[1] is None
     assert stored(made(SimFs()))[1] is None
 
 
-def test_installing_keeps_the_newest_two():
+def test_installing_keeps_the_newest_two() -> None:
     disk = made(SimFs(), 3, 4)
     store, _ = stored(disk)
     store.install(snapshot(5))
@@ -111,7 +111,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_invalid_newest_snapshot_is_passed_over_with_its_reason(way: str):  # row 89
+def test_an_invalid_newest_snapshot_is_passed_over_with_its_reason(way: str) -> None:  # row 89
     disk = made(SimFs(), 3, 4)
     disk.tamper(name(4), lambda _: WAYS[way])
     store = SnapshotStore(disk, META)
@@ -122,7 +122,7 @@ def test_an_invalid_newest_snapshot_is_passed_over_with_its_reason(way: str):  #
     assert store.next_number == 5
 
 
-def test_a_flip_of_any_byte_makes_a_snapshot_invalid():  # row 89
+def test_a_flip_of_any_byte_makes_a_snapshot_invalid() -> None:  # row 89
     disk = made(SimFs(), 3, 4)
     for at in range(len(GOOD)):
         twin = disk.clone()
@@ -130,7 +130,7 @@ def test_a_flip_of_any_byte_makes_a_snapshot_invalid():  # row 89
         assert stored(twin)[1] == snapshot(3), at
 
 
-def test_a_valid_snapshot_stays_until_two_newer_valid_ones_exist():  # row 90
+def test_a_valid_snapshot_stays_until_two_newer_valid_ones_exist() -> None:  # row 90
     disk = made(SimFs(), 3, 4)
     disk.tamper(name(4), lambda data: data[:-1])
     store, _ = stored(disk)
@@ -141,7 +141,7 @@ def test_a_valid_snapshot_stays_until_two_newer_valid_ones_exist():  # row 90
     assert stored(disk)[1] == snapshot(3)
 
 
-def test_all_invalid_is_no_snapshot_and_says_why():  # rows 92, 93 as far as files go
+def test_all_invalid_is_no_snapshot_and_says_why() -> None:  # rows 92, 93 as far as files go
     disk = made(SimFs(), 3, 4)
     for number in (3, 4):
         disk.tamper(name(number), lambda data: data[:-1])
@@ -150,7 +150,7 @@ def test_all_invalid_is_no_snapshot_and_says_why():  # rows 92, 93 as far as fil
     assert [reject.name for reject in loaded.rejected] == ["snapshot.0004.bin", "snapshot.0003.bin"]
 
 
-def test_only_unknown_versions_refuse_the_start():  # row 94
+def test_only_unknown_versions_refuse_the_start() -> None:  # row 94
     disk = made(SimFs(), 3, 4)
     for number in (3, 4):
         disk.tamper(name(number), lambda data: break_header(data, 4, b"\x63"))
@@ -160,7 +160,7 @@ def test_only_unknown_versions_refuse_the_start():  # row 94
     assert disk.dump() == before
 
 
-def test_the_padded_name_counts_and_the_other_is_ignored():  # row 96
+def test_the_padded_name_counts_and_the_other_is_ignored() -> None:  # row 96
     disk = made(SimFs(), 7)
     disk.plant(f"{META}/snapshot.7.bin", encode_snapshot(snapshot(6)))
     disk.plant(f"{META}/snapshot.0008.bin.tmp", b"half")
@@ -169,20 +169,20 @@ def test_the_padded_name_counts_and_the_other_is_ignored():  # row 96
     assert loaded.ignored == ["snapshot.7.bin"]
 
 
-def test_a_snapshot_that_cannot_be_read_stops_the_start():  # row 98
+def test_a_snapshot_that_cannot_be_read_stops_the_start() -> None:  # row 98
     disk = made(SimFs(), 3, 4)
     faults = FaultFs(disk)
     faults.fail("pread", name(4))
     with pytest.raises(OSError, match="Input/output"):
         SnapshotStore(faults, META).load()
     for kind in ("listdir", "open", "is_dir"):
-        faults.fail(kind, "*", code=errno.EACCES)  # type: ignore[arg-type]
+        faults.fail(kind, "*", code=errno.EACCES)
         with pytest.raises(PermissionError):
             SnapshotStore(faults, META).load()
         faults.clear()
 
 
-def test_a_short_write_of_the_temp_goes_on():  # row 86
+def test_a_short_write_of_the_temp_goes_on() -> None:  # row 86
     disk = made(SimFs(), 3)
     faults = FaultFs(disk)
     store, _ = stored(faults)
@@ -193,7 +193,9 @@ def test_a_short_write_of_the_temp_goes_on():  # row 86
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("kind", ["create", "pwrite", "fsync", "rename", "sync_dir"])
-def test_a_failed_install_unlinks_nothing_and_is_tried_again_under_a_new_number(kind: str, code: int):  # rows 86, 87
+def test_a_failed_install_unlinks_nothing_and_is_tried_again_under_a_new_number(
+    kind: str, code: int
+) -> None:  # rows 86, 87
     disk = made(SimFs(), 3, 4)
     faults = FaultFs(OrderFs(disk))
     store, _ = stored(faults)
@@ -211,7 +213,7 @@ def test_a_failed_install_unlinks_nothing_and_is_tried_again_under_a_new_number(
     assert stored(disk.reboot())[1] == snapshot(6)
 
 
-def test_an_old_snapshot_that_cannot_be_unlinked_is_removed_later():
+def test_an_old_snapshot_that_cannot_be_unlinked_is_removed_later() -> None:
     disk = made(SimFs(), 3, 4)
     faults = FaultFs(disk)
     store, _ = stored(faults)
@@ -223,7 +225,7 @@ def test_an_old_snapshot_that_cannot_be_unlinked_is_removed_later():
     assert numbers(disk) == ["snapshot.0005.bin", "snapshot.0006.bin"]
 
 
-def test_a_crash_at_any_call_of_an_install_leaves_the_old_or_the_new_one():  # row 88
+def test_a_crash_at_any_call_of_an_install_leaves_the_old_or_the_new_one() -> None:  # row 88
     disk = made(SimFs(), 3, 4)
     points = CrashPoints(disk)
     store, _ = stored(SteadyFs(FaultFs(OrderFs(disk), hook=points.before)))
@@ -244,6 +246,6 @@ def test_a_crash_at_any_call_of_an_install_leaves_the_old_or_the_new_one():  # r
         assert len(SnapshotStore(state.disk, META).kept()) <= 2
 
 
-def test_positions_and_layout_come_from_the_body():
+def test_positions_and_layout_come_from_the_body() -> None:
     assert positions_of(snapshot(2)) == {"": Position(20, 84)}
     assert layout_of(snapshot(2)) == (1, 1)

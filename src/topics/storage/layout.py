@@ -7,7 +7,7 @@ for paths, so that the tree is drawn once.
 from __future__ import annotations
 
 from topics.formats import names
-from topics.storage.fs import Fs, make_dirs
+from topics.storage.fs import Fs, make_dirs, parent
 
 
 class DataDir:
@@ -34,11 +34,19 @@ class DataDir:
     def make_root(self, fs: Fs) -> None:
         """The directory itself, so that the lock can be taken."""
         make_dirs(fs, self.root)
+        try:
+            fs.sync_dir(parent(self.root))
+        except PermissionError:
+            pass  # a directory above that we may not open was not made by us
 
     def make_missing(self, fs: Fs) -> None:
-        """The directories below the root; to be called with the lock held."""
+        """The directories below the root; to be called with the lock held.
+
+        Synced also when all are there: a process that was killed may have made them, and nothing below them is durable
+        before they are."""
         for path in (self.meta, self.wal, self.topics):
             make_dirs(fs, path)
+        fs.sync_dir(self.root)
 
     def is_new(self, fs: Fs) -> bool:
         """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""

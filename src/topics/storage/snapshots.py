@@ -54,6 +54,7 @@ class SnapshotStore:
         self._highest = 0
         self._valid: dict[int, Positions] = {}
         self._unread: list[tuple[int, str]] = []  # older than the one in use, newest first
+        self._names_synced = False
 
     @property
     def next_number(self) -> int:
@@ -89,7 +90,11 @@ class SnapshotStore:
     def kept(self) -> list[Positions]:
         """Recorded WAL positions of the newest two valid snapshots, newest first; fewer if there are fewer.
 
-        The older one is read when first asked for, as a start does not need it; a read error is raised."""
+        The older one is read when first asked for, as a start does not need it; a read error is raised. What is given
+        out is durable, also when a process that was killed had no time to sync the name."""
+        if not self._names_synced:
+            self._fs.sync_dir(self._dir)
+            self._names_synced = True
         while len(self._valid) < SNAPSHOTS_KEPT and self._unread:
             self._read_next([])
         return [self._valid[number] for number in sorted(self._valid, reverse=True)[:SNAPSHOTS_KEPT]]

@@ -55,6 +55,11 @@ class WalFile:
             if last:
                 self.file.close()
 
+    def reopen(self, file: File) -> None:
+        """The path names another file with the same bytes now. Only while nobody reads."""
+        old, self.file = self.file, file
+        old.close()
+
     def close(self) -> None:
         """Close now, or when the last reader leaves."""
         with self._lock:
@@ -99,7 +104,7 @@ class WalFiles:
         found = [entry for entry in list(self._by_index.values()) if entry.key == key]
         return sorted(found, key=lambda entry: entry.number)
 
-    def keys(self) -> list[str]:
+    def group_keys(self) -> list[str]:
         """Groups that have files."""
         return sorted({entry.key for entry in list(self._by_index.values())})
 

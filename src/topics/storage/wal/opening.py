@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.clock import Clock
-from topics.storage.fs import Fs, make_dirs
+from topics.storage.fs import Fs, make_dirs, parent
 from topics.storage.layout import DataDir
 from topics.storage.wal.files import WalFiles
 from topics.storage.wal.group import WalGroup
@@ -38,6 +38,7 @@ def open_group(
     it, else an older snapshot would take its new frames for absorbed."""
     dir = data.group(key)
     make_dirs(fs, dir)
+    fs.sync_dir(parent(dir))  # it may be there and not durable: a killed process made it
     next_number = max(1, recorded + 1)
     if scan is not None:
         next_number = scan.next_number if scan.last is not None else max(scan.next_number, next_number)

@@ -18,7 +18,7 @@ import msgspec
 
 from topics.errors import StartRefused
 from topics.formats import names
-from topics.storage.fs import Fs, install, make_dirs, read_file, read_full
+from topics.storage.fs import Fs, install, make_dirs, parent, read_file, read_full
 from topics.storage.layout import DataDir
 from topics.storage.wal.ends import CutPiece, GroupEnd
 from topics.storage.wal.files import WalFile, WalFiles
@@ -61,8 +61,13 @@ def refuse_damage(scans: Iterable[GroupScan]) -> None:
             )
 
 
-def repair_group(fs: Fs, data: DataDir, scan: GroupScan, files: WalFiles, *, file_bytes: int) -> Repaired:
-    """Carry out what the scan found; afterwards the last file ends where the log does, durably."""
+def repair_group(
+    fs: Fs, data: DataDir, scan: GroupScan, files: WalFiles, *, file_bytes: int, anew: bool = False
+) -> Repaired:
+    """Carry out what the scan found; afterwards the last file ends where the log does, durably.
+
+    `anew`: a sync may have failed under this kernel (the lock's boot line proves nothing), so bytes that read well may
+    exist in memory only, and the kernel takes them for written. The last file is then copied instead of synced."""
     end = scan.end
     if end.set_aside:
         _set_aside(fs, data, scan)
@@ -70,11 +75,14 @@ def repair_group(fs: Fs, data: DataDir, scan: GroupScan, files: WalFiles, *, fil
         _report(scan, end)
     if any(piece.start == 0 for piece in end.pieces):
         _install_current(fs, scan)
-    _cut_last(scan)
+    if anew:
+        _write_anew(fs, scan)
+    else:
+        _cut_last(scan)
     _remove_whole(fs, scan, files)
     repaired = _allocate_last(scan.last, tail=scan.tail, file_bytes=file_bytes)
-    if scan.current_stale:
-        _install_current(fs, scan)
+    _install_current(fs, scan)
+    fs.sync_dir(scan.dir)  # a file whose name is not durable yet may have been found after a kill
     return repaired
 
 
@@ -84,6 +92,8 @@ def repair_group(fs: Fs, data: DataDir, scan: GroupScan, files: WalFiles, *, fil
 def _set_aside(fs: Fs, data: DataDir, scan: GroupScan) -> None:
     target = data.quarantine(scan.key)
     make_dirs(fs, target)
+    for above in (parent(target), data.wal):  # they may be there and not durable: a killed process made them
+        fs.sync_dir(above)
     copies = [_copy_piece(fs, target, piece) for piece in scan.end.pieces if piece.end > piece.start]
     note = Note(
         group=scan.key,
@@ -168,6 +178,14 @@ def _cut_last(scan: GroupScan) -> None:
     if file.size() > scan.tail:
         file.truncate(scan.tail)
     file.fsync()
+
+
+def _write_anew(fs: Fs, scan: GroupScan) -> None:
+    if scan.last is None:
+        return
+    entry = scan.last
+    install(fs, entry.path, read_full(entry.file, 0, scan.tail))
+    entry.reopen(fs.open(entry.path, "rw"))
 
 
 def _remove_whole(fs: Fs, scan: GroupScan, files: WalFiles) -> None:
