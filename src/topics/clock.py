@@ -54,6 +54,11 @@ class EngineClock:
         self._clock = clock
         self._now_ms = 0
 
+    @property
+    def source(self) -> Clock:
+        """What it reads, for those who measure and do not decide."""
+        return self._clock
+
     def now_ms(self) -> int:
         wall_ms = self._clock.wall_ms()
         if wall_ms > self._now_ms:

@@ -236,6 +236,10 @@ class Commit:
         failure = error if isinstance(error, CommitFailed) else CommitFailed("unknown", cause=cause)
         self._fail([*self._drain(state.awaiting), *self._drain(state.queued)], failure)
 
+    def close_group(self, group: int, cause: ReadOnlyCause) -> None:
+        """A group that could not be opened for writing; its topics are readable."""
+        self._groups[group].read_only = cause
+
     def reopen(self, group: int) -> None:
         """Space is back (F5): the group accepts writes again."""
         self._groups[group].read_only = None

@@ -56,6 +56,9 @@ class AioDriver:
     def breathe(self) -> None:
         self._pools.breathe()
 
+    def pause(self, seconds: float) -> None:
+        self._pools.pause(seconds)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -66,6 +66,9 @@ class BlockingDriver:
     def breathe(self) -> None:
         self._pools.breathe()
 
+    def pause(self, seconds: float) -> None:
+        self._pools.pause(seconds)
+
     def close(self) -> None:
         self._stopped.set()
         if self._ticker.is_alive():

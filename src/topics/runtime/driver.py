@@ -31,3 +31,6 @@ class Driver(Protocol):
 
     def breathe(self) -> None:
         """From a job: let the owner have the interpreter for a moment."""
+
+    def pause(self, seconds: float) -> None:
+        """From a job: wait, to keep to a rate. A simulator does not wait."""

@@ -40,6 +40,10 @@ class Pools:
         """A thread that computes in Python keeps the interpreter until it is asked for; give it away unasked."""
         time.sleep(BREATH_S)
 
+    @staticmethod
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+
     def _carry_out(self, job: Callable[[], T], done: Outcome[T]) -> None:
         value: T | None = None
         failure: BaseException | None = None

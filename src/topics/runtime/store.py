@@ -16,7 +16,7 @@ from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.flips import Flips
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.snapshots import SnapshotStore
-from topics.storage.wal.files import WalFiles
+from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
 from topics.storage.wal.rotation import Layout
 
@@ -42,6 +42,8 @@ class Store:
     instance: str
     next_ckpt: int = 1
     cold: ColdCache | None = None
+    leftovers: dict[str, Position] = field(default_factory=dict)
+    """Groups of earlier layouts that are still on disk, and where their logs end."""
     topics: dict[int, TopicFiles] = field(default_factory=dict)
 
     def files_of(self, topic_id: int, *, name: str) -> TopicFiles:

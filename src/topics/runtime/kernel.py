@@ -1,0 +1,139 @@
+"""Kernel: engine and storage joined, driven by whoever owns the loop or the lock.
+
+`flush` writes what a turn submitted; `tick` does what time asks for. Always holds: every submission accepted is
+answered; closing writes, syncs and snapshots what is there, so that the next start replays nothing."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+
+from topics.clock import Clock, EngineClock, Host
+from topics.config import Settings
+from topics.engine.commit import Commit
+from topics.engine.engine import Engine
+from topics.engine.ticket import Ticket
+from topics.errors import ShuttingDown
+from topics.runtime.checkpointer import Checkpointer
+from topics.runtime.driver import Driver
+from topics.runtime.group_runner import GroupRunner
+from topics.runtime.janitor import Janitor
+from topics.runtime.jobs import KernelJobs
+from topics.runtime.recover import Progress, Recovered, Recovery
+from topics.runtime.snapshotter import Snapshotter
+from topics.runtime.timetable import Timetable
+from topics.runtime.writers import Writers
+from topics.storage.fs import Fs
+
+log = logging.getLogger("topics.kernel")
+
+MakeWriters = Callable[[Commit, Recovered, Settings, Driver], Writers]
+
+
+class Kernel:
+    def __init__(
+        self, recovered: Recovered, *, settings: Settings, driver: Driver, make_writers: MakeWriters | None = None
+    ) -> None:
+        self.settings = settings
+        self.recovered = recovered
+        self.store = recovered.store
+        self.driver = driver
+        shards = recovered.store.layout.shards
+        self.commit = Commit(shards, queue_max=settings.wal_queue, wake=driver.wake)
+        self.jobs = KernelJobs(self.store, driver)
+        self.engine = Engine(
+            state=recovered.state,
+            commit=self.commit,
+            clock=recovered.clock,
+            settings=settings,
+            shards=shards,
+            jobs=self.jobs,
+        )
+        self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
+        self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings)
+        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
+        self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired)
+        self.timetable = Timetable(self, settings)
+        self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
+        self._closing: Ticket[None] | None = None
+        for index, group in enumerate(self.store.groups):
+            if group.read_only is not None:
+                self.commit.close_group(index, group.read_only)
+        self.writers.start()
+        if recovered.wants_snapshot:
+            self.timetable.snapshot_soon()
+
+    # --- called by the driver -------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write everything that was submitted since the last flush."""
+        self.writers.pump()
+
+    def tick(self) -> None:
+        """Do what is due; called about every 50 ms, or as often as a simulator likes."""
+        self.timetable.tick()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    @property
+    def closing(self) -> bool:
+        return self._closing is not None
+
+    def check_open(self) -> None:
+        if self._closing is not None:
+            raise ShuttingDown()
+
+    def begin_close(self) -> Ticket[None]:
+        """Take no more commands; snapshot what is there. The files are let go by `finish_close`, once this is done."""
+        if self._closing is None:
+            self._closing = Ticket()
+            closing = self._closing
+            self.timetable.stop()
+            self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing))
+        return self._closing
+
+    @staticmethod
+    def _snapshot_over(done: Ticket[None], closing: Ticket[None]) -> None:
+        if done.error is not None:
+            log.error("the last snapshot failed, the next start replays the log instead: %s", done.error)
+        closing.resolve(None)
+
+    def finish_close(self) -> None:
+        """End the threads and give the directory back. Not on a thread of the pools."""
+        self.writers.stop()
+        self.store.close()
+
+
+def threaded_writers(commit: Commit, recovered: Recovered, settings: Settings, driver: Driver) -> Writers:
+    """The writers of a real process: one thread per group."""
+    return Writers(
+        [
+            GroupRunner(
+                index,
+                wal=group,
+                commit=commit,
+                post=driver.post,
+                sync_interval_ms=settings.sync_interval_ms,
+                window_us=settings.commit_window_us,
+                batch_frames_max=settings.wal_max_batch_frames,
+                batch_bytes_max=settings.wal_max_batch_bytes,
+            )
+            for index, group in enumerate(recovered.store.groups)
+        ]
+    )
+
+
+def recover(
+    fs: Fs,
+    *,
+    settings: Settings,
+    clock: Clock,
+    host: Host,
+    progress: Progress = lambda _: None,
+    instance: Callable[[], str] = lambda: secrets.token_hex(16),
+) -> Recovered:
+    """Everything up to the point where the kernel can start; may run on any one thread."""
+    return Recovery(
+        fs, clock=EngineClock(clock), host=host, settings=settings, instance=instance, progress=progress
+    ).run()

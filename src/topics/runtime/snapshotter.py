@@ -1,0 +1,178 @@
+"""Snapshotter: checkpoint, capture, install, then let go of log files nobody needs (storage.md section 8.3).
+
+Always holds: the recorded positions are those of the checkpoint that ran first; a failed snapshot removes nothing and
+is tried again; log files go only when both kept snapshots lie behind them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from topics.core.capture import capture
+from topics.core.topic import TopicState
+from topics.engine.engine import Engine
+from topics.engine.ticket import Ticket, chain
+from topics.formats.bodies import LostRange
+from topics.formats.snapshot import (
+    DeadRange,
+    GroupPosition,
+    IdemItem,
+    QueueItem,
+    RouterItem,
+    SegmentItem,
+    Snapshot,
+    TopicItem,
+)
+from topics.runtime.checkpointer import Checkpointer, Positions
+from topics.runtime.driver import Driver
+from topics.runtime.store import Store
+from topics.storage.wal.removal import remove_absorbed
+
+log = logging.getLogger("topics.snapshot")
+
+
+class Snapshotter:
+    def __init__(self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer) -> None:
+        self._engine = engine
+        self._store = store
+        self._driver = driver
+        self._checkpointer = checkpointer
+        self._running: Ticket[None] | None = None
+        self.total = 0
+        self.failures_total = 0
+        self.queue_item: Callable[[TopicState], QueueItem | None] = lambda _: None
+        """Lease state of a queue; set by the queue service."""
+        self.router_items: Callable[[], Sequence[RouterItem]] = lambda: ()
+        """All routers with the cursors of the last checkpoint; set by the router service."""
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    def run(self, *, clean: bool = False) -> Ticket[None]:
+        """Take a snapshot now; `clean` is the last one of a clean stop, when nothing is under way any more."""
+        if self._running is not None:
+            again: Ticket[None] = Ticket()
+            self._running.then(lambda _: self.run(clean=clean).then(lambda done: _copy(done, again)))
+            return again
+        ticket = chain(self._checkpointer.run(), lambda positions: self._write(positions, clean=clean))
+        self._running = ticket
+        ticket.then(self._over)
+        return ticket
+
+    def _over(self, done: Ticket[None]) -> None:
+        self._running = None
+        if done.error is None:
+            self.total += 1
+        else:
+            self.failures_total += 1
+            log.warning("snapshot failed, it will be tried again: %s", done.error)
+
+    def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
+        body = self._body(positions, clean=clean)
+        referenced = self._referenced()
+        ticket: Ticket[None] = Ticket()
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                ticket.fail(error)
+            else:
+                ticket.resolve(None)
+
+        self._driver.run(lambda: self._install(body, referenced), done)
+        return ticket
+
+    # --- on the owner's thread ------------------------------------------------------------------------------------
+
+    def _body(self, positions: Positions, *, clean: bool) -> Snapshot:
+        store, state, clock = self._store, self._engine.state, self._engine.context.clock
+        groups = {**store.leftovers, **positions}
+        now = clock.now_ms()
+        return Snapshot(
+            id=store.snapshots.next_number,
+            instance=store.instance,
+            clock_ms=now,
+            ts=now,
+            clean=clean,
+            gen=store.layout.gen,
+            shards=store.layout.shards,
+            next_topic_id=state.next_topic_id,
+            next_ckpt=store.next_ckpt,
+            groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
+            topics=tuple(self._topic_item(topic, clean=clean) for topic in state.by_id.values()),
+            routers=tuple(self.router_items()),
+        )
+
+    def _topic_item(self, topic: TopicState, *, clean: bool) -> TopicItem:
+        image = capture(topic, config=self._checkpointer.config_at_barrier(topic), clean=clean)
+        segments = [SegmentItem(*row) for row in image.segments]  # type: ignore[arg-type]
+        files = self._store.topics.get(topic.id)
+        if files is not None and files.active is not None and files.active.count:
+            first, count, data_len = files.active.mark
+            segments.append(SegmentItem(first, count, data_len, False, "hot", *image.active))
+        return TopicItem(
+            id=image.id,
+            name=image.name,
+            epoch=image.epoch,
+            config=image.config.to_dict(),
+            created_ts=image.created_ts,
+            last_ts=image.last_ts,
+            head=image.head,
+            ceiling=image.ceiling,
+            ckpt_seq=image.ckpt_seq,
+            base_seq=image.base_seq,
+            earliest_seq=image.earliest_seq,
+            evict_floor=image.evict_floor,
+            cap_lost=image.cap_lost,
+            ttl_lost=image.ttl_lost,
+            trim_lost=image.trim_lost,
+            restart_lost=image.restart_lost,
+            delete_below=image.delete_below,
+            count=image.count,
+            bytes=image.bytes,
+            lost=tuple(LostRange(*lost) for lost in image.lost),
+            dead=tuple(DeadRange(*dead) for dead in image.dead),
+            segments=tuple(segments),
+            queue=self.queue_item(topic) if topic.config.is_queue else None,
+            idem=tuple(IdemItem(*row) for row in image.idem),
+        )
+
+    def _referenced(self) -> frozenset[int]:
+        """WAL files that a location in memory points into."""
+        files: set[int] = set()
+        for topic in self._engine.state.by_id.values():
+            for run in topic.tail.runs_from(topic.ckpt_seq + 1):
+                lo = max(topic.ckpt_seq + 1 - run.first_seq, 0)
+                files.update(np.unique(np.frombuffer(run.locs[lo:], np.uint64) >> np.uint64(32)).tolist())
+        return frozenset(files)
+
+    # --- on the background thread ---------------------------------------------------------------------------------
+
+    def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
+        self._store.snapshots.install(body)
+        self._remove_log(referenced)
+
+    def _remove_log(self, referenced: frozenset[int]) -> None:
+        store = self._store
+        kept = store.snapshots.kept()
+        active = {group.key: group.position.file for group in store.groups}
+        for key in store.files.group_keys():
+            remove_absorbed(
+                store.fs,
+                store.files,
+                key=key,
+                dir=store.data.group(key),
+                snapshots=kept,
+                referenced=referenced.__contains__,
+                active=active.get(key),
+                end=store.leftovers.get(key),
+            )
+
+
+def _copy(done: Ticket[None], target: Ticket[None]) -> None:
+    if done.error is not None:
+        target.fail(done.error)
+    else:
+        target.resolve(None)

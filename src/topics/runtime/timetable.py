@@ -1,0 +1,100 @@
+"""Timetable: when checkpoints, snapshots, sweeps and clean-up run. It decides when, never how.
+
+Intervals are measured with the monotonic clock; what is due is looked at once per tick, so a simulator that advances
+the clock and ticks sees everything happen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topics.config import Settings
+
+if TYPE_CHECKING:
+    from topics.runtime.kernel import Kernel
+
+SNAPSHOT_CHECK_MS = 5_000
+SWEEP_MS = 1_000
+"""How often floors that nobody asks for are moved, so that disk space comes back."""
+PROBE_MS = 1_000
+"""How often a group without space is looked at."""
+
+
+class Timetable:
+    def __init__(self, kernel: Kernel, settings: Settings) -> None:
+        self._kernel = kernel
+        self._checkpoint_ms = settings.checkpoint_interval_ms
+        self._snapshot_ms = settings.snapshot_interval_ms
+        self._snapshot_bytes = settings.snapshot_bytes
+        now = self._now_ms()
+        self._checkpointed = self._snapshotted = self._snapshot_checked = now
+        self._swept = self._probed = now
+        self._bytes_at_snapshot = self._wal_bytes()
+        self._rotations = self._wal_rotations()
+        self._checkpoint_asked = False
+        self._snapshot_asked = False
+        self._stopped = False
+
+    def checkpoint_soon(self) -> None:
+        self._checkpoint_asked = True
+
+    def snapshot_soon(self) -> None:
+        self._snapshot_asked = True
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def tick(self) -> None:
+        now = self._now_ms()
+        if now - self._probed >= PROBE_MS:
+            self._probed = now
+            self._kernel.janitor.probe_space()
+        if self._stopped:
+            return
+        self._snapshot_if_due(now)
+        self._checkpoint_if_due(now)
+        if now - self._swept >= SWEEP_MS:
+            self._swept = now
+            self._kernel.janitor.sweep()
+
+    def _checkpoint_if_due(self, now: int) -> None:
+        checkpointer = self._kernel.checkpointer
+        rotated = self._wal_rotations() != self._rotations
+        due = now - self._checkpointed >= self._checkpoint_ms and checkpointer.has_work
+        if checkpointer.running or not (due or rotated or self._checkpoint_asked):
+            return
+        self._checkpoint_asked = False
+        self._checkpointed = now
+        self._rotations = self._wal_rotations()
+        checkpointer.run()
+
+    def _snapshot_if_due(self, now: int) -> None:
+        snapshotter = self._kernel.snapshotter
+        if snapshotter.running:
+            return
+        if not self._snapshot_asked:
+            if now - self._snapshot_checked < SNAPSHOT_CHECK_MS:
+                return
+            self._snapshot_checked = now
+            written = self._wal_bytes() - self._bytes_at_snapshot
+            old = now - self._snapshotted >= self._snapshot_ms and written > 0
+            if not old and written < self._snapshot_bytes:
+                return
+        self._snapshot_asked = False
+        self._snapshotted = self._checkpointed = now
+        bytes_then = self._wal_bytes()
+        ticket = snapshotter.run()
+
+        def over(_: object) -> None:
+            if ticket.error is None:
+                self._bytes_at_snapshot = bytes_then
+
+        ticket.then(over)
+
+    def _now_ms(self) -> int:
+        return int(self._kernel.recovered.clock.monotonic() * 1000)
+
+    def _wal_bytes(self) -> int:
+        return sum(group.stats.bytes_written for group in self._kernel.store.groups)
+
+    def _wal_rotations(self) -> int:
+        return sum(group.stats.rotations for group in self._kernel.store.groups)
