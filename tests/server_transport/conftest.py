@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -126,12 +127,13 @@ class Live:
     """A running server, seen from the test's thread."""
 
     def __init__(
-        self, settings: TransportSettings, *, clock: Clock, tls: Any = None, loop_kind: str = "uvloop"
+        self, settings: TransportSettings, *, clock: Clock, tls: ssl.SSLContext | None = None, loop_kind: str = "uvloop"
     ) -> None:
         self.app = ToyApp()
         self.clock = clock
         self._loop = uvloop.new_event_loop() if loop_kind == "uvloop" else asyncio.new_event_loop()
         self._server = Server(self.app, settings, clock=clock)
+        self._clients: list[RawClient] = []
         self.failures: list[dict[str, Any]] = []
         self._loop.set_exception_handler(lambda _, context: self.failures.append(context))
         sockets = open_listeners(BindAddress("127.0.0.1", 0))
@@ -141,7 +143,7 @@ class Live:
         self._thread.start()
         assert self._started.wait(WAIT_S)
 
-    def _run(self, sockets: list[socket.socket], tls: Any) -> None:
+    def _run(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
         async def main() -> None:
             await self._server.start(sockets, tls=tls)
             self._started.set()
@@ -184,13 +186,17 @@ class Live:
         for _ in range(int(seconds)):
             self.call(step)
 
-    def client(self) -> RawClient:
-        return RawClient(self.port)
+    def client(self, tls: ssl.SSLContext | None = None) -> RawClient:
+        client = RawClient(self.port, tls=tls)
+        self._clients.append(client)
+        return client
 
     def ask_to_stop(self) -> None:
         self._loop.call_soon_threadsafe(self._server.ask_to_stop)
 
     def stop(self) -> None:
+        for client in self._clients:
+            client.close()
         if self._thread.is_alive():
             self.ask_to_stop()
         self._thread.join(WAIT_S + 5)
@@ -209,7 +215,9 @@ StartServer = Callable[..., Live]
 def start_server() -> Iterator[StartServer]:
     servers: list[Live] = []
 
-    def start(*, clock: Clock | None = None, tls: Any = None, loop_kind: str = "uvloop", **settings: int) -> Live:
+    def start(
+        *, clock: Clock | None = None, tls: ssl.SSLContext | None = None, loop_kind: str = "uvloop", **settings: int
+    ) -> Live:
         live = Live(TransportSettings(**settings), clock=clock or SystemClock(), tls=tls, loop_kind=loop_kind)
         servers.append(live)
         return live
