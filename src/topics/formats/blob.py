@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from topics.formats.buffers import I64, Buffer, byte_view, gather_u8
+from topics.formats.buffers import I64, Bools, Buffer, byte_view, gather_u8
 from topics.model.payload import DATA_AT, META_MARK, make_blob, meta_at, split_blob
 
 __all__ = ["accounted_size", "accounted_sizes", "blob", "blobs", "meta_lengths", "split_blob"]
@@ -40,6 +40,9 @@ class _Meta(msgspec.Struct, gc=False):
 
 
 _parse: Final = msgspec.json.Decoder(_Meta).decode
+_parse_array: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# Texts checked per call of the parser: one that it does not take costs its run a second look.
+_RUN: Final = 512
 _META_WORD: Final = int.from_bytes(META[:4], "little")
 # Bytes searched per numpy call; bounds the temporary mask.
 _WINDOW: Final = 1 << 20
@@ -83,13 +86,27 @@ def _meta_length_leniently(stored: bytes) -> int:
 
 
 def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
-    """Byte length of the meta text of every blob, -1 where there is none; plural form of `split_blob`."""
+    """Byte length of the meta text of every blob, -1 where there is none; plural form of `split_blob`.
+
+    A blob with one `,"m":` is decided by what follows it: the text up to the last brace is JSON if it is meta, and has
+    a brace too many if it is the rest of an object inside data. One call of the parser checks many such texts.
+    """
     found = np.full(len(starts), -1, np.int64)
     view = byte_view(buffer)
-    rows = _rows_with_meta_text(view, starts, lengths)
-    begins = starts[rows]
-    pairs = zip(begins.tolist(), (begins + lengths[rows]).tolist(), strict=True)
-    found[rows] = [_meta_length(bytes(view[a:b])) for a, b in pairs]
+    rows, marks = _marks(view, starts, lengths)
+    if not len(rows):
+        return found
+    lone = np.ones(len(rows), np.bool_)
+    lone[1:] &= rows[1:] != rows[:-1]
+    lone[:-1] &= rows[:-1] != rows[1:]
+    begins, ends = marks + len(META), starts[rows] + lengths[rows] - len(TAIL)
+    plain = np.flatnonzero(lone)
+    plain = plain[_all_json(buffer, view, begins[plain], ends[plain])]
+    found[rows[plain]] = (ends - begins)[plain]
+    lone[:] = True
+    lone[plain] = False
+    for row in np.unique(rows[lone]).tolist():
+        found[row] = _meta_length(bytes(view[int(starts[row]) : int(starts[row] + lengths[row])]))
     return found
 
 
@@ -99,21 +116,53 @@ def accounted_sizes(buffer: Buffer, starts: I64, lengths: I64) -> I64:
     return lengths - np.where(meta < 0, BLOB_BYTES_MIN, WRAP_META_BYTES)
 
 
-def _rows_with_meta_text(view: memoryview, starts: I64, lengths: I64) -> I64:
-    """Rows whose blob contains `,"m":` anywhere."""
+def _all_json(buffer: Buffer, view: memoryview, begins: I64, ends: I64) -> Bools:
+    """For each text whether its run is JSON throughout; a text in a run with one that is not counts as undecided."""
+    source: Any = buffer if isinstance(buffer, bytes) else view
+    decided = np.zeros(len(begins), np.bool_)
+    for at in range(0, len(begins), _RUN):
+        pairs = zip(begins[at : at + _RUN].tolist(), ends[at : at + _RUN].tolist(), strict=True)
+        texts = [source[a:b] for a, b in pairs]
+        decided[at : at + _RUN] = _is_array_of(b"[%b]" % b",".join(texts), len(texts))
+    return decided
+
+
+def _is_array_of(text: bytes, count: int) -> bool:
+    try:
+        return len(_parse_array(text)) == count
+    except (ValueError, RecursionError):
+        return False
+
+
+def _marks(view: memoryview, starts: I64, lengths: I64) -> tuple[I64, I64]:
+    """Every `,"m":` that lies in a blob: the blob's row and the place, rows together."""
     if not len(starts):
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     ends = starts + lengths
     low, high = int(starts[0]), int(ends[-1])
     if (starts[1:] < ends[:-1]).any() or high - low > 2 * int(lengths.sum()) + _WINDOW:
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
-        return np.flatnonzero(np.array([META in bytes(view[a:b]) for a, b in pairs], np.bool_))
-    hits = _find_meta_text(view, low, high)
-    rows = np.searchsorted(starts, hits, side="right") - 1
-    return np.unique(rows[hits + len(META) <= ends[rows]])
+        return _marks_row_by_row(view, starts, ends)
+    places = _find_marks(view, low, high)
+    rows = np.searchsorted(starts, places, side="right") - 1
+    inside = places + len(META) <= ends[rows]
+    return rows[inside], places[inside]
 
 
-def _find_meta_text(view: memoryview, low: int, high: int) -> I64:
+def _marks_row_by_row(view: memoryview, starts: I64, ends: I64) -> tuple[I64, I64]:
+    """The same for blobs that are not in order, or few in a large buffer."""
+    rows: list[int] = []
+    places: list[int] = []
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        piece = bytes(view[start:end])
+        at = piece.find(META)
+        while at >= 0:
+            rows.append(row)
+            places.append(start + at)
+            at = piece.find(META, at + len(META))
+    return np.array(rows, np.int64), np.array(places, np.int64)
+
+
+def _find_marks(view: memoryview, low: int, high: int) -> I64:
     """Every place of `,"m":` in `[low, high)`."""
     found = [np.empty(0, np.int64)]
     for at in range(low, high - len(META) + 1, _WINDOW):
