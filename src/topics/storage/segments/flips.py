@@ -139,10 +139,12 @@ class Flips:
     def resync(self, segments: Sequence[Flippable]) -> None:
         """Sync the files of segments whose flags an earlier, killed process may have written without a sync."""
         for segment in segments:
-            if segment.tier == "hot":
-                for part in ("data", "idx"):
+            for part in ("data", "idx") if segment.tier == "hot" else ():
+                try:
                     with self._env.files.borrow(segment.place.file(segment.first_seq, part), "rw") as file:
                         file.datasync()
+                except FileNotFoundError:
+                    pass
 
 
 def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:

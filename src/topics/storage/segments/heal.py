@@ -31,14 +31,12 @@ def heal(
 ) -> Healed:
     """`count` and `data_len` are what a snapshot or mark recorded, None when nothing did."""
     entries, why = _self_consistent(idx, data, count)
-    if entries is not None:
-        ends = _end_of(entries)
-        if ends == len(data):
-            return Healed(entries, None, False, "")
-        if ends > len(data) and _describes(entries, data, first_seq):
-            lost = _beyond(entries, len(data)) & ((entries["flags"] & IDX_DELETED) == 0)
-            return Healed(entries, lost, False, "short")
+    if entries is not None and _end_of(entries) == len(data):
+        return Healed(entries, None, False, "")
     rebuilt = rebuild_idx(data, first_seq=first_seq, count=count, data_len=None if entries is not None else data_len)
+    if entries is not None and _is_cut(entries, rebuilt, data, first_seq):
+        lost = _beyond(entries, len(data)) & ((entries["flags"] & IDX_DELETED) == 0)
+        return Healed(entries, lost, False, "short")
     if not rebuilt.bad:
         return Healed(rebuilt.idx, None, True, why)
     if entries is not None and (count is not None or len(entries) >= len(rebuilt.idx)):
@@ -88,6 +86,16 @@ def _self_consistent(idx: memoryview | None, data: memoryview | None, count: int
 
 def _end_of(entries: Idx) -> int:
     return int(entries["len"].astype(np.int64).sum())
+
+
+def _is_cut(entries: Idx, rebuilt: RebuiltIdx, data: memoryview, first_seq: int) -> bool:
+    """Whether `.data` lost its end, as against an index that says too much of it or speaks of other bytes."""
+    if _end_of(entries) <= len(data) or len(rebuilt.idx) > len(entries):
+        return False
+    found = rebuilt.idx["len"] > 0
+    live = (entries["len"] > 0) & ((entries["flags"] & IDX_DELETED) == 0)
+    all_there = not rebuilt.bad and bool(found[np.flatnonzero(live[: len(found)])].all()) and not live[len(found) :].any()
+    return not all_there and _describes(entries, data, first_seq)
 
 
 def _describes(entries: Idx, data: memoryview, first_seq: int) -> bool:
