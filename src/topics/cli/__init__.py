@@ -14,6 +14,7 @@ from topics.errors import TopicsError
 
 COMMANDS = {
     "config": "topics.cli.config:config",
+    "serve": "topics.cli.serve:serve",
 }
 
 

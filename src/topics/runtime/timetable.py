@@ -5,6 +5,7 @@ the clock and ticks sees everything happen."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topics.config import Settings
@@ -33,6 +34,8 @@ class Timetable:
         self._checkpoint_asked = False
         self._snapshot_asked = False
         self._stopped = False
+        self.every_tick: list[Callable[[], None]] = []
+        """What else wants to look at the clock: long polls, queues, routers, sessions."""
 
     def checkpoint_soon(self) -> None:
         self._checkpoint_asked = True
@@ -45,6 +48,8 @@ class Timetable:
 
     def tick(self) -> None:
         now = self._now_ms()
+        for look in self.every_tick:
+            look()
         if now - self._probed >= PROBE_MS:
             self._probed = now
             self._kernel.janitor.probe_space()

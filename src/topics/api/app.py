@@ -1,0 +1,115 @@
+"""App: the order of a request's steps, the same for every protocol (`http-api.md` section 3).
+
+    head      authenticate, running requests of the key, rights, route        401 429 403 404 405
+    handle    body, parsing, the endpoint
+
+What a head alone decides is kept on the head, which a connection shares between requests that repeat it. While
+recovery runs, everything but the probes and metrics is refused. Always holds: a request that was counted is uncounted
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from topics.api.call import Call, error_response
+from topics.api.inflight import InFlight
+from topics.errors import NotReady, ShuttingDown, TopicsError
+from topics.net.messages import Request, Responder, Response
+from topics.wire.auth import authenticate, check_rights
+from topics.wire.endpoints import implemented
+from topics.wire.keys import Key, KeyRing
+from topics.wire.paths import Routes, Target
+
+Handler = Callable[[Call], None]
+
+OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
+
+
+class App:
+    """`handlers` are by the names of the endpoint table; a row without one does not exist."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        keys: KeyRing | None,
+        probe_auth: bool,
+        inflight_max: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._routes = Routes(implemented(self._handlers))
+        self._keys = keys
+        self._probe_auth = probe_auth
+        self._inflight = InFlight(inflight_max)
+        self._monotonic = monotonic
+        self.progress: float | None = 0.0
+        """How far recovery is; None once it is over."""
+        self.draining = False
+        self.on_shutdown: list[Callable[[], None]] = []
+
+    def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
+        """Put the real endpoints in place of their stand-ins; the routes stay."""
+        assert self._handlers.keys() >= handlers.keys(), "an endpoint came that has no route"
+        self._handlers.update(handlers)
+
+    @property
+    def handler_names(self) -> frozenset[str]:
+        return frozenset(self._handlers)
+
+    # --- the two steps --------------------------------------------------------------------------------------------
+
+    def head(self, request: Request) -> Response | None:
+        try:
+            found: tuple[Target, Key | None] | None = request.head.memo
+            if found is None:
+                found = request.head.memo = self._find(request)
+            target, key = found
+            if key is not None:
+                self._inflight.enter(key)
+        except TopicsError as error:
+            return error_response(error)
+        request.context = found
+        try:
+            check_rights(key, target)
+            target.require()
+        except TopicsError as error:
+            self.abandon(request)
+            return error_response(error)
+        return None
+
+    def _find(self, request: Request) -> tuple[Target, Key | None]:
+        target = self._routes.find(request.method, request.raw_path)
+        key = authenticate(
+            self._keys,
+            target,
+            authorization=request.header(b"authorization"),
+            raw_query=request.query,
+            probe_auth=self._probe_auth,
+        )
+        return target, key
+
+    def handle(self, request: Request, responder: Responder) -> None:
+        target, key = request.context
+        on_end = None if key is None else partial(self._inflight.leave, key)
+        call = Call(request, responder, target, key, monotonic=self._monotonic, on_end=on_end)
+        try:
+            name = target.endpoint.handler
+            if self.progress is not None and name not in OPEN_WHILE_RECOVERING:
+                raise NotReady(self.progress)
+            if self.draining and name not in OPEN_WHILE_RECOVERING:
+                raise ShuttingDown()
+            self._handlers[name](call)
+        except Exception as error:
+            call.fail(error)
+
+    def abandon(self, request: Request) -> None:
+        key: Key | None = request.context[1] if request.context is not None else None
+        if key is not None:
+            self._inflight.leave(key)
+
+    def shutdown(self) -> None:
+        self.draining = True
+        for stop in self.on_shutdown:
+            stop()

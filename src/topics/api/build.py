@@ -1,0 +1,91 @@
+"""Build: puts the endpoints together into one application.
+
+Two steps, because a server may listen before recovery is over: `ServerApp` answers probes at once, `attach` gives it
+the kernel when there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.api.app import App, Handler
+from topics.api.call import Call
+from topics.api.metrics import Metrics
+from topics.api.probes import Probes
+from topics.api.records import RecordEndpoints
+from topics.api.topics import TopicEndpoints
+from topics.clock import Clock
+from topics.config import Settings
+from topics.engine.longpoll import LongPolls
+from topics.runtime.kernel import Kernel
+from topics.wire.keys import KeyRing
+
+ENGINE_ENDPOINTS = (
+    "put_topic",
+    "get_topic",
+    "list_topics",
+    "delete_topic",
+    "write",
+    "diff",
+    "delete_records",
+)
+
+
+class ServerApp:
+    def __init__(self, settings: Settings, *, keys: KeyRing | None, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._started_s = clock.monotonic()
+        self._endpoints: dict[str, Handler] = {}
+        self.kernel: Kernel | None = None
+        self.probes = Probes(uptime_ms=self.uptime_ms, topic_count=self._topic_count)
+        self.metrics = Metrics(uptime_ms=self.uptime_ms, progress=lambda: self.app.progress)
+        self.app = App(
+            {
+                **{name: self._late(name) for name in ENGINE_ENDPOINTS},
+                "health": self.probes.health,
+                "ready": self.probes.ready,
+                "openapi": self.probes.openapi,
+                "metrics": self.metrics.metrics,
+            },
+            keys=keys,
+            probe_auth=settings.probe_auth,
+            inflight_max=settings.max_inflight_per_key,
+            monotonic=clock.monotonic,
+        )
+        self.probes.app = self.app
+
+    def uptime_ms(self) -> int:
+        return int((self._clock.monotonic() - self._started_s) * 1000)
+
+    def report_progress(self, share: float) -> None:
+        """From recovery; it never falls."""
+        if self.app.progress is not None:
+            self.app.progress = max(self.app.progress, min(share, 1.0))
+
+    def attach(self, kernel: Kernel) -> None:
+        """Recovery is over: serve."""
+        self.kernel = self.metrics.kernel = kernel
+        engine = kernel.engine
+        long_polls = LongPolls(engine)
+        kernel.timetable.every_tick.append(long_polls.tick)
+        self.app.on_shutdown.append(long_polls.finish_all)
+        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls)
+        self._endpoints = {
+            "put_topic": topics.put_topic,
+            "get_topic": topics.get_topic,
+            "list_topics": topics.list_topics,
+            "delete_topic": topics.delete_topic,
+            "write": records.write,
+            "diff": records.diff,
+            "delete_records": records.delete_records,
+        }
+        self.app.serve_directly(self._endpoints)
+        self.app.progress = None
+
+    def _late(self, name: str) -> Callable[[Call], None]:
+        """Stands in for an endpoint until `attach`; the application refuses before it comes here."""
+        return lambda call: self._endpoints[name](call)
+
+    def _topic_count(self) -> int:
+        assert self.kernel is not None
+        return len(self.kernel.engine.state.topics)

@@ -1,0 +1,110 @@
+"""Call: one request on its way through an endpoint, and the ways to answer it.
+
+Always holds: a call is answered once; whatever an endpoint raises becomes the one error envelope."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from topics.engine.ticket import Ticket
+from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMediaType
+from topics.net.messages import BodyFault, Headers, Request, Responder, Response
+from topics.wire.bodies import body_text
+from topics.wire.keys import Key
+from topics.wire.paths import Target
+from topics.wire.query import Query, parse_query
+from topics.wire.replies import error_body
+
+log = logging.getLogger("topics.api")
+
+T = TypeVar("T")
+
+_RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
+
+
+class Call:
+    __slots__ = ("_monotonic", "_on_end", "key", "name", "request", "responder", "target")
+
+    def __init__(
+        self,
+        request: Request,
+        responder: Responder,
+        target: Target,
+        key: Key | None,
+        *,
+        monotonic: Callable[[], float],
+        on_end: Callable[[], None] | None,
+    ) -> None:
+        self.request = request
+        self.responder = responder
+        self.target = target
+        self.key = key
+        self.name = target.name
+        self._monotonic = monotonic
+        self._on_end = on_end
+
+    # --- what came ------------------------------------------------------------------------------------------------
+
+    def body(self) -> bytes:
+        """The JSON text, after the checks that come before parsing."""
+        request = self.request
+        assert self.target.endpoint is not None
+        if request.body_fault is BodyFault.UNSUPPORTED_CODING:
+            raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
+        text = body_text(
+            self.target.endpoint.body, content_type=request.header(b"content-type"), body=request.body or b""
+        )
+        if request.body_fault is BodyFault.BROKEN_CODING:
+            raise InvalidRequest("the compressed body is broken")
+        return text
+
+    def query(self) -> Query:
+        return parse_query(self.request.query)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def elapsed_ms(self) -> float:
+        return max((self._monotonic() - self.request.started_s) * 1e3, 0.0)
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.end()
+        self.responder.reply(Response(status, body))
+
+    def respond(self, response: Response) -> None:
+        self.end()
+        self.responder.reply(response)
+
+    def fail(self, error: BaseException) -> None:
+        self.end()
+        self.responder.reply(error_response(error))
+
+    def when(self, ticket: Ticket[T], answer: Callable[[T], None]) -> None:
+        """Answer with the value of a ticket, or with its error."""
+        ticket.then(partial(self._settle, answer))
+
+    def _settle(self, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
+        if done.error is not None:
+            self.fail(done.error)
+            return
+        try:
+            answer(done.value)
+        except Exception as error:
+            self.fail(error)
+
+    def end(self) -> None:
+        """The request no longer runs: streams call this when they begin, everything else when it is answered."""
+        if self._on_end is not None:
+            on_end, self._on_end = self._on_end, None
+            on_end()
+
+
+def error_response(error: BaseException) -> Response:
+    """The one place where errors become responses. What is no refusal of ours is a bug: logged, and not explained."""
+    if not isinstance(error, TopicsError):
+        log.error("a request failed", exc_info=error)
+        error = Internal()
+    headers = _RETRY_AFTER if error.status in (429, 503) else ()
+    return Response(error.status, error_body(error), headers=headers)

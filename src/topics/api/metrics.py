@@ -1,0 +1,264 @@
+"""Metrics: what the process counts, as Prometheus text or as one JSON object (`http-api.md` section 20.3).
+
+The order of the first 29 families is part of the contract; further ones follow. Per-topic families stop at 1000 topics.
+While recovery runs there is no kernel yet, and everything it would count is zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
+
+from topics.api.call import Call
+from topics.api.exposition import Family, exposition, histogram, labelled, single
+from topics.core.topic import TopicState
+from topics.model.config import DURABILITIES
+from topics.model.results import QueueCounters
+from topics.net.messages import Response
+from topics.runtime.kernel import Kernel
+from topics.storage.wal.stats import SYNC_BUCKETS_US, WalStats
+
+TOPICS_SHOWN_MAX = 1_000
+TEXT = b"text/plain; version=0.0.4"
+
+
+class Gauges:
+    """Numbers that belong to nobody in the kernel; set by whoever counts them."""
+
+    def __init__(self) -> None:
+        self.streams: Callable[[], int] = lambda: 0
+        self.watch_sessions: Callable[[], int] = lambda: 0
+        self.leases: Callable[[], int] = lambda: 0
+        self.queue_counters: Callable[[TopicState], QueueCounters | None] = lambda _: None
+        self.more: list[Callable[[], list[Family]]] = []
+
+
+class Metrics:
+    def __init__(self, *, uptime_ms: Callable[[], int], progress: Callable[[], float | None]) -> None:
+        self._uptime_ms = uptime_ms
+        self._progress = progress
+        self.kernel: Kernel | None = None
+        self.gauges = Gauges()
+
+    def metrics(self, call: Call) -> None:
+        accept = call.request.header(b"accept") or b""
+        if b"application/json" in accept:
+            call.reply(200, msgspec.json.encode(self._json()))
+        else:
+            call.respond(Response(200, exposition(self._families()), TEXT))
+
+    # --- sources --------------------------------------------------------------------------------------------------
+
+    def _topics(self) -> list[TopicState]:
+        return [] if self.kernel is None else list(self.kernel.engine.state.topics.values())
+
+    def _wal(self) -> WalStats:
+        """All groups added up."""
+        total = WalStats()
+        for group in () if self.kernel is None else self.kernel.store.groups:
+            stats = group.stats
+            for name in ("frames", "client_frames", "batches", "bytes_written", "rotations", "syncs", "slow_writes"):
+                setattr(total, name, getattr(total, name) + getattr(stats, name))
+            total.sync_seconds += stats.sync_seconds
+            total.sync_buckets = [a + b for a, b in zip(total.sync_buckets, stats.sync_buckets, strict=True)]
+        return total
+
+    def _read_only(self) -> int:
+        return int(self.kernel is not None and bool(self.kernel.commit.read_only_causes()))
+
+    # --- text -----------------------------------------------------------------------------------------------------
+
+    def _families(self) -> list[Family]:
+        topics = self._topics()
+        families = [
+            single("topics_topics", "gauge", "number of topics", len(topics)),
+            labelled(
+                "topics_topics_by_class",
+                "gauge",
+                "topics by durability class",
+                "class",
+                [(name, sum(t.config.durability == name for t in topics)) for name in DURABILITIES],
+            ),
+            single("topics_routers", "gauge", "number of routers", self._routers()),
+            single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
+            single("topics_bytes_live", "gauge", "live bytes, all topics", sum(t.bytes for t in topics)),
+            *self._topic_families(topics),
+            *self._process_families(topics),
+            *self._wal_families(),
+        ]
+        for more in self.gauges.more:
+            families.extend(more())
+        return families
+
+    def _routers(self) -> int:
+        return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
+
+    def _topic_families(self, topics: list[TopicState]) -> list[Family]:
+        shown = list(islice(topics, TOPICS_SHOWN_MAX))
+        queues = [(t.name, counters) for t in shown if (counters := self._counters(t)) is not None]
+        by = "topic"
+        return [
+            labelled("topics_topic_head_seq", "gauge", "highest seq", by, [(t.name, t.head) for t in shown]),
+            labelled(
+                "topics_topic_earliest_seq", "gauge", "first live seq", by, [(t.name, t.earliest_seq) for t in shown]
+            ),
+            labelled("topics_topic_records_live", "gauge", "live records", by, [(t.name, t.count) for t in shown]),
+            labelled("topics_topic_bytes_live", "gauge", "live bytes", by, [(t.name, t.bytes) for t in shown]),
+            labelled("topics_topic_queue_ready", "gauge", "ready jobs", by, [(n, c.ready) for n, c in queues]),
+            labelled("topics_topic_queue_in_flight", "gauge", "leased jobs", by, [(n, c.in_flight) for n, c in queues]),
+            single(
+                "topics_topic_metrics_truncated",
+                "gauge",
+                "1 if per-topic families stop before the last topic",
+                int(len(topics) > TOPICS_SHOWN_MAX),
+            ),
+        ]
+
+    def _counters(self, topic: TopicState) -> QueueCounters | None:
+        return self.gauges.queue_counters(topic) if topic.config.is_queue else None
+
+    def _process_families(self, topics: list[TopicState]) -> list[Family]:
+        progress = self._progress()
+        gauges = self.gauges
+        queues = sum(t.config.is_queue for t in topics)
+        return [
+            single("topics_queue_topics", "gauge", "queue topics", queues),
+            single("topics_queue_leases_in_flight", "gauge", "unexpired leases", gauges.leases()),
+            single("topics_sse_connections", "gauge", "open streams and sockets", gauges.streams()),
+            single("topics_watch_sessions", "gauge", "watch sessions", gauges.watch_sessions()),
+            single("topics_ready", "gauge", "1 once recovery is over", int(progress is None)),
+            single(
+                "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
+            ),
+            single("topics_uptime_ms", "counter", "milliseconds since start", self._uptime_ms()),
+        ]
+
+    def _wal_families(self) -> list[Family]:
+        wal, commit = self._wal(), None if self.kernel is None else self.kernel.commit
+        depth, peak, full = (0, 0, 0) if commit is None else (commit.depth(), commit.depth_peak, commit.full_total)
+        return [
+            single("topics_wal_frames_total", "counter", "frames logged for clients", wal.client_frames),
+            single("topics_wal_batches_total", "counter", "group commits", wal.batches),
+            single("topics_wal_fsyncs_total", "counter", "syncs", wal.syncs),
+            single("topics_wal_bytes_written_total", "counter", "bytes written to the log", wal.bytes_written),
+            single("topics_wal_rotations_total", "counter", "log file rotations", wal.rotations),
+            single("topics_wal_queue_depth", "gauge", "submissions accepted and not yet committed", depth),
+            single("topics_wal_queue_depth_peak", "gauge", "highest depth since start", peak),
+            single("topics_wal_submit_full_total", "counter", "submissions refused for a full queue", full),
+            single("topics_wal_read_only", "gauge", "1 if a log group takes no writes", self._read_only()),
+            histogram(
+                "topics_wal_fsync_latency_us",
+                "sync latency",
+                bounds=SYNC_BUCKETS_US,
+                counts=wal.sync_buckets,
+                total=round(wal.sync_seconds * 1e6),
+            ),
+            *self._storage_families(wal),
+        ]
+
+    def _storage_families(self, wal: WalStats) -> list[Family]:
+        """Beyond the contract's table: storage.md section 16."""
+        kernel = self.kernel
+        if kernel is None:
+            return []
+        store, counters = kernel.store, kernel.store.env.counters
+        causes = [
+            (store.groups[index].key or "flat", cause) for index, cause in kernel.commit.read_only_causes().items()
+        ]
+        sealed = [segment for topic in kernel.engine.state.by_id.values() for segment in topic.sealed]
+        tiers = ("hot", "cold")
+        return [
+            Family(
+                "topics_wal_group_read_only",
+                "gauge",
+                "log groups that take no writes, and why",
+                [("", f'{{group="{group}",cause="{cause}"}}', 1) for group, cause in causes],
+            ),
+            single(
+                "topics_wal_at_risk_frames",
+                "gauge",
+                "acked frames whose sync failed",
+                sum(group.at_risk_frames for group in store.groups),
+            ),
+            labelled(
+                "topics_wal_commit_failures_total",
+                "counter",
+                "failed commits",
+                "op",
+                sorted(kernel.commit.failures_total.items()),
+            ),
+            single("topics_wal_slow_writes_total", "counter", "writes over 5 ms in the loop", wal.slow_writes),
+            single(
+                "topics_wal_truncated_bytes_total",
+                "counter",
+                "log bytes cut off at start",
+                kernel.recovered.truncated_bytes,
+            ),
+            single("topics_wal_damage_total", "counter", "damaged log groups found at start", kernel.recovered.damage),
+            single("topics_lost_seqs_total", "counter", "seqs announced as lost at start", kernel.recovered.lost_seqs),
+            single("topics_checkpoints_total", "counter", "checkpoints", kernel.checkpointer.runs_total),
+            single(
+                "topics_checkpoint_failures_total",
+                "counter",
+                "abandoned checkpoints",
+                kernel.checkpointer.failures_total,
+            ),
+            single("topics_snapshots_total", "counter", "snapshots", kernel.snapshotter.total),
+            single("topics_snapshot_failures_total", "counter", "failed snapshots", kernel.snapshotter.failures_total),
+            labelled(
+                "topics_segments",
+                "gauge",
+                "sealed segments",
+                "tier",
+                [(tier, sum(s.view.tier == tier for s in sealed)) for tier in tiers],
+            ),
+            labelled(
+                "topics_segment_bytes",
+                "gauge",
+                "bytes of sealed segments",
+                "tier",
+                [(tier, sum(s.view.data_len for s in sealed if s.view.tier == tier)) for tier in tiers],
+            ),
+            single("topics_segment_idx_rebuilt_total", "counter", "indexes rebuilt", counters.idx_rebuilt),
+            single("topics_segments_dropped_total", "counter", "segments dropped", counters.dropped),
+            single("topics_segments_rewritten_total", "counter", "segments rewritten", counters.rewritten),
+            single("topics_segments_relocated_total", "counter", "segments moved to the cold tier", counters.relocated),
+            single("topics_delete_flips_total", "counter", "delete flags set", counters.flips),
+            single("topics_delete_flip_failures_total", "counter", "delete flags not set", counters.flip_failures),
+            single("topics_cold_reads_total", "counter", "ranges read from the cold store", counters.cold_reads),
+        ]
+
+    # --- JSON -----------------------------------------------------------------------------------------------------
+
+    def _json(self) -> dict[str, object]:
+        topics, wal, progress = self._topics(), self._wal(), self._progress()
+        commit = None if self.kernel is None else self.kernel.commit
+        classes = {f"topics_{name}": sum(t.config.durability == name for t in topics) for name in DURABILITIES}
+        return {
+            "topics": len(topics),
+            **classes,
+            "routers": self._routers(),
+            "records_live": sum(t.count for t in topics),
+            "bytes_live": sum(t.bytes for t in topics),
+            "queue_topics": sum(t.config.is_queue for t in topics),
+            "queue_leases_in_flight": self.gauges.leases(),
+            "sse_connections": self.gauges.streams(),
+            "watch_sessions": self.gauges.watch_sessions(),
+            "ready": progress is None,
+            "replay_progress": 1.0 if progress is None else progress,
+            "uptime_ms": self._uptime_ms(),
+            "wal": {
+                "fsyncs": wal.syncs,
+                "frames": wal.client_frames,
+                "batches": wal.batches,
+                "bytes_written": wal.bytes_written,
+                "rotations": wal.rotations,
+                "queue_depth": 0 if commit is None else commit.depth(),
+                "queue_depth_peak": 0 if commit is None else commit.depth_peak,
+                "submit_full_total": 0 if commit is None else commit.full_total,
+                "read_only": self._read_only(),
+                "fsync_count": wal.syncs,
+                "fsync_micros_total": round(wal.sync_seconds * 1e6),
+            },
+        }

@@ -1,0 +1,129 @@
+"""Record endpoints: write, diff with long poll, delete (`http-api.md` sections 13 to 15)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from topics.api.call import Call
+from topics.core.read import ReadRequest
+from topics.engine.deletes import Deleted
+from topics.engine.engine import Engine
+from topics.engine.longpoll import LongPolls
+from topics.engine.reads import ReadDone
+from topics.engine.writes import Appended
+from topics.model.config import resolve_config
+from topics.model.results import AppendResult, DeleteResult
+from topics.wire.auth import check_config_on_write
+from topics.wire.query import bool_param
+from topics.wire.records import View, render_array
+from topics.wire.replies import (
+    append_performance,
+    append_reply,
+    diff_performance,
+    diff_reply,
+    performance,
+    struct_reply,
+)
+from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+
+
+class RecordEndpoints:
+    def __init__(self, engine: Engine, long_polls: LongPolls) -> None:
+        self._engine = engine
+        self._long_polls = long_polls
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    def write(self, call: Call) -> None:
+        request: WriteRequest = decode_write(call.body())
+        config = None
+        if request.config is not None:
+            if call.name not in self._engine.state.topics:
+                check_config_on_write(call.key, call.name)
+            config = resolve_config(request.config)
+        batch = request.batch(_header_key(call))
+        ticket = self._engine.write(call.name, batch, create=request.create, config=config)
+        call.when(ticket, partial(self._written, call))
+
+    def _written(self, call: Call, done: Appended) -> None:
+        raw_query = call.request.query
+        return_seqs = not raw_query or bool_param(call.query(), "return_seqs", default=True)
+        if done.deduped:
+            spent = performance(call.elapsed_ms())
+        else:
+            topic = self._engine.state.topics.get(call.name)
+            spent = append_performance(
+                call.elapsed_ms(),
+                wal_append_ms=done.append_ms,
+                fsync_ms=done.sync_ms,
+                is_fsync=topic is not None and topic.config.is_fsync,
+            )
+        result = AppendResult(
+            topic=call.name,
+            first_seq=done.first_seq,
+            last_seq=done.last_seq,
+            head_seq=done.head,
+            count=done.count,
+            created=done.created,
+            deduped=done.deduped,
+        )
+        call.reply(201 if done.created else 200, append_reply(result, return_seqs=return_seqs, performance=spent))
+
+    # --- diff -----------------------------------------------------------------------------------------------------
+
+    def diff(self, call: Call) -> None:
+        request = decode_diff(call.body())
+        wanted = ReadRequest(
+            from_seq=request.from_seq,
+            limit=request.limit,
+            budget_bytes=request.max_batch_bytes,
+            nodes=node_set(request.node),
+        )
+        view = View(data=True, tags=request.include_tags, meta=request.include_meta)
+        if request.wait_ms:
+            poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)
+            call.responder.on_close(poll.cancel)
+            call.when(poll.ticket, partial(self._read, call, view))
+        else:
+            call.when(self._engine.read(call.name, wanted), partial(self._read, call, view))
+
+    @staticmethod
+    def _read(call: Call, view: View, done: ReadDone) -> None:
+        outcome = done.outcome
+        records = b",".join([render_array(run, None, view) for run in outcome.runs])
+        body = diff_reply(
+            call.name,
+            records,
+            next_from_seq=outcome.next_from_seq,
+            head_seq=outcome.head_seq,
+            earliest_seq=outcome.earliest_seq,
+            tombstone=outcome.tombstone,
+            performance=diff_performance(
+                call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
+            ),
+        )
+        call.reply(200, body)
+
+    # --- delete ---------------------------------------------------------------------------------------------------
+
+    def delete_records(self, call: Call) -> None:
+        before_seq, match = decode_delete(call.body()).selector()
+        ticket = self._engine.delete_records(call.name, before_seq=before_seq, match=match)
+        call.when(ticket, partial(self._deleted, call))
+
+    @staticmethod
+    def _deleted(call: Call, done: Deleted) -> None:
+        result = DeleteResult(
+            topic=call.name,
+            deleted=done.deleted,
+            earliest_seq=done.earliest_seq,
+            head_seq=done.head,
+            count=done.count,
+            bytes=done.bytes,
+        )
+        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+
+
+def _header_key(call: Call) -> str | None:
+    key = call.request.header(b"idempotency-key")
+    return None if key is None else key.decode("utf-8", "surrogateescape")

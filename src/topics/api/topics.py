@@ -1,0 +1,74 @@
+"""Topic endpoints: create, state, list, drop (`http-api.md` section 12)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from topics import limits
+from topics.api.call import Call
+from topics.engine.engine import Engine
+from topics.engine.lifecycle import Dropped, Put
+from topics.model.config import resolve_config
+from topics.model.names import check_topic_name
+from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
+from topics.wire.cursors import decode_cursor, encode_cursor
+from topics.wire.query import bool_param, int_param
+from topics.wire.replies import performance, struct_reply
+from topics.wire.requests import decode_config
+
+
+class TopicEndpoints:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # --- PUT ------------------------------------------------------------------------------------------------------
+
+    def put_topic(self, call: Call) -> None:
+        patch = decode_config(call.body())
+        check_topic_name(call.name)
+        call.when(self._engine.put_topic(call.name, resolve_config(patch)), partial(self._put, call))
+
+    @staticmethod
+    def _put(call: Call, put: Put) -> None:
+        result = PutTopicResult(topic=call.name, created=put.created, config=put.topic.config)
+        call.reply(201 if put.created else 200, struct_reply(result, performance(call.elapsed_ms())))
+
+    # --- GET ------------------------------------------------------------------------------------------------------
+
+    def get_topic(self, call: Call) -> None:
+        touch = bool_param(call.query(), "touch", default=True)
+        call.when(self._engine.topic_state(call.name, touch=touch), partial(self._state, call))
+
+    @staticmethod
+    def _state(call: Call, state: TopicState) -> None:
+        call.reply(200, struct_reply(state, performance(call.elapsed_ms())))
+
+    def list_topics(self, call: Call) -> None:
+        query, key = call.query(), call.key
+        page = self._engine.page_of_topics(
+            prefix=query.get("prefix", ""),
+            after=decode_cursor(query.get("cursor")),
+            page_size=int_param(query, "page_size", clamp=limits.PAGE_SIZE),
+            touch=bool_param(query, "touch", default=False),
+            visible=(lambda _: True) if key is None else key.permits_name,
+        )
+        call.when(page, partial(self._page, call))
+
+    @staticmethod
+    def _page(call: Call, page: tuple[list[TopicSummary], bool]) -> None:
+        topics, more = page
+        cursor = encode_cursor(topics[-1].topic) if more and topics else None
+        call.reply(200, struct_reply(TopicPage(topics=topics, next_cursor=cursor), performance(call.elapsed_ms())))
+
+    # --- DELETE ---------------------------------------------------------------------------------------------------
+
+    def delete_topic(self, call: Call) -> None:
+        if_empty = bool_param(call.query(), "if_empty", default=False)
+        call.when(self._engine.drop_topic(call.name, if_empty=if_empty), partial(self._dropped, call))
+
+    @staticmethod
+    def _dropped(call: Call, dropped: Dropped) -> None:
+        result = DeleteTopicResult(
+            topic=call.name, deleted=dropped.deleted, routers_removed=sorted(dropped.routers_removed)
+        )
+        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))

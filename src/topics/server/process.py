@@ -1,0 +1,105 @@
+"""The server process: settings in, exit status out; recovery, listening, serving, draining, in that order.
+
+Recovery comes before listening, so whoever can connect finds everything there. Only a recovery that takes longer than
+`LISTEN_AFTER_S` is overtaken: then the server listens early and answers 503 until it is done. SIGTERM and SIGINT drain
+the server, write a last snapshot and end with status 0. Called by `topics serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+from topics.api.build import ServerApp
+from topics.clock import Clock, Host, SystemClock, SystemHost
+from topics.config import Settings, bind_address
+from topics.runtime.aio import AioDriver, future_of
+from topics.runtime.kernel import Kernel, recover
+from topics.runtime.recover import Recovered
+from topics.server.bind import bound_address, open_listeners, raise_file_limit, refuse_open_door, write_port_file
+from topics.server.hub import TransportSettings
+from topics.server.server import Server
+from topics.server.tls import tls_context
+from topics.storage.osfs import OsFs
+from topics.storage.steady import SteadyFs
+from topics.wire.keys import KeyRing, parse_keys
+
+log = logging.getLogger("topics.server")
+
+LISTEN_AFTER_S = 5.0
+GC_THRESHOLD = (50_000, 50, 1000)
+"""Hot paths make no cycles; the collector need not look often."""
+
+
+class ServerProcess:
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, host: Host | None = None) -> None:
+        """Checks everything that can be wrong before the disk is touched."""
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._host = host or SystemHost()
+        self._keys: KeyRing | None = parse_keys(settings.api_keys)
+        self._address = bind_address(settings)
+        self._tls = tls_context(cert_file=settings.tls_cert, key_file=settings.tls_key)
+        refuse_open_door(self._address, has_keys=self._keys is not None, allow_insecure=settings.allow_insecure_no_auth)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        app = ServerApp(self._settings, keys=self._keys, clock=self._clock)
+        recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
+        await asyncio.wait([recovering], timeout=LISTEN_AFTER_S)
+        if recovering.done():
+            recovering.result()  # a refused start ends the process here, before it listens
+        server = await self._listen(app)
+        recovered = await recovering
+        driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
+        kernel = Kernel(recovered, settings=self._settings, driver=driver)
+        driver.attach(flush=kernel.flush, tick=kernel.tick)
+        app.attach(kernel)
+        self._settle_memory()
+        log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
+        await stop.wait()
+        await self._drain(server, kernel, driver)
+
+    def _recover(self, app: ServerApp) -> Recovered:
+        return recover(
+            SteadyFs(OsFs()),
+            settings=self._settings,
+            clock=self._clock,
+            host=self._host,
+            progress=app.report_progress,
+        )
+
+    async def _listen(self, app: ServerApp) -> Server:
+        settings = self._settings
+        raise_file_limit()
+        listeners = open_listeners(self._address)
+        transport = TransportSettings(max_body_bytes=settings.max_body_bytes, gzip_min_bytes=settings.gzip_min_bytes)
+        server = Server(app.app, transport, clock=self._clock)
+        await server.start(listeners, tls=self._tls)
+        address = bound_address(listeners[0])
+        if settings.port_file is not None:
+            write_port_file(settings.port_file, address)
+        if self._keys is None:
+            log.warning("authentication is OFF: whoever reaches %s may do everything", address)
+        log.info("listening on %s", address)
+        return server
+
+    @staticmethod
+    def _settle_memory() -> None:
+        """What is there now stays: the collector need not look at it again."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLD)
+
+    async def _drain(self, server: Server, kernel: Kernel, driver: AioDriver) -> None:
+        log.info("stopping")
+        await server.stop()
+        await future_of(kernel.begin_close(), asyncio.get_running_loop())
+        await asyncio.get_running_loop().run_in_executor(None, kernel.finish_close)
+        driver.close()
+        log.info("stopped")
