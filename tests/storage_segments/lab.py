@@ -110,6 +110,10 @@ class Lab:
         self.now_ms = T0
         fs = self.fs
         make_dirs(fs, HOT)
+        for item in self.log.expected.segments:
+            self.monitor.tier_marked(topic_id=TOPIC, first_seq=item.first, tier=item.tier)
+        for first, move in self.log.expected.moves.items():
+            self.monitor.tier_marked(topic_id=TOPIC, first_seq=first, tier=move.tier)
         self.env = SegmentEnv(fs, HOT, may_write=False)
         store = LocalStore(fs, f"{COLD}/0000000A") if cold else None
         self.place = TopicDir(self.env, TOPIC, name="events", cold=store)
@@ -261,6 +265,7 @@ class Lab:
         return self
 
     def _item(self, segment: SealedSegment) -> SegmentItem:
+        segment.load_index()
         live, live_bytes = segment.totals()
         return SegmentItem(segment.first_seq, segment.count, segment.data_len, True, segment.tier, live, live_bytes)
 
@@ -289,6 +294,7 @@ class Lab:
             return True
         segment = self.sealed_of(seq)
         if segment is not None:
+            segment.load_index()
             return bool(segment.flags[seq - segment.first_seq] & 4)
         if self.loaded.active is not None and seq in self.places:
             slot = seq - self.loaded.active.segment.first_seq

@@ -25,6 +25,7 @@ from topics.storage.segments.flips import Flagged, write_flags
 from topics.storage.segments.heal import bad_frames
 from topics.storage.segments.replace import remove_files
 from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.tags import sync_sidecar
 from topics.storage.stores import PARTS, NotFound, RangeOutOfBounds, SegmentStore
 
 LogTierMark = Callable[[Sequence[TierMove]], None]
@@ -52,6 +53,7 @@ def relocate(segment: SealedSegment, log_tier_mark: LogTierMark) -> bool:
         copy = _checked_copy(segment)
         if copy is None:
             return False
+        sync_sidecar(segment)
         data, idx = _put_and_settle(segment, store, *copy)
         log_tier_mark([_move(segment, "cold")])
         segment.moved_to_cold(idx)

@@ -10,13 +10,16 @@ import builtins
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from topics.errors import ColdStoreMismatch
 from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
-from topics.formats.names import parse_segment, segment_name
+from topics.formats.names import OWNER, parse_segment, segment_name
 from topics.formats.segment_frame import DELETED_BYTE
-from topics.storage.fs import Buffer, Fs, install, make_dirs, read_full, write_all
+from topics.storage.fs import Buffer, Fs, install, make_dirs, parent, read_file, read_full, write_all
 
 Part = Literal["data", "idx"]
 PARTS: tuple[Part, ...] = ("data", "idx")
+FOLDER_LEVELS = 3
+"""Folders that a cold root makes: the topic's, `topics`, and the root itself."""
 
 
 class NotFound(Exception):
@@ -71,14 +74,26 @@ class LocalStore:
         self._fs = fs
         self.path = path
         self.label = path
+        self._names_synced = False
 
     def _file(self, id: int, part: Part) -> str:
         return f"{self.path}/{segment_name(id, part)}"
 
     def put(self, id: int, data: Buffer, idx: Buffer) -> None:
-        make_dirs(self._fs, self.path)
+        self._make_dirs()
         install(self._fs, self._file(id, "data"), data)
         install(self._fs, self._file(id, "idx"), idx)
+
+    def _make_dirs(self) -> None:
+        """The folder and those above it. One that is there may still have a name that a power cut could take."""
+        if self._names_synced:
+            return
+        make_dirs(self._fs, self.path)
+        above = self.path
+        for _ in range(FOLDER_LEVELS):
+            above = parent(above)
+            self._fs.sync_dir(above)
+        self._names_synced = True
 
     def read_range(self, id: int, part: Part, offset: int, length: int) -> bytes:
         path = self._file(id, part)
@@ -153,3 +168,24 @@ class LocalStore:
             file.datasync()
         finally:
             file.close()
+
+
+# --- whose cold root it is --------------------------------------------------------------------------------------------
+
+
+def cold_owner(fs: Fs, root: str) -> str | None:
+    """The instance that owns a cold folder; None when nobody does yet."""
+    try:
+        return read_file(fs, f"{root}/{OWNER}").decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+
+
+def check_owner(fs: Fs, root: str, instance: str) -> None:
+    """Claim a cold folder at its first use; refuse one that belongs to another data directory."""
+    owner = cold_owner(fs, root)
+    if owner is None:
+        make_dirs(fs, root)
+        install(fs, f"{root}/{OWNER}", instance.encode("ascii") + b"\n")
+    elif owner != instance:
+        raise ColdStoreMismatch(f"the cold store {root} belongs to another data directory (instance {owner})")

@@ -94,7 +94,8 @@ def _is_cut(entries: Idx, rebuilt: RebuiltIdx, data: memoryview, first_seq: int)
         return False
     found = rebuilt.idx["len"] > 0
     live = (entries["len"] > 0) & ((entries["flags"] & IDX_DELETED) == 0)
-    all_there = not rebuilt.bad and bool(found[np.flatnonzero(live[: len(found)])].all()) and not live[len(found) :].any()
+    found = np.pad(found, (0, len(entries) - len(found)))
+    all_there = not rebuilt.bad and bool(found[live].all())
     return not all_there and _describes(entries, data, first_seq)
 
 

@@ -120,3 +120,17 @@ def write_sidecar(place: TopicDir, first_seq: int, content: bytes | memoryview) 
             file.close()
     except OSError:
         pass
+
+
+def sync_sidecar(segment: SealedSegment) -> None:
+    """Make the sidecar durable: once its segment is cold, building it again would mean fetching all of it."""
+    segment.tag_index()
+    try:
+        file = segment.place.fs.open(segment.place.file(segment.first_seq, "tags"), "rw")
+    except FileNotFoundError:
+        return  # it could not be written; then it is built again when it is needed
+    try:
+        file.fsync()
+    finally:
+        file.close()
+    segment.place.fs.sync_dir(segment.place.path)
