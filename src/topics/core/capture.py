@@ -102,6 +102,7 @@ def restore(image: TopicImage) -> TopicState:
     floors.restart_lost = image.restart_lost
     floors.delete_below = image.delete_below
     floors.earliest_seq = max(image.earliest_seq, 1)
+    topic.logged_lost = floors.lost
     topic.lost = LostRanges(image.lost)
     topic.last_ts = topic.reserved_ts = image.last_ts
     topic.ceiling = max(image.ceiling, image.head)

@@ -40,13 +40,14 @@ def decide_delete(
 def decide_delete_seqs(
     topic: TopicState, seqs: tuple[int, ...], *, reason: DeleteReason, routed: tuple[RouterMark, ...] = ()
 ) -> Delete:
-    """Exactly these records, as acks and dead-letter moves need it."""
-    return Delete(topic_id=topic.id, seqs=seqs, reason=reason, routed=routed)
+    """Exactly these records, as acks and dead-letter moves need it. A seq without a live record is left out: such a
+    delete has no bound, so replay would take a record that was written later. Without any, nothing needs logging."""
+    return Delete(topic_id=topic.id, seqs=tuple(filter(topic.live, seqs)), reason=reason, routed=routed)
 
 
 def removes_nothing(topic: TopicState, op: Delete) -> bool:
     """Is it certain that the op would change nothing, so that it need not be logged?"""
-    return op.seqs is None and bound_of(op) <= topic.earliest_seq
+    return not op.seqs if op.seqs is not None else bound_of(op) <= topic.earliest_seq
 
 
 def bound_of(op: Delete) -> int:

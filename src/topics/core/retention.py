@@ -48,6 +48,14 @@ def _due(topic: TopicState, now: int) -> Evict | None:
     return floors_op(topic, ttl_lost=ttl_lost, cap_lost=cap_lost)
 
 
+def unlogged(topic: TopicState) -> Evict | None:
+    """The floors, if a count cap moved them since they were last logged: they have to go in front of a Delete.
+
+    Replay finds such floors again by trimming as the appends did. But a delete is flagged in segments at once, so
+    replay may see fewer live records than there were, and trim too little. Nothing may be under way on the topic."""
+    return floors_op(topic) if topic.floors.lost > topic.logged_lost else None
+
+
 def floors_op(topic: TopicState, *, ttl_lost: int = 0, cap_lost: int = 0) -> Evict:
     """The topic's floors as they are, or raised by what is given."""
     floors = topic.floors
@@ -134,6 +142,7 @@ def apply_evict(topic: TopicState, op: Evict) -> Removal | None:
     """Raise every floor to the op's; never lower one."""
     topic.floors.raise_to(op)
     absorb_lost(topic)
+    topic.logged_lost = max(topic.logged_lost, op.cap_lost, op.ttl_lost, op.trim_lost, op.restart_lost)
     removal = Removal()
     kill_below(topic, max(topic.floors.lost + 1, op.earliest_seq), removal, requested=False)
     return removal if removal.count or removal.dead_segments else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from topics.core.effects import Effect, Fate
 from topics.core.front import Removal, blocks_from, kill_below, kill_slots, settle_front
-from topics.core.retention import absorb_lost
+from topics.core.retention import absorb_lost, trim_to_cap
 from topics.core.topic import TopicState
 from topics.model.ops import HeadMark, Lost
 
@@ -66,6 +66,7 @@ def decide_restart(topic: TopicState, *, same_boot: bool, behind: int = 0) -> He
     `same_boot`: the kernel never died, so everything written is still there and the ceiling says nothing. `behind` is
     the highest seq in log bytes that recovery had to set aside; it counts whatever the boot. Ends the replay."""
     topic.replaying = False
+    trim_to_cap(topic, now=topic.last_ts)  # of records that were in segments before their frames came by
     recovered = max(topic.head, topic.floors.earliest_seq - 1)
     topic.idem.forget_above(topic.head)
     if topic.config.durability == "ephemeral":

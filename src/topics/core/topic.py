@@ -43,6 +43,7 @@ class TopicState:
         "last_read_ts",
         "last_ts",
         "last_write_ts",
+        "logged_lost",
         "lost",
         "name",
         "queue",
@@ -85,6 +86,7 @@ class TopicState:
         self.ceiling = 0
         self.block = SEQ_RESERVE
         self.ckpt_seq = 0  # highest seq in segments
+        self.logged_lost = 0  # `floors.lost` as the log or a snapshot has it
 
         # reserved by writes that are being committed
         self.reserved_head = 0

@@ -1,0 +1,465 @@
+"""Core against the model, step by step, through every kind of op, checkpoint, seal, move, crash and restart.
+
+Each `check_NN` is invariant NN of semantics.md section 17, as far as core alone can show it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.core.model import DELETED, LIVE, Batch, Config, Model, Put, Rec, Refused
+from tests.core.rig import Rig, batch_of, stored
+from topics.core import append, delete
+from topics.core.read import ReadRequest
+from topics.errors import RecordTooLarge, TopicFull
+from topics.model.config import TopicConfig
+from topics.model.match import TagMatch
+from topics.model.ops import Append, HeadMark, Op
+
+TAGS = ["a", "ab", "abc", "b", ""]
+NODES = ["n1", "n2", ""]
+NAMES = ["t", "u"]
+
+names = st.sampled_from(NAMES)
+rows = st.lists(
+    st.builds(
+        Rec,
+        st.integers(1, 40).map(lambda size: b"1" * size),
+        st.none() | st.sampled_from(TAGS),
+        st.none() | st.sampled_from(NODES),
+    ),
+    min_size=1,
+    max_size=7,
+)
+configs = st.builds(
+    Config,
+    ttl_ms=st.sampled_from([0, 0, 0, 50, 500]),
+    cap_records=st.sampled_from([0, 0, 0, 1, 5, 12]),
+    cap_bytes=st.sampled_from([0, 0, 0, 40, 200]),
+    discard=st.sampled_from(["old", "old", "reject"]),
+    durability=st.sampled_from(["disk", "disk", "memory", "fsync", "ephemeral"]),
+    idempotency_window_ms=st.sampled_from([0, 100, 120_000]),
+    dedupe_node=st.booleans(),
+)
+matches = st.tuples(st.sampled_from(["Eq", "Glob"]), st.sampled_from(TAGS))
+keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
+
+
+def real_config(config: Config) -> TopicConfig:
+    return TopicConfig(
+        ttl_ms=config.ttl_ms,
+        cap_records=config.cap_records,
+        cap_bytes=config.cap_bytes,
+        discard=config.discard,  # type: ignore[arg-type]
+        durability=config.durability,  # type: ignore[arg-type]
+        durable=config.durability == "fsync",
+        idempotency_window_ms=config.idempotency_window_ms,
+        dedupe_node=config.dedupe_node,
+    )
+
+
+def real_match(match: tuple[str, str] | None) -> TagMatch | None:
+    return None if match is None else TagMatch(match[0], match[1])  # type: ignore[arg-type]
+
+
+class CoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(recent_bytes=600)
+        self.model = Model(now=self.rig.now)
+        self.under_way: dict[str, list[tuple[str, Any]]] = {name: [] for name in NAMES}
+        self.high: dict[str, dict[str, int]] = {}
+        self.acked: dict[str, int] = {}
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    @initialize(config=configs)
+    def begin(self, config: Config) -> None:
+        self.create("t", config)
+
+    def exists(self, name: str) -> bool:
+        return name in self.model.topics
+
+    def create(self, name: str, config: Config) -> None:
+        self.rig.create(name, real_config(config))
+        self.model.create(name, config)
+        self.high[name] = {}
+        self.acked[name] = 0
+
+    @rule(name=names, config=configs)
+    def put_topic(self, name: str, config: Config) -> None:
+        if not self.exists(name):
+            self.create(name, config)
+            return
+        self.finish_all(name)
+        # A class that keeps nothing, or less, is taken at creation only: what the change keeps is tested on its own.
+        config = replace(config, durability=self.model.topic(name).config.durability)
+        self.rig.set_config(name, real_config(config))
+        self.model.set_config(name, config)
+
+    @rule(name=names, if_empty=st.booleans())
+    def drop_topic(self, name: str, if_empty: bool) -> None:
+        if self.exists(name) and name == "u":
+            self.finish_all(name)
+            if if_empty and self.model.state(name)["count"]:
+                return
+            self.model.drop(name)
+            self.rig.drop(name, if_empty=if_empty)
+
+    # --- writes ---------------------------------------------------------------------------------------------------
+
+    @rule(name=names, records=rows, key=keys, at_once=st.booleans())
+    def put(self, name: str, records: list[Rec], key: str | None, at_once: bool) -> None:
+        if not self.exists(name):
+            return
+        self.rig.settle(name)
+        before = self.facts(name)
+        batch = batch_of([(rec.data, rec.tag, rec.node) for rec in records], key)
+        try:
+            expected: Any = self.model.begin_put(name, records, key)
+        except Refused as refused:
+            expected = refused.code
+        try:
+            decision: Any = append.decide_append(self.rig.topic(name), batch, self.rig.now)
+        except (RecordTooLarge, TopicFull) as error:
+            assert error.code == expected
+            assert self.facts(name) == before  # check_25: a refused write changes nothing
+            return
+        if isinstance(decision, append.Repeat):  # check_36: a repeat appends nothing and has the first write's seqs
+            assert isinstance(expected, Put)
+            memo = decision.memo
+            assert (memo.first_seq, memo.count, memo.head) == (expected.first_seq, expected.count, expected.head_seq)
+            assert self.facts(name) == before
+        elif isinstance(decision, append.Busy):
+            assert expected is None
+        else:
+            assert isinstance(expected, Batch), expected
+            assert decision.first_seq == expected.records[0].seq  # check_01: consecutive, behind all reserved before
+            assert decision.ts == expected.records[0].ts
+            self.under_way[name].append(("put", (self.rig.ops_of(name, batch, decision), decision)))
+            if at_once:
+                self.finish_all(name)
+
+    @rule(name=names)
+    def finish_one(self, name: str) -> None:
+        if self.under_way[name]:
+            self.finish(name, *self.under_way[name].pop(0))
+
+    def finish_all(self, name: str) -> None:
+        while self.under_way[name]:
+            self.finish(name, *self.under_way[name].pop(0))
+
+    def finish(self, name: str, kind: str, what: Any) -> None:
+        if kind == "put":
+            ops, _ = what
+            for op in ops:
+                effect = self.rig.commit(op)
+            put = self.model.commit_put(name)
+            assert (effect.first_seq, effect.last_seq) == (put.first_seq, put.head_seq)  # check_05: all of it at once
+            assert put.first_seq > self.acked[name]  # check_02
+            self.acked[name] = put.head_seq
+        else:
+            op, removal = what
+            floor = self.rig.topic(name).evict_floor
+            effect = self.rig.do(op, synced=True)
+            assert effect.removed_count == self.model.commit_delete(name, removal)
+            assert self.rig.topic(name).evict_floor == floor  # check_13: a delete leaves the floor where it was
+
+    @rule(name=names)
+    def fail_writes(self, name: str) -> None:
+        """A failed commit: all that waits is given back, newest first."""
+        if all(kind == "put" for kind, _ in self.under_way[name]):
+            for _, (_ops, reservation) in reversed(self.under_way[name]):
+                append.release(self.rig.topic(name), reservation, reuse_seqs=True)
+                self.model.fail_put(name)
+            self.under_way[name].clear()
+            if self.exists(name):
+                topic = self.rig.topic(name)
+                self.rig.logs[topic.id].ceiling = topic.ceiling
+                self.model.topic(name).reserved_ts = topic.reserved_ts
+
+    # --- deletes --------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=names,
+        before=st.none() | st.integers(0, 60),
+        match=st.none() | matches,
+        at_once=st.booleans(),
+    )
+    def delete(self, name: str, before: int | None, match: tuple[str, str] | None, at_once: bool) -> None:
+        if not self.exists(name) or (before is None and match is None):
+            return
+        topic = self.rig.topic(name)
+        if topic.config.cap_records or any(kind == "delete" for kind, _ in self.under_way[name]):
+            self.finish_all(name)
+        self.rig.settle(name)
+        self.rig.log_floors(name)
+        removal = self.model.begin_delete(name, before_seq=before, match=match)
+        op = delete.decide_delete(topic, before_seq=before, match=real_match(match))
+        self.under_way[name].append(("delete", (op, removal)))
+        if at_once:
+            self.finish_all(name)
+
+    @rule(name=names, seqs=st.sets(st.integers(1, 60), min_size=1, max_size=6))
+    def ack(self, name: str, seqs: set[int]) -> None:
+        if self.exists(name):
+            self.finish_all(name)
+            self.rig.settle(name)
+            effect = self.rig.delete_seqs(name, sorted(seqs))
+            assert effect.removed_count == self.model.delete_seqs(name, sorted(seqs))
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 10, 51, 120, 501]))
+    def advance(self, ms: int) -> None:
+        self.rig.now += ms
+        self.model.advance(ms)
+
+    # --- loss in the middle ---------------------------------------------------------------------------------------
+
+    @rule(name=names, count=st.integers(1, 4), reason=st.sampled_from(["source_trim", "cap"]))
+    def lose(self, name: str, count: int, reason: Any) -> None:
+        if not self.exists(name):
+            return
+        self.finish_all(name)
+        self.rig.settle(name)
+        topic = self.rig.topic(name)
+        lo, hi = topic.head + 1, topic.head + count
+        self.rig.do(
+            HeadMark(topic_id=topic.id, ceiling=topic.ceiling, resume_at=hi + 1, lost=((lo, hi, reason),)), synced=True
+        )
+        self.model.lose_range(name, lo, hi, reason)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    @rule(name=names, step=st.sampled_from(["checkpoint", "seal", "rewrite", "move", "drop_dead", "snapshot"]))
+    def files(self, name: str, step: str) -> None:
+        """None of these changes what anyone can see (check_31)."""
+        if self.exists(name):
+            before = self.facts(name)
+            getattr(self.rig, step)(name)
+            assert self.facts(name) == before
+
+    @rule()
+    def rotate(self) -> None:
+        self.rig.disk.rotate()
+
+    # --- restarts -------------------------------------------------------------------------------------------------
+
+    @rule(name=names, kind=st.sampled_from(["clean", "kill", "power"]))
+    def restart(self, name: str, kind: str) -> None:
+        if not self.exists(name):
+            return
+        if kind == "clean":
+            self.finish_all(name)
+            self.rig.settle(name)
+            self.rig.checkpoint(name)
+            self.rig.snapshot(name, clean=True)
+        self.under_way[name].clear()
+        topic = self.rig.topic(name)
+        log = self.rig.logs[topic.id]
+        if kind == "power" and (topic.config.durability == "memory" or topic.config.cap_records):
+            # A memory topic promises nothing here; and a count cap's floor may fall back with the appends behind it.
+            log.synced = len(log.ops)
+        kept = self.kept_head(name, log.ops[: log.synced] if kind == "power" else log.ops, topic.head)
+        recovered = self.rig.restart(name, same_boot=kind != "power", cut=kind == "power")
+        head = self.rig.topic(name).head
+        if topic.config.durability != "ephemeral":
+            assert recovered == kept
+        if kind == "clean" or topic.config.durability == "fsync":
+            assert head == self.model.topic(name).head
+        assert head >= self.acked[name]  # check_02: nothing acked can be assigned again
+        ephemeral = topic.config.durability == "ephemeral"
+        self.model.restart(name, kept_head=self.model.topic(name).head if ephemeral else kept, head=head)
+        self.model.topic(name).keys = self.surviving_keys(name)
+
+    def kept_head(self, name: str, ops: list[Op], head: int) -> int:
+        kept = 0
+        for op in ops:
+            if isinstance(op, Append):
+                kept = max(kept, op.last_seq)
+            elif isinstance(op, HeadMark) and op.resume_at is not None:
+                kept = max(kept, op.resume_at - 1)
+        return min(kept, head)
+
+    def surviving_keys(self, name: str) -> dict[str, Any]:
+        """Keys may be forgotten by a crash; those that are remembered must be right."""
+        known = self.model.topic(name).keys
+        kept = {}
+        for key, memo in self.rig.topic(name).idem.items():
+            ts, put = known[key.decode()]
+            assert (memo.ts, memo.first_seq, memo.count, memo.head) == (ts, put.first_seq, put.count, put.head_seq)
+            kept[key.decode()] = known[key.decode()]
+        return kept
+
+    # --- reads ----------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=names,
+        from_seq=st.integers(0, 80),
+        limit=st.sampled_from([1, 2, 5, 256]),
+        budget=st.sampled_from([1, 40, 100, 1 << 20]),
+        nodes=st.sets(st.sampled_from(NODES), max_size=2),
+        epoch=st.sampled_from([None, None, "same", "other"]),
+    )
+    def read(self, name: str, from_seq: int, limit: int, budget: int, nodes: set[str], epoch: str | None) -> None:
+        if not self.exists(name):
+            return
+        topic, wanted = self.rig.topic(name), self.model.topic(name)
+        offset = {None: None, "same": 0, "other": -1}[epoch]
+        request = ReadRequest(
+            from_seq=from_seq,
+            limit=limit,
+            budget_bytes=budget,
+            nodes=frozenset(node.encode() for node in nodes) or None,
+            epoch=None if offset is None else topic.epoch + offset,
+        )
+        got = self.rig.read(name, request)
+        page = self.model.read(
+            name,
+            from_seq,
+            limit=limit,
+            budget=budget,
+            nodes=nodes,
+            epoch=None if offset is None else wanted.epoch + offset,
+        )
+        self.compare(got, page)
+        records = stored(got)
+        seqs = [record.seq for record in records]
+        assert seqs == sorted(set(seqs))  # check_32
+        if got.tombstone is None or got.tombstone.reason != "recreated":
+            assert all(seq > from_seq for seq in seqs)  # check_32
+            if not got.caught_up:
+                assert got.next_from_seq > from_seq  # check_33
+            known = from_seq <= topic.head
+            prefix = got.tombstone is not None and got.tombstone.gap_to == got.earliest_seq - 1
+            assert not known or (from_seq + 1 < topic.evict_floor) == (prefix and self.is_prefix(got, from_seq, topic))
+        if got.tombstone is not None and got.tombstone.reason != "recreated":  # check_19, check_20
+            gap = range(got.tombstone.gap_from, got.tombstone.gap_to + 1)
+            assert not any(topic.live(seq) for seq in gap)
+            assert not seqs or seqs[0] > got.tombstone.gap_to
+        assert len(seqs) <= limit  # check_34
+        assert sum(len(record.blob) - 6 for record in records[1:]) <= budget  # check_34
+        if topic.config.dedupe_node:
+            assert not any(record.node is not None and record.node.decode() in nodes for record in records)  # check_35
+
+    @staticmethod
+    def is_prefix(got: Any, from_seq: int, topic: Any) -> bool:
+        """check_16: a prefix tombstone, as told apart from a lost range, starts right behind the cursor."""
+        return bool(got.tombstone.gap_from == from_seq + 1 and topic.lost.find(from_seq + 1) is None)
+
+    @staticmethod
+    def compare(got: Any, page: Any) -> None:
+        as_rows = [(record.seq, record.ts, record.tag, record.node, record.blob) for record in stored(got)]
+        assert as_rows == [
+            (
+                rec.seq,
+                rec.ts,
+                None if rec.tag is None else rec.tag.encode(),
+                None if rec.node is None else rec.node.encode(),
+                b'{"d":%b}' % rec.data,
+            )
+            for rec in page.records
+        ]
+        facts = (got.next_from_seq, got.head_seq, got.earliest_seq, got.caught_up, got.lag, got.scanned)
+        assert facts == (
+            page.next_from_seq,
+            page.head_seq,
+            page.earliest_seq,
+            page.caught_up,
+            page.lag,
+            page.scanned,
+        )
+        tombstone, gap = got.tombstone, page.gap
+        assert (tombstone is None) == (gap is None)
+        if tombstone is not None:
+            assert (tombstone.gap_from, tombstone.gap_to, tombstone.reason) == (gap.gap_from, gap.gap_to, gap.reason)
+            assert (tombstone.earliest_seq, tombstone.head_seq) == (gap.earliest_seq, gap.head_seq)
+            assert tombstone.missed_estimate == max(gap.gap_to - gap.gap_from + 1, 0)
+
+    # --- after every step -----------------------------------------------------------------------------------------
+
+    def facts(self, name: str) -> dict[str, Any]:
+        topic = self.rig.topic(name)
+        return {
+            "head": topic.head,
+            "earliest": topic.earliest_seq,
+            "evict_floor": topic.evict_floor,
+            "count": topic.count,
+            "bytes": topic.bytes,
+            "keys": len(topic.idem),
+            "lost": list(topic.lost),
+            "reserved": topic.reserved_head,
+        }
+
+    @invariant()
+    def check_state(self) -> None:
+        for name in self.model.topics:
+            self.rig.settle(name)
+            expected = self.model.state(name)
+            facts = self.facts(name)
+            assert facts["head"] == expected["head_seq"]
+            assert facts["earliest"] == expected["earliest_seq"]
+            assert facts["evict_floor"] == expected["evict_floor"]
+            assert (facts["count"], facts["bytes"]) == (expected["count"], expected["bytes"])
+            self.check_watermarks(name)
+            self.check_retention(name)
+        assert self.rig.state.total_bytes == sum(self.model.topic(name).bytes for name in self.model.topics)
+
+    def check_watermarks(self, name: str) -> None:
+        topic = self.rig.topic(name)
+        assert 1 <= topic.evict_floor <= topic.earliest_seq <= topic.head + 1  # check_09
+        high = self.high[name]
+        for what in ("head", "evict_floor", "earliest_seq"):  # check_03, check_10
+            value = getattr(topic, what)
+            assert value >= high.get(what, 0), what
+            high[what] = value
+        lost = topic.floors
+        model_lost = self.model.topic(name).lost
+        assert lost.trim_lost == model_lost["source_trim"]
+        assert lost.restart_lost == model_lost["restart"]
+
+    def check_retention(self, name: str) -> None:
+        topic = self.rig.topic(name)
+        if topic.config.discard == "old":  # check_23
+            assert not topic.config.cap_records or topic.count <= topic.config.cap_records
+            assert not topic.config.cap_bytes or topic.bytes <= topic.config.cap_bytes
+
+    @precondition(lambda self: any(self.under_way.values()) is False)
+    @rule(name=names)
+    def full_read(self, name: str) -> None:
+        """check_04, check_11, check_12, check_18, check_27: a follower sees exactly what is there."""
+        if not self.exists(name):
+            return
+        self.rig.settle(name)
+        topic, model = self.rig.topic(name), self.model.topic(name)
+        cursor, got, covered = 0, [], set()
+        for _ in range(200):
+            outcome = self.rig.read(name, ReadRequest(from_seq=cursor, limit=7))
+            got += stored(outcome)
+            if outcome.tombstone is not None:
+                covered |= set(range(outcome.tombstone.gap_from, outcome.tombstone.gap_to + 1))
+            cursor = outcome.next_from_seq
+            if outcome.caught_up:
+                break
+        else:
+            raise AssertionError("check_33: a reader never caught up")
+        assert [record.seq for record in got] == [rec.seq for rec in model.log if rec.fate == LIVE]
+        assert topic.count == len(got)
+        assert topic.bytes == sum(len(record.blob) - 6 for record in got)
+        assert topic.earliest_seq == (got[0].seq if got else topic.head + 1)
+        times = [record.ts for record in got]
+        assert times == sorted(times)  # check_07
+        silent = {rec.seq for rec in model.log if rec.fate not in (LIVE, DELETED)} - covered
+        assert not silent, "check_18: lost without a word"
+
+
+TestCoreMachine = CoreMachine.TestCase
+TestCoreMachine.settings = settings(
+    max_examples=1000, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
