@@ -12,9 +12,12 @@ import xxhash
 from tests.storage_wal.rig import FLAT, SHORT_PATTERNS, Log, Model, Sent, new_log
 
 from topics.errors import StartRefused
+from topics.formats.bodies import Body, Delete, HeadWatermark, TopicCreate, encode_body, kind_of
 from topics.formats.frame import encode_frame
+from topics.model.submission import Submission
 from topics.storage.wal.ends import end_of_data, valid_behind
 from topics.storage.wal.files import Position
+from topics.storage.wal.repair import quarantined_ceilings
 from topics.testing import FOREVER, CrashPoints, SimCrash
 
 FIELDS = {
@@ -169,6 +172,40 @@ def test_a_crash_at_any_call_of_setting_aside_loses_nothing_twice(case: str, key
             assert again.disk.contents(f"{place}/{name}") == data, state
         again.send(2, key=key)
         again.crash().restart().checked()
+
+
+def test_ceilings_delete_bounds_and_topic_ids_behind_a_hole_count_as_used() -> None:
+    log = new_log()
+    log.send(1)
+    bad = log.send(1)[0]
+    bodies: list[tuple[int, Body]] = [
+        (1, HeadWatermark(ceiling=600)),
+        (2, HeadWatermark(ceiling=5, resume_at=41)),
+        (3, Delete(bound_head=9, reason="api")),
+        (4, Delete(seqs=(3, 7), reason="ack")),
+        (5, TopicCreate(name="t", epoch=1, config={}, created_ts=5)),
+    ]
+    frames = [encode_frame(kind_of(body), ts=5, topic_id=id, data=encode_body(body)) for id, body in bodies]
+    log.group.write([Submission([frame], frame_count=1) for frame in frames])
+    flip(log, 1, bad.sub.offset + 45)
+    keep_before(log, bad)
+    after = log.kill().restart().checked()
+    assert after.scans[FLAT].end.highest == {1: 600, 2: 40, 3: 8, 4: 7, 5: 0}
+    assert quarantined_ceilings(after.fs, after.data) == {1: 600, 2: 40, 3: 8, 4: 7, 5: 0}
+
+
+def test_a_note_that_rotted_is_reported_and_does_not_stop_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    log = new_log()
+    log.send(1)
+    bad = log.send(1)[0]
+    log.send(1)
+    flip(log, 1, bad.sub.offset + 45)
+    keep_before(log, bad)
+    log = log.crash().restart().checked()
+    note = next(name for name in log.quarantine() if name.endswith(".json"))
+    log.disk.tamper(f"data/wal/quarantine/flat/{note}", lambda data: data[:-5])
+    log.crash().restart().checked()
+    assert "cannot be read" in caplog.text
 
 
 def test_a_second_hole_at_the_same_place_does_not_overwrite_the_first() -> None:

@@ -9,7 +9,8 @@ import pytest
 from tests.storage_wal.rig import FLAT, Log, Model, new_log
 
 from topics.storage.wal.files import Position
-from topics.storage.wal.reader import complete_from_first, count_frames
+from topics.storage.wal.measure import count_frames, read_used
+from topics.storage.wal.reader import complete_from_first
 from topics.testing import FOREVER, CrashPoints, SimFs
 
 
@@ -138,6 +139,26 @@ def test_without_space_to_allocate_again_the_group_starts_read_only() -> None:  
     after.crash().twice()
 
 
+def test_a_start_cuts_and_syncs_before_it_allocates_again() -> None:
+    log = new_log()
+    log.send(2)
+    log.write(*log.make(3, durable=False))
+    after = log.crash("flip").restart()
+    calls = [call.kind for call in after.faults.trace if call.path == log.path(1)]
+    changing = [kind for kind in calls if kind in ("truncate", "fsync", "datasync", "allocate", "pwrite")]
+    assert changing == ["truncate", "fsync", "allocate", "fsync"]
+
+
+def test_what_was_replayed_is_durable_even_without_space_to_allocate_again() -> None:
+    log = new_log()
+    log.send(1)
+    log.send(2, 3, durable=False)
+    after = log.kill().next()
+    after.faults.fail("allocate", code=errno.ENOSPC, times=FOREVER)
+    after.start().checked()
+    assert len(after.crash("lose_all").twice().found()) == 3
+
+
 def test_without_space_for_the_very_first_file_the_group_starts_read_only() -> None:
     log = Log(SimFs())
     full = log.faults.fail("allocate", code=errno.ENOSPC, times=FOREVER)
@@ -246,3 +267,17 @@ def test_buffers_beyond_the_budget_are_read_again(monkeypatch: pytest.MonkeyPatc
     after.scans[FLAT].files[0].release()
     assert len(after.found()) == len(after.model.sent[FLAT])
     assert after.scans[FLAT].total_frames == sum(s.count for s in after.model.sent[FLAT]) + 3
+
+
+def test_only_the_used_part_of_a_file_is_held() -> None:
+    disk = SimFs()
+    for used, size in [(b"", 0), (b"", 5 << 20), (b"x" * 100, 5 << 20), (b"x" * (3 << 20), 3 << 20), (b"x", 1)]:
+        for tail in (b"", b"y" + bytes(5)):
+            disk.plant("file", (used + tail).ljust(size, b"\0"))
+            buffer = read_used(disk.open("file"))
+            whole = disk.contents("file")
+            assert whole.startswith(buffer)
+            assert not whole[len(buffer) :].strip(b"\0")
+            step = 1 << 20
+            assert len(buffer) <= min(len(whole), -(-len(used + tail) // step) * step + 64)
+            assert len(buffer) >= min(len(whole), len(used + tail) + 8)

@@ -354,6 +354,7 @@ def test_a_last_file_without_any_frame_was_an_interrupted_creation_and_goes(cont
     after = log.crash().twice()
     assert after.numbers() == [1]
     assert not after.disk.exists(log.path(5))
+    assert any(name.startswith("wal-0000000000000005.log") for name in after.quarantine()) == bool(content.strip(b"\0"))
     after.send(1)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from topics.formats.bodies import Body, CkptMark, Delete, HeadWatermark
 from topics.formats.frame import FrameType
 from topics.formats.search import Behind, scan_behind
 from topics.formats.wal import Stop, WalColumns, complete_end
@@ -29,8 +30,8 @@ class CutPiece(msgspec.Struct, frozen=True):
 
 
 class GroupEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """End of one group. `number`, `offset`: where the good log stops. `highest`: per topic the highest seq among valid
-    frames that are set aside, so that no seq is used twice."""
+    """End of one group. `number`, `offset`: where the good log stops. `highest`: per topic the highest seq that valid
+    frames set aside prove to be used, so that no seq names two records; 0 for a topic of which only the id is known."""
 
     kind: EndKind
     number: int = 0
@@ -79,15 +80,33 @@ def valid_behind(buffer: bytes, start: int) -> Behind:
 
 
 def highest_seqs(behind: Behind, into: dict[int, int]) -> int:
-    """Raise `into` (topic id to seq) by the Append frames found; gives the number of valid frames of any type."""
+    """Raise `into` (topic id to seq) by all that the frames prove to be used; gives the number of valid frames.
+
+    Frames between the valid ones are lost, so not only Appends count: a ceiling or a delete bound that was logged
+    proves that seqs up to it may have been handed out. A topic without any seq gets 0: its id is used."""
     frames = 0
     for columns in behind.stretches:
         frames += len(columns)
-        appends = columns.type == FrameType.APPEND
-        ids, seqs = columns.topic_id[appends], columns.seq[appends]
-        for topic_id in np.unique(ids).tolist():
-            into[topic_id] = max(into.get(topic_id, 0), int(seqs[ids == topic_id].max()))
+        for topic_id in np.unique(columns.topic_id[columns.topic_id > 0]).tolist():
+            seqs = columns.seq[(columns.topic_id == topic_id) & (columns.type == FrameType.APPEND)]
+            _raise(into, topic_id, int(seqs.max()) if len(seqs) else 0)
+        for row, body in columns.bodies.items():
+            _raise_by_body(into, int(columns.topic_id[row]), body)
     return frames
+
+
+def _raise_by_body(into: dict[int, int], topic_id: int, body: Body) -> None:
+    if isinstance(body, HeadWatermark):
+        _raise(into, topic_id, max(body.ceiling, (body.resume_at or 1) - 1))
+    elif isinstance(body, Delete):
+        _raise(into, topic_id, max((body.bound_head or 1) - 1, *(body.seqs or (0,))))
+    elif isinstance(body, CkptMark):
+        for mark in body.topics:
+            _raise(into, mark.id, max(mark.seq, mark.ceiling))
+
+
+def _raise(into: dict[int, int], topic_id: int, seq: int) -> None:
+    into[topic_id] = max(into.get(topic_id, 0), seq)
 
 
 def has_frame_behind(behind: Behind, place: int) -> bool:

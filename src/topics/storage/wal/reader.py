@@ -7,15 +7,13 @@ then carries out what `GroupScan.end` says.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from struct import Struct
 from typing import Final
 
 from topics.errors import WalMissing
-from topics.formats.frame import FRAME_LEN_MIN, LEN_BYTES, OVERHEAD_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
-from topics.storage.fs import Fs, read_full
+from topics.storage.fs import Fs
 from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
 from topics.storage.wal.ends import (
     CutPiece,
@@ -29,82 +27,15 @@ from topics.storage.wal.ends import (
     valid_behind,
 )
 from topics.storage.wal.files import Position, WalFile, WalFiles
+from topics.storage.wal.measure import count_frames, read_used
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.scan import GroupScan, ScannedFile, complete_from_first, newest_layout
 
-BUFFERS_KEPT_BYTES: Final = 256 << 20
-"""File buffers kept between the scan and the replay; the rest is read again."""
-_unpack_len: Final = Struct("<I").unpack_from
+__all__ = ["GroupScan", "ScannedFile", "complete_from_first", "newest_layout", "scan_group"]
+
+BUFFERS_KEPT_BYTES: Final = 64 << 20
+"""File buffers of a group kept between the scan and the replay; the rest is read again."""
 _ROW_FIELDS: Final = tuple(field.name for field in fields(WalColumns))[:10]
-
-
-class ScannedFile:
-    """One file to replay: its good rows and, on demand, its bytes."""
-
-    __slots__ = ("_buffer", "columns", "file", "gen", "start")
-
-    def __init__(self, file: WalFile, *, gen: int, start: int, columns: WalColumns, buffer: bytes | None) -> None:
-        self.file = file
-        self.gen = gen
-        self.start = start
-        self.columns = columns
-        self._buffer = buffer
-
-    @property
-    def number(self) -> int:
-        return self.file.number
-
-    def buffer(self) -> bytes:
-        """The file's bytes up to the end of its good frames, at least."""
-        return read_full(self.file.file, 0, self.columns.end) if self._buffer is None else self._buffer
-
-    def release(self) -> None:
-        """Forget the bytes; replay is done with them."""
-        self._buffer = None
-
-
-class GroupScan:
-    """What recovery knows of a group.
-
-    `files` are replayed in order. `last` is the file that a writer would go on in, good up to `tail`; it holds `frames`
-    frames, a guess from above unless `exact`. `beyond`: the recorded position lies behind the end, so nobody may append
-    in front of it. `next_number` names a new file in every case.
-    """
-
-    def __init__(self, listing: GroupListing) -> None:
-        self.key = listing.key
-        self.dir = listing.dir
-        self.notices = list(listing.notices)
-        self.files: list[ScannedFile] = []
-        self.passed: list[WalFile] = []  # absorbed, or of a generation the snapshot has left behind
-        self.layouts: list[Layout] = []
-        self.end = GroupEnd(kind="clean")
-        self.last: WalFile | None = None
-        self.tail = 0
-        self.frames = 0
-        self.exact = True
-        self.last_gen = 0
-        self.beyond = False
-        self.next_number = 1
-        self.current = listing.current
-        self.from_first = False
-
-    @property
-    def position(self) -> Position:
-        """End of the log as found."""
-        return Position(self.next_number, 0) if self.last is None else Position(self.last.number, self.tail)
-
-    @property
-    def current_stale(self) -> bool:
-        return self.last is not None and self.current != self.last.number
-
-    @property
-    def complete(self) -> bool:
-        """Whether every frame ever written is here: a replay without a snapshot is possible."""
-        return self.from_first and self.end.kind != "damage" and not self.beyond
-
-    @property
-    def total_frames(self) -> int:
-        return sum(len(scanned.columns) for scanned in self.files)
 
 
 def scan_group(
@@ -118,24 +49,6 @@ def scan_group(
 ) -> GroupScan:
     """Read one group from its recorded position, or from its first file of a generation the snapshot still needs."""
     return _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
-
-
-def newest_layout(scans: Iterable[GroupScan], snapshot: Layout | None, *, shards: int) -> Layout:
-    """The layout of this run: the highest generation seen, or the next one if its shard count was another."""
-    seen = [layout for scan in scans for layout in scan.layouts]
-    if snapshot is not None:
-        seen.append(snapshot)
-    if not seen:
-        return Layout(1, shards)
-    newest = max(seen)
-    same = all(layout.shards == shards for layout in seen if layout.gen == newest.gen)
-    return Layout(newest.gen if same else newest.gen + 1, shards)
-
-
-def complete_from_first(scans: Sequence[GroupScan]) -> bool:
-    """Whether the log alone holds everything: each group from its frame 1, and none of an earlier layout gone."""
-    gens = [scan.layouts[0].gen for scan in scans if scan.layouts]
-    return all(scan.complete for scan in scans) and min(gens, default=1) == 1
 
 
 class _Scan:
@@ -217,7 +130,7 @@ class _Scan:
         last = pending[-1]
         if self.start is not None and self.start.file == last.number:
             return  # a snapshot recorded a place in it, so it was complete once
-        buffer = read_full(last.file, 0, last.file.size())
+        buffer = read_used(last.file)
         if has_frame_behind(valid_behind(buffer, 0), 0):
             return
         pending.pop()
@@ -233,7 +146,7 @@ class _Scan:
             return
         for i, file in enumerate(pending):
             is_last = i + 1 == len(pending)
-            buffer = read_full(file.file, 0, file.file.size())
+            buffer = read_used(file.file)
             columns, end = self._scan_file(file, buffer)
             if not reads_clean(columns, end):
                 self._end_inside(pending[i:], buffer, columns, end)
@@ -305,7 +218,7 @@ class _Scan:
         highest: dict[int, int] = {}
         frames = 0
         for file in rest:
-            buffer = read_full(file.file, 0, file.file.size())
+            buffer = read_used(file.file)
             start = offset if file.number == number else 0
             pieces.append(CutPiece(file.number, file.path, start, min(len(buffer), end_of_data(buffer, start) + 8)))
             if kind != "torn":
@@ -342,7 +255,7 @@ class _Scan:
             out.next_number = start.file + 1
         elif out.passed:
             last = out.passed[-1]
-            out.next_number = last.number + max(1, len(scan_wal(read_full(last.file, 0, last.file.size()))))
+            out.next_number = last.number + max(1, len(scan_wal(read_used(last.file))))
         elif out.end.pieces:
             out.next_number = out.end.pieces[0].number
         if start is not None and self._behind_end(start):
@@ -357,24 +270,6 @@ class _Scan:
         if last.number != start.file:
             return last.number < start.file
         return not self.out.exact or self.out.tail < start.off
-
-
-def count_frames(buffer: bytes, end: int) -> tuple[int, bool]:
-    """Frames in front of `end` by their length fields alone; exact if those lead to `end` itself.
-
-    They may be damaged, as nothing in front of the recorded position matters any more; then the answer is a bound from
-    above."""
-    count, at = 0, 0
-    stop = min(end, len(buffer) - LEN_BYTES)
-    while at < stop:
-        (frame_len,) = _unpack_len(buffer, at)
-        if frame_len < FRAME_LEN_MIN:
-            break
-        at += LEN_BYTES + frame_len
-        count += 1
-    if at == end:
-        return count, True
-    return end // OVERHEAD_BYTES + 1, False
 
 
 def _first_rows(columns: WalColumns, count: int, end: int) -> WalColumns:

@@ -69,11 +69,11 @@ def repair_group(
     `anew`: a sync may have failed under this kernel (the lock's boot line proves nothing), so bytes that read well may
     exist in memory only, and the kernel takes them for written. The last file is then copied instead of synced."""
     end = scan.end
-    if end.set_aside:
+    if end.set_aside or any(piece.start == 0 and piece.end > 0 for piece in end.pieces):
         _set_aside(fs, data, scan)
     if end.pieces:
         _report(scan, end)
-    if any(piece.start == 0 for piece in end.pieces):
+    if any(piece.start == 0 for piece in end.pieces):  # never name a file that goes
         _install_current(fs, scan)
     if anew:
         _write_anew(fs, scan)
@@ -145,8 +145,8 @@ def _report(scan: GroupScan, end: GroupEnd) -> None:
     )
 
 
-def quarantined_ceilings(fs: Fs, data: DataDir, keys: Iterable[str] | None = None) -> dict[int, int]:
-    """Per topic the highest seq that was ever set aside in any group, from the notes."""
+def quarantined_ceilings(fs: Fs, data: DataDir) -> dict[int, int]:
+    """Per topic the highest seq that was ever set aside in any group, from the notes; 0 if only its id was."""
     top = f"{data.wal}/{names.QUARANTINE_DIR}"
     highest: dict[int, int] = {}
     for directory in fs.listdir(top) if fs.is_dir(top) else []:

@@ -1,0 +1,103 @@
+"""What a scan of the log found: the files to replay, where a group ends, and the layouts that were seen.
+
+Values made by the reader, used by replay, repair and the opening of writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from topics.formats.wal import WalColumns
+from topics.storage.fs import read_full
+from topics.storage.wal.discover import GroupListing
+from topics.storage.wal.ends import GroupEnd
+from topics.storage.wal.files import Position, WalFile
+from topics.storage.wal.rotation import Layout
+
+
+class ScannedFile:
+    """One file to replay: its good rows and, on demand, its bytes."""
+
+    __slots__ = ("_buffer", "columns", "file", "gen", "start")
+
+    def __init__(self, file: WalFile, *, gen: int, start: int, columns: WalColumns, buffer: bytes | None) -> None:
+        self.file = file
+        self.gen = gen
+        self.start = start
+        self.columns = columns
+        self._buffer = buffer
+
+    @property
+    def number(self) -> int:
+        return self.file.number
+
+    def buffer(self) -> bytes:
+        """The file's bytes up to the end of its good frames, at least."""
+        return read_full(self.file.file, 0, self.columns.end) if self._buffer is None else self._buffer
+
+    def release(self) -> None:
+        """Forget the bytes; replay is done with them."""
+        self._buffer = None
+
+
+class GroupScan:
+    """What recovery knows of a group.
+
+    `files` are replayed in order. `last` is the file that a writer would go on in, good up to `tail`; it holds `frames`
+    frames, a guess from above unless `exact`. `beyond`: the recorded position lies behind the end, so nobody may append
+    in front of it. `next_number` names a new file in every case.
+    """
+
+    def __init__(self, listing: GroupListing) -> None:
+        self.key = listing.key
+        self.dir = listing.dir
+        self.notices = list(listing.notices)
+        self.files: list[ScannedFile] = []
+        self.passed: list[WalFile] = []  # absorbed, or of a generation the snapshot has left behind
+        self.layouts: list[Layout] = []
+        self.end = GroupEnd(kind="clean")
+        self.last: WalFile | None = None
+        self.tail = 0
+        self.frames = 0
+        self.exact = True
+        self.last_gen = 0
+        self.beyond = False
+        self.next_number = 1
+        self.current = listing.current
+        self.from_first = False
+
+    @property
+    def position(self) -> Position:
+        """End of the log as found."""
+        return Position(self.next_number, 0) if self.last is None else Position(self.last.number, self.tail)
+
+    @property
+    def current_stale(self) -> bool:
+        return self.last is not None and self.current != self.last.number
+
+    @property
+    def complete(self) -> bool:
+        """Whether every frame ever written is here: a replay without a snapshot is possible."""
+        return self.from_first and self.end.kind != "damage" and not self.beyond
+
+    @property
+    def total_frames(self) -> int:
+        return sum(len(scanned.columns) for scanned in self.files)
+
+
+def newest_layout(scans: Iterable[GroupScan], snapshot: Layout | None, *, shards: int) -> Layout:
+    """The layout of this run: the highest generation seen, or the next one if its shard count was another."""
+    seen = [layout for scan in scans for layout in scan.layouts]
+    if snapshot is not None:
+        seen.append(snapshot)
+    if not seen:
+        return Layout(1, shards)
+    newest = max(seen)
+    same = all(layout.shards == shards for layout in seen if layout.gen == newest.gen)
+    return Layout(newest.gen if same else newest.gen + 1, shards)
+
+
+def complete_from_first(scans: Sequence[GroupScan]) -> bool:
+    """Whether the log alone holds everything: each group from its frame 1, and none of an earlier layout gone."""
+    gens = [scan.layouts[0].gen for scan in scans if scan.layouts]
+    return all(scan.complete for scan in scans) and min(gens, default=1) == 1
