@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from topics.config import Settings
+    from topics.embedded import open_database as open  # noqa: A004
+    from topics.embedded.paging import Gap
     from topics.errors import DataLoss, TopicsError
+    from topics.model.values import Event, Json
 
 __version__ = "0.1.0"
 
-__all__ = ["DataLoss", "Settings", "TopicsError", "__version__"]
+__all__ = ["DataLoss", "Event", "Gap", "Json", "Settings", "TopicsError", "__version__", "open"]
 
 _HOMES = {
-    "DataLoss": "topics.errors",
-    "Settings": "topics.config",
-    "TopicsError": "topics.errors",
+    "DataLoss": "topics.errors:DataLoss",
+    "Event": "topics.model.values:Event",
+    "Gap": "topics.embedded.paging:Gap",
+    "Json": "topics.model.values:Json",
+    "Settings": "topics.config:Settings",
+    "TopicsError": "topics.errors:TopicsError",
+    "open": "topics.embedded:open_database",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'topics' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -105,6 +105,14 @@ class LongPolls:
                 poll.deadline_ms = 0
                 poll.look()
 
+    def fail_all(self, error: Exception) -> None:
+        """The engine closes: everyone who waits is told."""
+        waiting, self._by_topic = self._by_topic, {}
+        for polls in waiting.values():
+            for poll in polls:
+                if not poll.ticket.done:
+                    poll.ticket.fail(error)
+
     def _published(self, topic: TopicState) -> None:
         waiting = self._by_topic.get(topic.id)
         if waiting is not None:

@@ -1,0 +1,109 @@
+"""Database: an open data directory in this process.
+
+Always holds: one process per directory (`DataDirLocked` otherwise); every method is good for any thread; `close` waits
+for what was accepted, writes a last snapshot and lets go of the directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from topics import limits
+from topics.clock import SystemClock, SystemHost
+from topics.config import Settings
+from topics.embedded.topic import Topic
+from topics.engine.engine import Engine
+from topics.engine.longpoll import LongPolls
+from topics.engine.ticket import Ticket
+from topics.errors import ShuttingDown
+from topics.model.config import patch_from, resolve_config
+from topics.model.results import TopicSummary
+from topics.runtime.blocking import BlockingDriver
+from topics.runtime.kernel import Kernel, recover
+from topics.storage.osfs import OsFs
+from topics.storage.steady import SteadyFs
+
+T = TypeVar("T")
+
+
+def open_database(path: str, **settings: Any) -> Database:
+    """Open a data directory, creating it if it is missing. Settings are those of the server, without their prefix:
+    `wal_shards=1`, `segment_max_events=10_000`."""
+    resolved = Settings.from_kwargs(data_dir=str(path), **settings)
+    recovered = recover(SteadyFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
+    driver = BlockingDriver(cold_threads=resolved.cold_io_threads)
+    return Database(Kernel(recovered, settings=resolved, driver=driver), driver)
+
+
+class Database:
+    def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
+        self._kernel = kernel
+        self._driver = driver
+        self.long_polls = LongPolls(kernel.engine)
+        kernel.timetable.every_tick.append(self.long_polls.tick)
+        self._closed = False
+        driver.attach(flush=kernel.flush, tick=kernel.tick)
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, **config: Any) -> Topic:
+        """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
+        its own (`configure` changes it)."""
+        return Topic(self, name, resolve_config(patch_from(config)) if config else None)
+
+    def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
+        """All topics whose names begin so, in byte order of their names."""
+        after: str | None = None
+        while True:
+            page, more = self.call(
+                lambda engine, after=after: engine.page_of_topics(  # type: ignore[misc]
+                    prefix=prefix, after=after, page_size=limits.PAGE_SIZE.high
+                )
+            )
+            yield from page
+            if not more:
+                return
+            after = page[-1].topic
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def call(self, command: Callable[[Engine], Ticket[T]]) -> T:
+        """Run a command of the engine and wait for its answer."""
+        return self._driver.call(lambda: self._start(command))
+
+    def submit(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
+        """Run a command without waiting. Its ticket is settled on a thread of the engine."""
+        ticket: list[Ticket[T]] = []
+        self._driver.post(lambda: ticket.append(self._start(command)))
+        return ticket[0]
+
+    def _start(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
+        self._kernel.check_open()
+        return command(self._kernel.engine)
+
+    def checkpoint(self) -> None:
+        """Move what lies only in the log into segments now, instead of at the next interval."""
+        self._driver.call(self._kernel.checkpointer.run)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._driver.post(self._refuse_waiters)
+        self._driver.call(self._kernel.begin_close)
+        self._kernel.finish_close()
+        self._driver.close()
+
+    def _refuse_waiters(self) -> None:
+        self.long_polls.fail_all(ShuttingDown("the database was closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,68 @@
+"""Follow: a reader that waits at the head of a log.
+
+Waiting is the engine's long poll, so a record is there within a millisecond of its publication and nobody polls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from topics import limits
+from topics.embedded.views import read_view
+from topics.engine.engine import Engine
+from topics.engine.reads import ReadDone
+from topics.engine.ticket import Ticket
+from topics.errors import ShuttingDown
+from topics.model.results import ReadResult
+
+if TYPE_CHECKING:
+    from topics.embedded.database import Database
+    from topics.embedded.topic import Topic
+
+WAIT_MS = limits.DIFF_WAIT_MS.high
+
+
+def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> Iterator[ReadResult]:
+    cursor = after
+    while True:
+        try:
+            page = read_view(topic.name, db.call(partial(_poll, db, topic, cursor, nodes)))
+        except ShuttingDown:
+            return
+        cursor = page.next_from_seq
+        yield page
+
+
+async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
+    cursor, loop = after, asyncio.get_running_loop()
+    while True:
+        future: asyncio.Future[ReadDone] = loop.create_future()
+
+        def settle(done: Ticket[ReadDone], future: asyncio.Future[ReadDone] = future) -> None:
+            loop.call_soon_threadsafe(_hand_over, done, future)
+
+        try:
+            db.submit(partial(_poll, db, topic, cursor, nodes)).then(settle)
+            page = read_view(topic.name, await future)
+        except ShuttingDown:
+            return
+        cursor = page.next_from_seq
+        yield page
+
+
+def _poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], _: Engine) -> Ticket[ReadDone]:
+    request = topic._request(
+        cursor, limit=limits.DIFF_LIMIT.high, max_bytes=limits.DIFF_BATCH_BYTES.default, exclude_nodes=nodes
+    )
+    return db.long_polls.read(topic.name, request, wait_ms=WAIT_MS).ticket
+
+
+def _hand_over(done: Ticket[ReadDone], future: asyncio.Future[ReadDone]) -> None:
+    if future.cancelled():
+        return
+    if done.error is not None:
+        future.set_exception(done.error)
+    else:
+        future.set_result(done.result())

@@ -1,0 +1,36 @@
+"""Stored records as the values that library users see."""
+
+from __future__ import annotations
+
+import msgspec
+
+from topics.engine.reads import ReadDone
+from topics.model.payload import split_blob
+from topics.model.results import ReadResult, Record
+from topics.model.run import StoredRecord
+
+
+def record_view(stored: StoredRecord) -> Record:
+    data, meta = split_blob(stored.blob)
+    return Record(
+        seq=stored.seq,
+        ts=stored.ts,
+        node=None if stored.node is None else stored.node.decode(),
+        tag=None if stored.tag is None else stored.tag.decode(),
+        data=msgspec.Raw(data),
+        meta=msgspec.UNSET if meta is None else msgspec.Raw(meta),
+    )
+
+
+def read_view(topic: str, done: ReadDone) -> ReadResult:
+    outcome = done.outcome
+    return ReadResult(
+        topic=topic,
+        records=[record_view(stored) for run in outcome.runs for stored in run.records()],
+        next_from_seq=outcome.next_from_seq,
+        head_seq=outcome.head_seq,
+        earliest_seq=outcome.earliest_seq,
+        caught_up=outcome.caught_up,
+        tombstone=outcome.tombstone,
+        lag=outcome.lag,
+    )

@@ -1,0 +1,76 @@
+"""Python values to records: what the library doors (embedded, client) take, turned into checked JSON text.
+
+A value is encoded once; `Json` carries text that is JSON already, byte for byte. What JSON cannot say (NaN, infinities,
+unknown types) is refused, because storing something else than was given would be silent loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from topics.errors import InvalidRequest
+from topics.model.record import RecordIn
+
+_encode = msgspec.json.Encoder().encode
+
+
+Json = msgspec.Raw
+"""JSON text as it is to be stored: numbers, key order and white space stay as they are written."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One record to append, where its data alone is not enough."""
+
+    data: Any
+    tag: str | None = None
+    node: str | None = None
+    meta: Any = None
+
+
+def record_of(value: Any) -> RecordIn:
+    """Anything `append_many` takes: an `Event`, or the data itself."""
+    if isinstance(value, Event):
+        meta = msgspec.UNSET if value.meta is None else json_text(value.meta)
+        return RecordIn(data=json_text(value.data), tag=value.tag, node=value.node, meta=meta)
+    return RecordIn(data=json_text(value))
+
+
+def records_of(values: Iterable[Any]) -> list[RecordIn]:
+    return [record_of(value) for value in values]
+
+
+def json_text(value: Any) -> msgspec.Raw:
+    if isinstance(value, msgspec.Raw):
+        return _checked_text(value)
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"the value is not JSON: {error}") from None
+    # NaN and the infinities come out as null; a null is rare enough to be looked at twice.
+    if b"null" in text and _has_no_json_float(value):
+        raise InvalidRequest("NaN and infinities are not JSON")
+    return msgspec.Raw(text)
+
+
+def _checked_text(raw: msgspec.Raw) -> msgspec.Raw:
+    try:
+        text = bytes(raw).decode()
+        msgspec.json.decode(bytes(raw))
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"the text is not JSON: {error}") from None
+    return msgspec.Raw(text.strip(" \t\r\n").encode())
+
+
+def _has_no_json_float(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_no_json_float(item) for item in value.values())
+    if isinstance(value, msgspec.Struct):
+        return any(_has_no_json_float(item) for item in msgspec.structs.asdict(value).values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_has_no_json_float(item) for item in value)
+    return False
