@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from tests.storage_wal.rig import FLAT, WAL, Log, Model, new_log
 
+from topics.clock import SystemClock
 from topics.errors import CommitFailed
+from topics.formats.frame import encode_appends
+from topics.model.submission import Submission
+from topics.storage.layout import DataDir
+from topics.storage.osfs import OsFs
+from topics.storage.steady import SteadyFs
+from topics.storage.wal.discover import discover
+from topics.storage.wal.files import WalFiles
+from topics.storage.wal.opening import open_group
+from topics.storage.wal.reader import scan_group
+from topics.storage.wal.rotation import Layout
 from topics.testing import FOREVER
 from topics.testing.powercut import flipped_at, only, sector_zeroed_at, torn_at
 
@@ -397,3 +410,38 @@ def test_an_empty_start_makes_one_file_with_its_open_frame() -> None:
     assert log.disk.contents("data/wal/CURRENT") == b"wal-0000000000000001.log\n"
     assert log.disk.stat_len(log.path(1)) == log.file_bytes
     assert log.group.position.file == 1
+
+
+def test_a_thread_may_sync_while_another_writes(tmp_path: Path) -> None:
+    fs, data, files = SteadyFs(OsFs()), DataDir(str(tmp_path / "data")), WalFiles()
+    data.make_root(fs)
+    data.make_missing(fs)
+    group = open_group(
+        fs, data, "", scan=None, repaired=None, layout=Layout(1, 1), files=files, file_bytes=1 << 20,
+        clock=SystemClock(), sync_failed=lambda: None,
+    )  # fmt: skip
+    stop, claims = Event(), []
+
+    def sync() -> None:
+        while not stop.is_set():
+            before = group.written_lsn
+            claims.append((before, group.sync(), group.written_lsn))
+
+    thread = Thread(target=sync)
+    thread.start()
+    try:
+        subs = []
+        for seq in range(1, 301):
+            encoded = encode_appends(topic_id=1, first_seq=seq, ts=5, datas=[b'{"d":%d}' % seq], durable=True)
+            subs.append(Submission([encoded.buffer], frame_count=1, client_frames=1, durable=True))
+            group.write(subs[-1:])
+    finally:
+        stop.set()
+        thread.join()
+    assert all(before <= synced <= after for before, synced, after in claims)
+    assert group.sync() == subs[-1].end_lsn == group.synced_lsn
+    assert all(files.pread(sub.file, sub.offset, sub.size) == sub.frames[0] for sub in subs)
+    files.close()
+    listing, table = discover(fs, data)[0], WalFiles()
+    assert scan_group(fs, listing, table).total_frames == 301
+    table.close()
