@@ -1,0 +1,159 @@
+"""Batch planning: options and pushed filters to tasks. One look at the log fixes the head of every topic."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from topics.errors import ConfigError, Corruption
+from topics.spark.cut import TopicCut
+from topics.spark.decode import Test, TextTest
+from topics.spark.log import Address, Log, open_log
+from topics.spark.loss import settle
+from topics.spark.options import EARLIEST_SEQ, LATEST_SEQ, Bound, ReadOptions, TextMatch
+from topics.spark.plan import Range, Task, resolve, target_size, tasks_of
+from topics.spark.scan import ReadSpec
+from topics.spark.schema import Field
+
+PARALLELISM_ENV: Final = "TOPICS_SPARK_PARALLELISM"
+"""Cores of the session, told by `topics.spark.session()`: a source has no other way to learn it."""
+_NAMES_SHOWN: Final = 8
+
+
+WallClock = Callable[[], int]
+
+
+def address_of(options: ReadOptions) -> Address:
+    return Address(path=options.path, cold_path=options.cold_path, url=options.url, api_key=options.api_key)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def parallelism() -> int:
+    """Tasks that can run at the same time, as far as this process can know."""
+    told = os.environ.get(PARALLELISM_ENV, "")
+    return int(told) if told.isdigit() and int(told) else os.cpu_count() or 1
+
+
+def read_spec(options: ReadOptions, fields: tuple[Field, ...], pushed: Any) -> ReadSpec:
+    """How the tasks of a read are carried out."""
+    tests: list[Test] = [
+        _test(column, match) for column, match in (("tag", options.tag), ("node", options.node)) if match is not None
+    ]
+    return ReadSpec(
+        address=address_of(options),
+        fields=fields,
+        tests=(*tests, *(pushed.tests if pushed is not None else ())),
+        verify=options.verify,
+        on_loss=options.on_loss,
+    )
+
+
+def _test(column: str, match: TextMatch) -> TextTest:
+    return TextTest(column, (), (match.value,)) if match.is_prefix else TextTest(column, (match.value,))
+
+
+def plan_batch(options: ReadOptions, pushed: Any = None, *, clock: WallClock = now_ms) -> list[Task]:
+    """Tasks of a batch read."""
+    source = open_log(address_of(options))
+    cuts = wanted_cuts(source, options, clock)
+    ranges = {name: _range(source, cut, options, pushed) for name, cut in cuts.items() if _chosen(name, pushed)}
+    total = sum(wanted.hi - wanted.lo for wanted in ranges.values())
+    target = target_size(
+        total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max
+    )
+    return [
+        task
+        for name, wanted in ranges.items()
+        for task in tasks_of(
+            cuts[name],
+            wanted,
+            records_max=options.records_per_partition_max,
+            target=target,
+            gaps=settle(name, wanted.gaps, options.on_loss),
+            limit=options.limit,
+        )
+    ]
+
+
+def wanted_cuts(log: Log, options: ReadOptions, clock: WallClock = now_ms) -> dict[str, TopicCut]:
+    """The topics subscribed to; a name that does not exist is an error."""
+    cuts = log.cuts(names=options.names, prefix=options.prefix, now_ms=clock())
+    for name in options.names or ():
+        if name not in cuts:
+            known = log.names()
+            raise ConfigError(f"there is no topic {name!r} in {options.path or options.url}; {_some(known)}")
+    return dict(sorted(cuts.items()))
+
+
+def _some(names: list[str]) -> str:
+    if not names:
+        return "it has none"
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"it has {', '.join(names[:_NAMES_SHOWN])}{more}"
+
+
+def _chosen(name: str, pushed: Any) -> bool:
+    return pushed is None or pushed.topics is None or name in pushed.topics
+
+
+def _range(log: Log, cut: TopicCut, options: ReadOptions, pushed: Any) -> Range:
+    lo = start_of(log, cut, options.starting, options.starting_ts, default="earliest")
+    whole = resolve_in(log, cut, lo, _end_of(log, cut, options))
+    # A filter asks for less, but a gap in the range is one with or without it: results never depend on pushdown.
+    return whole if pushed is None else _narrowed(log, cut, whole, pushed)
+
+
+def _narrowed(log: Log, cut: TopicCut, whole: Range, pushed: Any) -> Range:
+    lo, hi = max(whole.lo, pushed.seq_from), min(whole.hi, pushed.seq_to)
+    if lo < hi and pushed.ts_from_ms is not None:
+        lo = max(lo, log.seq_at(cut, pushed.ts_from_ms))
+    if lo < hi and pushed.ts_to_ms is not None:
+        hi = min(hi, log.seq_at(cut, pushed.ts_to_ms))
+    return replace(whole, lo=lo, hi=max(lo, hi))
+
+
+def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
+    """What of `[lo, hi)` is there; the exact end of a prefix gap is looked up."""
+    for first, end in cut.missing:
+        if first < hi and end > max(lo, cut.earliest_seq):
+            raise Corruption(file=f"segment {first} of topic {cut.name!r}", offset=0, reason="file missing")
+    first_live = log.first_live(cut, cut.earliest_seq) if lo < cut.evict_floor else None
+    return resolve(cut, lo, hi, first_live=first_live)
+
+
+def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *, default: str) -> int:
+    """The first seq wanted."""
+    if ts_ms is not None:
+        return log.seq_at(cut, ts_ms)
+    seq = _named(bound, cut.name)
+    word = bound if isinstance(bound, str) else default
+    if seq is None or seq < 0:
+        is_latest = word == "latest" if seq is None else seq == LATEST_SEQ
+        return cut.end_seq if is_latest else cut.earliest_seq
+    return max(seq, 1)
+
+
+def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
+    if options.ending_ts is not None:
+        return log.seq_at(cut, options.ending_ts)
+    seq = _named(options.ending, cut.name)
+    if seq is None or seq == LATEST_SEQ:
+        return cut.end_seq
+    if seq == EARLIEST_SEQ:
+        raise ConfigError("option endingOffsets: -2 (earliest) would be empty")
+    return min(seq, cut.end_seq)
+
+
+def _named(bound: Bound | None, name: str) -> int | None:
+    return bound.get(name) if isinstance(bound, Mapping) else None
+
+
+def count_of(tasks: Iterable[Task]) -> int:
+    """Seqs that tasks cover."""
+    return sum(task.count for task in tasks)

@@ -1,0 +1,168 @@
+"""Cut: what a topic holds at one moment, as the planner sees it. Frozen values, made by a log, cut up by the plan.
+
+Seqs of ranges in code are half-open; gaps, lost ranges and dead ranges are on the wire and on disk with both ends, and
+stay so here. A block is a run of seqs that lies in one place: a segment's files, frames of a WAL file, or a server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
+DeadRange: TypeAlias = tuple[int, int]
+"""Deleted seqs, both ends included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Seqs `gap_from..gap_to`, both included, that are lost."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TagDelete:
+    """A delete by tag of the seqs below `below` that flag bytes may not show yet."""
+
+    value: bytes
+    is_prefix: bool
+    below: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBlock:
+    """A segment's pair of files: `<root>/<stem>.data` and `.idx`, of which the first `count` slots count."""
+
+    root: str
+    stem: str
+    first_seq: int
+    count: int
+    bytes: int
+    is_sealed: bool
+    tier: str = "hot"
+    live: int | None = None
+    """Live records at the time of a snapshot, if known."""
+
+    @property
+    def end_seq(self) -> int:
+        return self.first_seq + self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBlock:
+    """Append frames of one topic in one WAL file, by ascending seq. Arrays are raw int64 bytes, so that it pickles."""
+
+    root: str
+    path: str
+    seqs: bytes
+    offsets: bytes
+    lengths: bytes
+    ts: bytes
+
+    @property
+    def seq_array(self) -> I64:
+        return np.frombuffer(self.seqs, np.int64)
+
+    @property
+    def offset_array(self) -> I64:
+        return np.frombuffer(self.offsets, np.int64)
+
+    @property
+    def length_array(self) -> I64:
+        return np.frombuffer(self.lengths, np.int64)
+
+    @property
+    def ts_array(self) -> I64:
+        return np.frombuffer(self.ts, np.int64)
+
+    @property
+    def bytes(self) -> int:
+        return int(self.length_array.sum())
+
+    @property
+    def is_sealed(self) -> bool:
+        return False
+
+    @property
+    def first_seq(self) -> int:
+        return int(self.seq_array[0])
+
+    @property
+    def count(self) -> int:
+        return len(self.seqs) // 8
+
+    @property
+    def end_seq(self) -> int:
+        return int(self.seq_array[-1]) + 1
+
+    def between(self, lo: int, hi: int) -> LogBlock:
+        """The part with seqs in `[lo, hi)`."""
+        a, b = (int(at) for at in np.searchsorted(self.seq_array, (lo, hi)))
+        rows = slice(8 * a, 8 * b)
+        return LogBlock(
+            root=self.root,
+            path=self.path,
+            seqs=self.seqs[rows],
+            offsets=self.offsets[rows],
+            lengths=self.lengths[rows],
+            ts=self.ts[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerBlock:
+    """Seqs that a server gives; `file` is where a reader on its machine, or with its cold store, may look instead."""
+
+    first_seq: int
+    count: int
+    bytes: int
+    is_sealed: bool
+    min_ts: int
+    max_ts: int
+    live: int
+    file: SegmentBlock | None = None
+    instance: tuple[str, str] = ("", "")
+    """Instance id and boot id that prove the file to be the server's."""
+    dead: tuple[DeadRange, ...] = ()
+
+    @property
+    def end_seq(self) -> int:
+        return self.first_seq + self.count
+
+
+Block: TypeAlias = SegmentBlock | LogBlock | ServerBlock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCut:
+    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`."""
+
+    name: str
+    topic_id: int
+    epoch: int
+    head_seq: int
+    earliest_seq: int
+    evict_floor: int
+    causes: tuple[tuple[str, int], ...] = ()
+    """Highest seq lost to each cause."""
+    lost: tuple[Gap, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    dead: tuple[DeadRange, ...] = ()
+    tag_deletes: tuple[TagDelete, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+    """Half-open ranges whose segment is not where the metadata says."""
+
+    @property
+    def end_seq(self) -> int:
+        return self.head_seq + 1
+
+    def prefix_reason(self, gap_from: int) -> str:
+        """Reason of a prefix gap that begins at `gap_from` (semantics.md section 8.3)."""
+        reasons = {reason for reason, seq in self.causes if seq >= gap_from}
+        return reasons.pop() if len(reasons) == 1 else "mixed"

@@ -1,0 +1,139 @@
+"""DirectoryLog: topics read from the files of a data directory, a cold directory, or a copy of either.
+
+Needs no lock and writes nothing, so the server may be running, stopped or gone (storage.md section 12). Metadata is the
+newest valid snapshot plus the log behind it. Where two looks disagree because the server moved files in between, it
+looks again. Records of `ephemeral` topics and router copies that no checkpoint has stored yet are in no file, hence in
+no cut.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from topics.errors import ConfigError, Corruption, MetadataLost, UnsupportedVersion
+from topics.formats import names as file_names
+from topics.formats.snapshot import Snapshot, decode_snapshot
+from topics.spark.cut import TopicCut
+from topics.spark.files import Files, open_files
+from topics.spark.log import Address, Wanted
+from topics.spark.replay import Replay, TopicLog
+from topics.spark.slots import Slots
+from topics.spark.stored import StoredSegments, cold_only_topics
+from topics.spark.topic_cut import CutBuilder
+from topics.spark.wal_tail import LogTail
+
+_TRIES: Final = 5
+_PAUSE_S: Final = 0.05
+
+
+class DirectoryLog:
+    """The log in a directory; see `Log`."""
+
+    def __init__(self, address: Address) -> None:
+        assert address.path is not None
+        self._address = address
+        self._files = open_files(address.path)
+        self._tail = LogTail(self._files)
+        self._slots = Slots()
+
+    def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
+        wanted = frozenset(names) if names is not None else None
+        chosen: Wanted = wanted.__contains__ if wanted is not None else lambda name: name.startswith(prefix or "")
+        for attempt in range(_TRIES):
+            cuts = self._try_cuts(chosen, now_ms)
+            if cuts is not None and (attempt + 1 == _TRIES or not any(cut.missing for cut in cuts.values())):
+                return cuts
+            time.sleep(_PAUSE_S * attempt)
+        raise MetadataLost(f"{self._address.shown} changes faster than it can be read; try again")
+
+    def names(self) -> list[str]:
+        if self._layout() == "cold":
+            return sorted(topic.name for topic in cold_only_topics(self._files, lambda _: True))
+        snapshot = newest_snapshot(self._files)
+        replay = Replay(snapshot, lambda _: True)
+        replay.apply(self._tail.stretches(snapshot))
+        return sorted(replay.by_name())
+
+    def _try_cuts(self, wanted: Wanted, now_ms: int) -> dict[str, TopicCut] | None:
+        """None when a file vanished under the reader."""
+        layout = self._layout()
+        if layout == "cold":
+            return self._cold_only(wanted)
+        snapshot = newest_snapshot(self._files)
+        replay = Replay(snapshot, wanted)
+        try:
+            replay.apply(self._tail.stretches(snapshot))
+        except FileNotFoundError:
+            return None
+        cold = open_files(self._address.cold_path) if self._address.cold_path else None
+        stored = StoredSegments(self._files, cold)
+        try:
+            return {name: self._cut(topic, stored, replay, now_ms) for name, topic in replay.by_name().items()}
+        except FileNotFoundError:
+            return None
+
+    def _cut(self, topic: TopicLog, stored: StoredSegments, replay: Replay, now_ms: int) -> TopicCut:
+        if topic.config.get("durability") == "ephemeral":
+            raise ConfigError(
+                f"topic {topic.name!r} is ephemeral: its records are only in the server's memory; read it with url"
+            )
+        now = max(now_ms, replay.clock_ms, topic.last_ts)
+        return CutBuilder(topic, stored, self._slots).build(now)
+
+    def _layout(self) -> str:
+        """`data` or `cold`, by what lies in the directory."""
+        listed = set(self._files.list(""))
+        if file_names.META_DIR in listed or file_names.WAL_DIR in listed:
+            return "data"
+        if file_names.TOPICS_DIR in listed:
+            return "cold"
+        raise ConfigError(
+            f"path {self._address.shown} is no data directory: it holds neither meta/ and wal/ nor topics/"
+        )
+
+    def _cold_only(self, wanted: Wanted) -> dict[str, TopicCut]:
+        found = cold_only_topics(self._files, wanted)
+        stored = StoredSegments(self._files, None)
+        return {topic.name: CutBuilder(topic, stored, self._slots).build(0) for topic in found}
+
+    def seq_at(self, cut: TopicCut, ts_ms: int) -> int:
+        return self._slots.seq_at(cut, ts_ms)
+
+    def bytes_end(self, cut: TopicCut, lo: int, bytes_max: int) -> int:
+        return self._slots.bytes_end(cut, lo, bytes_max)
+
+    def first_live(self, cut: TopicCut, lo: int) -> int:
+        return self._slots.first_live(cut, lo)
+
+
+def newest_snapshot(files: Files) -> Snapshot | None:
+    """The newest valid snapshot; None if there is none and the log may hold everything."""
+    found, _ = file_names.pick_canonical(
+        files.list(file_names.META_DIR), parse=file_names.parse_snapshot, build=file_names.snapshot_name
+    )
+    unknown: UnsupportedVersion | None = None
+    for number in sorted(found, reverse=True):
+        path = f"{file_names.META_DIR}/{found[number]}"
+        try:
+            return decode_snapshot(files.read(path), file=path)
+        except FileNotFoundError:
+            continue  # pruned since it was listed: a newer one is there, and the caller looks again if it must
+        except Corruption:
+            continue
+        except UnsupportedVersion as error:
+            unknown = error
+    if unknown is not None:
+        raise unknown
+    if found and not _log_from_first(files):
+        raise MetadataLost(f"{files.root} holds no snapshot that is valid")
+    return None
+
+
+def _log_from_first(files: Files) -> bool:
+    """Whether a log begins with its first frame, so that it may tell everything by itself."""
+    listed = files.list(file_names.WAL_DIR)
+    folders = ["", *(f"/{name}" for name in listed if file_names.parse_shard(name) is not None)]
+    numbers = [file_names.parse_wal(name) for folder in folders for name in files.list(f"{file_names.WAL_DIR}{folder}")]
+    return 1 in numbers

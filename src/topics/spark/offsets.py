@@ -1,0 +1,122 @@
+"""Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (pipeline.md section 4).
+
+Pure: cuts and offsets in, offsets and ranges out. A topic enters an offset at its earliest record before anything of it
+is read, so that a batch always has both ends of its ranges on record and gives the same rows when it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from topics.spark.cut import TopicCut
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The next seq to read of one topic instance."""
+
+    epoch: int
+    seq: int
+
+
+Points: TypeAlias = dict[str, Point]
+
+
+def to_json(points: Points) -> dict[str, Any]:
+    return {name: {"epoch": point.epoch, "seq": point.seq} for name, point in sorted(points.items())}
+
+
+def from_json(offset: Mapping[str, Any]) -> Points:
+    return {name: Point(int(point["epoch"]), int(point["seq"])) for name, point in offset.items()}
+
+
+def heads(cuts: Mapping[str, TopicCut]) -> Points:
+    """The end of every topic."""
+    return {name: Point(cut.epoch, cut.end_seq) for name, cut in cuts.items()}
+
+
+def advance(start: Points, ends: Points, cuts: Mapping[str, TopicCut]) -> Points:
+    """Where a batch without a limit ends: `ends` where it is ahead of `start`, and new topics at their earliest.
+
+    `ends` may lie behind the cuts (a fixed target), and a topic may be gone: what was reached stays."""
+    reached = dict(start)
+    for name, cut in cuts.items():
+        end = ends.get(name)
+        if end is None or end.epoch != cut.epoch:
+            continue  # it appeared, or was made anew, after the target was fixed
+        before = start.get(name)
+        if before is None:
+            reached[name] = Point(cut.epoch, min(cut.earliest_seq, end.seq))
+        elif before.epoch != cut.epoch or before.seq <= end.seq:
+            reached[name] = end
+    return reached
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Seqs `[lo, hi)` of one topic between two offsets. `was` is the epoch that `lo` belonged to, if it is another."""
+
+    name: str
+    epoch: int
+    lo: int
+    hi: int
+    was: int | None = None
+
+
+def between(start: Points, end: Points, cuts: Mapping[str, TopicCut]) -> Iterator[Stretch]:
+    """What a batch from `start` to `end` has to read. After a recreation that is the new instance from its earliest."""
+    for name, point in sorted(end.items()):
+        before = start.get(name)
+        if before is None:
+            continue
+        if before.epoch == point.epoch:
+            if before.seq < point.seq:
+                yield Stretch(name, point.epoch, before.seq, point.seq)
+        else:
+            cut = cuts.get(name)
+            lo = cut.earliest_seq if cut is not None and cut.epoch == point.epoch else 1
+            yield Stretch(name, point.epoch, min(lo, point.seq), point.seq, was=before.epoch)
+
+
+def limit_rows(start: Points, end: Points, rows_max: int) -> Points:
+    """At most so many seqs in all, spread over the topics by how much each has waiting."""
+    waiting = {name: _waiting(start, end, name) for name in end}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return end
+    limited = dict(end)
+    left = rows_max
+    ordered = sorted((name for name, count in waiting.items() if count), key=lambda name: waiting[name])
+    for name in ordered:
+        share = max(min(waiting[name] * rows_max // total, left), 1 if left else 0)
+        limited[name] = _stopped(start, end, name, share)
+        left -= min(share, waiting[name])
+    return limited
+
+
+def limit_bytes(start: Points, end: Points, bytes_max: int, *, bytes_end: Callable[[str, int, int], int]) -> Points:
+    """At most so many bytes in all, but at least one record. `bytes_end(name, lo, bytes)` is the end of a run."""
+    waiting = [name for name in sorted(end) if _waiting(start, end, name)]
+    limited, share = dict(end), max(bytes_max // max(len(waiting), 1), 1)
+    for name in waiting:
+        lo = _first(start, end, name)
+        limited[name] = Point(end[name].epoch, min(bytes_end(name, lo, share), end[name].seq))
+    return limited
+
+
+def _waiting(start: Points, end: Points, name: str) -> int:
+    return max(end[name].seq - _first(start, end, name), 0)
+
+
+def _first(start: Points, end: Points, name: str) -> int:
+    before = start.get(name)
+    if before is None:
+        return end[name].seq
+    return before.seq if before.epoch == end[name].epoch else 1
+
+
+def _stopped(start: Points, end: Points, name: str, count: int) -> Point:
+    """`count` seqs on; a topic that was made anew enters its new epoch even with nothing read."""
+    return Point(end[name].epoch, min(_first(start, end, name) + count, end[name].seq))

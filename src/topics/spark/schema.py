@@ -1,0 +1,96 @@
+"""The table: which columns a topic has for Spark, and their exact Arrow types (pipeline.md section 2).
+
+Spark compares the schema of a Python source's first Arrow batch with the declared one and trusts the rest, so a batch
+must equal it in type and in nullability. `arrow_schema` follows what the user declared; types may not differ from the
+table's. pyspark is imported late: planning and decoding are tested without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its Spark type as `simpleString` gives it, and whether it may be null."""
+
+    name: str
+    type: str
+    nullable: bool
+    help: str
+
+
+_TABLE: Final = (
+    Column("topic", "string", False, "topic name"),
+    Column("epoch", "bigint", False, "instance of that name"),
+    Column("seq", "bigint", False, "record sequence"),
+    Column("ts", "timestamp", False, "commit time"),
+    Column("node", "string", True, "origin node"),
+    Column("tag", "string", True, "tag"),
+    Column("data", "string", False, "the JSON text as stored"),
+    Column("meta", "string", True, "the JSON text of meta"),
+)
+_LOSS: Final = (
+    Column("kind", "string", False, "record or tombstone"),
+    Column("gap_from", "bigint", True, "first lost seq"),
+    Column("gap_to", "bigint", True, "last lost seq"),
+    Column("reason", "string", True, "why the records are lost"),
+)
+_BY_NAME: Final = {column.name: column for column in (*_TABLE, *_LOSS)}
+
+TABLE_COLUMNS: Final = tuple(column.name for column in _TABLE)
+LOSS_COLUMNS: Final = tuple(column.name for column in _LOSS)
+KNOWN_COLUMNS: Final = (*TABLE_COLUMNS, *LOSS_COLUMNS)
+
+# What a tombstone row has no value for is null, so with loss rows these columns are nullable.
+_NULL_IN_TOMBSTONES: Final = frozenset({"seq", "ts", "data"})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column as this read declares it."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+def table_fields(names: Sequence[str], *, with_loss: bool) -> tuple[Field, ...]:
+    """The declared fields of a read that asks for these columns."""
+    columns = [_BY_NAME[name] for name in names]
+    return tuple(Field(c.name, c.type, c.nullable or (with_loss and c.name in _NULL_IN_TOMBSTONES)) for c in columns)
+
+
+def spark_schema(fields: Sequence[Field]) -> StructType:
+    """The same as a Spark schema."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+    types: dict[str, Any] = {"string": StringType(), "bigint": LongType(), "timestamp": TimestampType()}
+    return StructType([StructField(f.name, types[f.type], f.nullable) for f in fields])
+
+
+def fields_of(schema: StructType) -> tuple[Field, ...]:
+    """Fields of a schema that a user declared, unchecked."""
+    return tuple(Field(f.name, f.dataType.simpleString(), f.nullable) for f in schema.fields)
+
+
+def mismatch(field: Field) -> str | None:
+    """Why a declared field cannot be served from the table, or None."""
+    column = _BY_NAME[field.name]
+    if field.type != column.type:
+        return f"column {field.name} is {column.type}, not {field.type}"
+    return None
+
+
+def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    """The schema that every batch of the read has."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC")}
+    return pa.schema([pa.field(f.name, types[f.type], nullable=f.nullable) for f in fields])

@@ -1,0 +1,187 @@
+"""The data source `topics` for PySpark's Python Data Source API: batch and streaming, in and out.
+
+Spark makes a source object in one Python process, asks it for readers in others and runs their `read` in yet others, so
+nothing is kept in these objects but options. All rules live in the modules this one puts together: options, plan,
+offsets, scan, sink. Imported by Spark through `pyspark_topics`; keep its imports light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from topics.errors import ConfigError
+from topics.spark.options import ReadOptions, check_columns, read_options, write_options
+from topics.spark.schema import Field, fields_of, mismatch, spark_schema, table_fields
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from topics.spark.sink import BatchSink, StreamSink
+
+
+class TopicsDataSource(DataSource):
+    """`spark.read.format("topics")`, `df.write.format("topics")` and their streaming forms."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "topics"
+
+    def schema(self) -> StructType:
+        options = read_options(self.options)
+        return spark_schema(table_fields(options.table_columns, with_loss=options.on_loss == "rows"))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options, streaming=False)
+        fields = declared_fields(options, schema)
+        return PushdownReader(options, fields) if options.pushdown else BatchReader(options, fields)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = read_options(self.options, streaming=True)
+        return StreamReader(options, declared_fields(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        from topics.spark.sink import BatchSink
+
+        return BatchSink(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        from topics.spark.sink import StreamSink
+
+        return StreamSink(write_options(self.options), schema, overwrite=overwrite)
+
+
+def declared_fields(options: ReadOptions, schema: StructType) -> tuple[Field, ...]:
+    """The fields of a read, which a user may have declared; raises for what the table does not have."""
+    fields = fields_of(schema)
+    check_columns(tuple(field.name for field in fields), options.table_columns, "the schema")
+    for field in fields:
+        problem = mismatch(field)
+        if problem is None and options.on_loss == "rows" and not field.nullable:
+            is_null_in_tombstones = table_fields((field.name,), with_loss=True)[0].nullable
+            problem = f"column {field.name} is null in tombstone rows, declare it nullable" * is_null_in_tombstones
+        if problem:
+            raise ConfigError(f"the schema does not fit: {problem}")
+    return fields
+
+
+class TaskPartition(InputPartition):
+    """A task on its way to an executor; everything it needs rides in it."""
+
+
+# --- batch -----------------------------------------------------------------------------------------------------------
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver when Spark asks for partitions: the head is fixed then."""
+
+    def __init__(self, options: ReadOptions, fields: tuple[Field, ...]) -> None:
+        self._options = options
+        self._fields = fields
+        self._pushed: Any = None
+
+    def partitions(self) -> list[InputPartition]:
+        from topics.spark.batch import plan_batch
+
+        return [TaskPartition(task) for task in plan_batch(self._options, self._pushed)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from topics.spark.batch import read_spec
+        from topics.spark.scan import scan
+
+        if partition.value is None:  # Spark's stand-in for an empty list of partitions
+            return iter(())
+        return scan(partition.value, read_spec(self._options, self._fields, self._pushed))
+
+
+class PushdownReader(BatchReader):
+    """Only this class defines `pushFilters`: while the session setting is off, its mere presence fails every read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from topics.spark.pushdown import push
+
+        self._pushed, left = push(filters, with_tombstones=self._options.on_loss == "rows")
+        return left
+
+
+# --- streaming -------------------------------------------------------------------------------------------------------
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's object lives as long as its query; executors get another one, so `read` uses no state."""
+
+    def __init__(self, options: ReadOptions, fields: tuple[Field, ...]) -> None:
+        self._options = options
+        self._fields = fields
+        self._planner: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_fields": self._fields, "_planner": None}
+
+    @property
+    def planner(self) -> Any:
+        if self._planner is None:
+            from topics.spark.stream import StreamPlanner
+
+            self._planner = StreamPlanner(self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        offset: dict[str, Any] = self.planner.initial()
+        return offset
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if isinstance(limit, ReadMaxRows) and rows == self._options.offsets_per_trigger_max:
+            size = self._options.bytes_per_trigger_max  # one limit object cannot name both
+        offset: dict[str, Any] = self.planner.latest(start, rows_max=rows, bytes_max=size)
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        offset: dict[str, Any] | None = self.planner.report()
+        return offset
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner.fix_target()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [TaskPartition(task) for task in self.planner.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from topics.spark.batch import read_spec
+        from topics.spark.scan import scan
+
+        if partition.value is None:
+            return iter(())
+        return scan(partition.value, read_spec(self._options, self._fields, None))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.trim_committed:
+            self.planner.trim(end)
+
+    def stop(self) -> None:
+        """Nothing is held that would have to be given back."""

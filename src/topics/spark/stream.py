@@ -1,0 +1,133 @@
+"""StreamPlanner: the driver's side of a streaming read. Offsets in, offsets and tasks out.
+
+No correctness hangs on `commit` or `stop`: the first comes late and never for the last batch, the second may not come
+at all. The only state is the target of an `AvailableNow` run and the last look at the log, which saves work and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from topics.errors import DataLoss
+from topics.spark.batch import WallClock, address_of, now_ms, parallelism, resolve_in, start_of, wanted_cuts
+from topics.spark.cut import Gap, TopicCut
+from topics.spark.log import open_log
+from topics.spark.loss import log as loss_log
+from topics.spark.loss import settle
+from topics.spark.offsets import (
+    Point,
+    Points,
+    Stretch,
+    advance,
+    between,
+    from_json,
+    heads,
+    limit_bytes,
+    limit_rows,
+    to_json,
+)
+from topics.spark.options import ReadOptions
+from topics.spark.plan import Task, target_size, tasks_of
+from topics.spark.remote import Remote, topic_path
+
+
+class StreamPlanner:
+    """One streaming query on the driver."""
+
+    def __init__(self, options: ReadOptions, *, clock: WallClock = now_ms) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = open_log(address_of(options))
+        self._target: Points | None = None
+        self._latest: Points | None = None
+
+    def initial(self) -> dict[str, Any]:
+        """Where a new query begins: `startingOffsets`, by default the end of every topic."""
+        cuts = wanted_cuts(self._log, self._options, self._clock)
+        options = self._options
+        starts = {
+            name: Point(cut.epoch, start_of(self._log, cut, options.starting, options.starting_ts, default="latest"))
+            for name, cut in cuts.items()
+        }
+        return to_json(starts)
+
+    def latest(self, start: Mapping[str, Any], *, rows_max: int | None, bytes_max: int | None) -> dict[str, Any]:
+        """Where the next batch ends."""
+        begin, cuts = from_json(start), self._look()
+        self._announce_deleted(begin, cuts)
+        self._latest = heads(cuts)
+        end = advance(begin, self._target if self._target is not None else self._latest, cuts)
+        if rows_max is not None:
+            end = limit_rows(begin, end, rows_max)
+        if bytes_max is not None:
+            end = limit_bytes(
+                begin, end, bytes_max, bytes_end=lambda name, lo, size: self._log.bytes_end(cuts[name], lo, size)
+            )
+        return to_json(end)
+
+    def report(self) -> dict[str, Any] | None:
+        """The end of every topic at the last look, so that progress shows the backlog."""
+        return to_json(self._latest) if self._latest is not None else None
+
+    def fix_target(self) -> None:
+        """An `AvailableNow` run reads what is there now, and stops."""
+        self._target = heads(self._look())
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+        """Tasks of the batch between two offsets, gaps settled."""
+        begin, stop = from_json(start), from_json(end)
+        cuts = self._look()
+        stretches = list(between(begin, stop, cuts))
+        total = sum(stretch.hi - stretch.lo for stretch in stretches)
+        options = self._options
+        target = target_size(
+            total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max
+        )
+        return [task for stretch in stretches for task in self._tasks_of(stretch, cuts.get(stretch.name), target)]
+
+    def _tasks_of(self, stretch: Stretch, cut: TopicCut | None, target: int) -> list[Task]:
+        options = self._options
+        if cut is None or cut.epoch != stretch.epoch:
+            # The instance this batch belongs to is gone, with everything that was not read of it.
+            lost = (Gap(stretch.lo, stretch.hi - 1, "recreated"),)
+            gaps = settle(stretch.name, lost, options.on_loss)
+            return [Task(topic=stretch.name, epoch=stretch.epoch, gaps=tuple(gaps))] if gaps else []
+        wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
+        met = wanted.gaps if stretch.was is None else (Gap(1, cut.head_seq, "recreated"), *wanted.gaps)
+        return tasks_of(
+            cut,
+            replace(wanted, gaps=()),
+            records_max=options.records_per_partition_max,
+            target=target,
+            gaps=settle(stretch.name, met, options.on_loss),
+        )
+
+    def trim(self, end: Mapping[str, Any]) -> None:
+        """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
+        trim_before(Remote(address_of(self._options)), from_json(end), self._look())
+
+    def _look(self) -> dict[str, TopicCut]:
+        return self._log.cuts(names=self._options.names, prefix=self._options.prefix, now_ms=self._clock())
+
+    def _announce_deleted(self, begin: Points, cuts: Mapping[str, TopicCut]) -> None:
+        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap."""
+        for name in begin.keys() - cuts.keys():
+            if self._options.on_loss == "fail" and self._options.names is not None:
+                raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
+            loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)
+
+
+def trim_before(remote: Remote, points: Points, cuts: Mapping[str, TopicCut]) -> None:
+    """Delete the records before each point, of the same instance only."""
+    try:
+        for name, point in points.items():
+            cut = cuts.get(name)
+            if cut is not None and cut.epoch == point.epoch and cut.earliest_seq < point.seq:
+                remote.post(topic_path(name, "delete"), msgspec.json.encode({"before_seq": point.seq}))
+    finally:
+        remote.close()
