@@ -109,7 +109,7 @@ def test_an_unknown_field_is_ignored() -> None:
     assert decode_snapshot(wrap(body() | {"new": {"a": [1]}})) == SNAPSHOT
 
 
-@pytest.mark.parametrize("instance", ["", "00112233445566778899AABBCCDDEEFF", "0" * 31, "0" * 33, 7])
+@pytest.mark.parametrize("instance", ["", "0011223344556677 8899aabbccddeeff", "g" * 32, "0" * 31, "0" * 33, 7])
 def test_an_instance_is_32_hex_digits(instance: Any) -> None:
     with pytest.raises(Corruption):
         decode_snapshot(wrap(body() | {"instance": instance}))

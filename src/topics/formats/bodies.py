@@ -126,7 +126,8 @@ class EvictWatermark(_Map, frozen=True, kw_only=True):
 
 
 class Lease(_Map, frozen=True, kw_only=True):
-    """`event`: 0 claimed, 1 released, 2 extended, 3 acked. The job's seq is the frame's."""
+    """`event`: 0 claimed, 1 released, 2 extended, 3 acked. The job's seq is the frame's. `stream`: claimed by a work
+    stream, whose leases a restart releases at once."""
 
     event: Annotated[int, msgspec.Meta(ge=0, le=3)]
     node: str
@@ -134,13 +135,17 @@ class Lease(_Map, frozen=True, kw_only=True):
     deadline: U64
     deliveries: U64
     ready_at: U64 | None = None
+    stream: bool = False
 
 
 class HeadWatermark(_Map, frozen=True, kw_only=True):
+    """`lease_ceiling`: lease ids up to here may have been handed out without a frame of their own."""
+
     ceiling: U64
     resume_at: U64 | None = None
     lost: tuple[LostRange, ...] = ()
     pin: Pin | None = None
+    lease_ceiling: U64 = 0
 
 
 class OpenMark(_Map, frozen=True, kw_only=True, tag_field="kind", tag="open"):

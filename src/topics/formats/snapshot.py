@@ -140,7 +140,7 @@ class Snapshot(_Map, frozen=True, kw_only=True):
     """The body of a snapshot file."""
 
     id: U64
-    instance: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    instance: Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}$")]
     clock_ms: U64
     ts: U64
     clean: bool
