@@ -77,6 +77,13 @@ def test_integers_have_their_ranges() -> None:
     assert SCHEMAS["WriteRequest"]["properties"]["records"]["maxItems"] == 10_000
 
 
+def test_absent_parts_of_answers_are_omitted_not_null() -> None:
+    assert SCHEMAS["Record"]["properties"]["$tag"] == {"type": "string"}
+    assert SCHEMAS["TopicState"]["properties"]["queue"] == {"$ref": "#/components/schemas/QueueCounters"}
+    assert {"type": "null"} in SCHEMAS["TopicState"]["properties"]["last_read_ts"]["anyOf"]
+    assert {"type": "null"} in SCHEMAS["RecordIn"]["properties"]["tag"]["anyOf"]
+
+
 def test_only_implemented_rows_are_described() -> None:
     document = openapi_document(implemented({"write"}), version="0.1.0")
     assert list(document["paths"]) == ["/v0/topics/{topic}"]

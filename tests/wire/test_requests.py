@@ -21,6 +21,7 @@ from topics.wire.requests import (
     decode_router,
     decode_watch,
     decode_write,
+    header_text,
     node_set,
 )
 
@@ -62,6 +63,13 @@ def test_the_key_of_the_body_beats_the_header() -> None:
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":"body"}').batch("header").key == b"body"
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":""}').batch("header").key == b""
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":null}').batch("header").key == b"header"
+
+
+def test_header_text() -> None:
+    assert header_text(None) is None
+    assert header_text("clé".encode()) == "clé"
+    with pytest.raises(InvalidRequest):
+        header_text(b"\xff")
 
 
 def test_a_batch_carries_node_tag_and_payload() -> None:

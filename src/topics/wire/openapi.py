@@ -235,7 +235,13 @@ def _security(row: Endpoint) -> list[Json]:
 
 
 def _schemas() -> dict[str, Json]:
-    _, schemas = msgspec.json.schema_components([*_REQUESTS, *_RESULTS], ref_template=REF + "{name}")
+    _, requested = msgspec.json.schema_components(_REQUESTS, ref_template=REF + "{name}")
+    _, answered = msgspec.json.schema_components(_RESULTS, ref_template=REF + "{name}")
+    for schema in answered.values():
+        _omit_instead_of_null(schema)
+    schemas: dict[str, Json] = {**requested, **answered}
+    for schema in schemas.values():
+        schema.pop("description", None)  # a docstring: written for whoever reads the struct
     for result in _RESULTS:
         schema = schemas[result.__name__]
         schema["properties"]["performance"] = {"$ref": REF + "Performance"}
@@ -246,3 +252,10 @@ def _schemas() -> dict[str, Json]:
         kept = {} if "anyOf" in more else properties[field]
         properties[field] = {**kept, **more}
     return {**schemas, **_MORE_SCHEMAS}
+
+
+def _omit_instead_of_null(schema: Json) -> None:
+    """An optional part of an answer is left out when it is absent, never null."""
+    for name, part in schema["properties"].items():
+        if name not in schema["required"] and "anyOf" in part:
+            schema["properties"][name] = next(choice for choice in part["anyOf"] if choice != {"type": "null"})

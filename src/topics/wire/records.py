@@ -12,10 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from topics.model.payload import DATA_AT, META_MARK, meta_at
-from topics.model.run import RecordRun
+from topics.model.run import RecordRun, StoredRecord
 from topics.wire.columns import Columns, take_columns
 
 _SAFE_IN_JSON = bytes(code for code in range(256) if code >= 0x20 and code not in b'"\\')
+_SINGLES_MAX = 3
 Column = bytes | list[bytes]
 """One piece for every record: the same bytes, or bytes of its own."""
 
@@ -30,12 +31,17 @@ class View(NamedTuple):
 
 def render_array(run: RecordRun, picks: Sequence[int] | None, view: View) -> bytes:
     """The picked records (None: all of them), joined by commas, ready to stand between brackets."""
+    if (len(run) if picks is None else len(picks)) <= _SINGLES_MAX:
+        return b",".join(render_list(run, picks, view))
     columns = take_columns(run, picks)
     return b"" if columns is None else _render(columns, view, b",")
 
 
 def render_list(run: RecordRun, picks: Sequence[int] | None, view: View) -> list[bytes]:
     """As `render_array`, one object each, for a cache that serves several readers."""
+    chosen = range(len(run)) if picks is None else picks
+    if len(chosen) <= _SINGLES_MAX:
+        return [_render_one(run.record(at), view) for at in chosen]
     columns = take_columns(run, picks)
     return [] if columns is None else _render(columns, view, b"\0").split(b"\0")  # no NUL occurs in JSON text
 
@@ -66,6 +72,17 @@ def json_text(text: bytes) -> bytes:
     if text.translate(None, _SAFE_IN_JSON):
         return msgspec.json.encode(text.decode())
     return b'"%b"' % text
+
+
+def _render_one(record: StoredRecord, view: View) -> bytes:
+    """The same by itself: live delivery is mostly one record at a time, too few for columns to pay."""
+    return b'{"$seq":%d,"$ts":%d%b%b%b' % (
+        record.seq,
+        record.ts,
+        b"" if record.node is None else b',"$node":' + json_text(record.node),
+        b"" if record.tag is None or not view.tags else b',"$tag":' + json_text(record.tag),
+        _TAILS[view.data, view.meta](record.blob),
+    )
 
 
 # --- columns to text -------------------------------------------------------------------------------------------------
@@ -149,4 +166,5 @@ _TAILS: dict[tuple[bool, bool], Callable[[bytes], bytes]] = {
     (True, True): _with_data_and_meta,
     (True, False): _with_data,
     (False, True): _with_meta,
+    (False, False): lambda _: b"}",
 }

@@ -31,6 +31,14 @@ def node_set(given: NodeFilter) -> frozenset[bytes] | None:
     return frozenset(node.encode() for node in ([given] if isinstance(given, str) else given))
 
 
+def header_text(value: bytes | None) -> str | None:
+    """A header whose text we keep, such as `Idempotency-Key`."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("a header is not valid UTF-8") from None
+
+
 # --- write, read, delete ---------------------------------------------------------------------------------------------
 
 
