@@ -121,9 +121,12 @@ class Lab:
         self.findings: list[Finding] = []
         self.loaded = load_topic(self.place, self.log.expected)
         repair_loaded(self.loaded, self.log.find_wal)
+        self._adopt(self.loaded)
+        for seq in self.log.unabsorbed:  # replay looks at what it deletes
+            segment = self.sealed_of(seq)
+            assert segment is None or segment.tier == "cold" or len(segment.flags)
         if may_write:
             self.env.allow_writes()
-        self._adopt(self.loaded)
         self.fetcher = Fetcher(
             read_wal=self._read_wal,
             cold=ColdCache(1 << 20),
@@ -145,9 +148,9 @@ class Lab:
 
     def _replay_deletes(self) -> None:
         for seq in sorted(self.log.unabsorbed):
-            self._flip(seq)
+            if not self.is_dead(seq):  # what is flagged already is not flagged again
+                self._flip(seq)
         self.dead |= self.log.unabsorbed
-        self.flips.resync([*self.sealed, *([self.active] if self.active else [])])
 
     # --- what a user does -----------------------------------------------------------------------------------------
 
@@ -350,6 +353,14 @@ class Lab:
     def restart(self, *, may_write: bool = True) -> Lab:
         """Kill this process and start the next one."""
         return self._next(self.disk.reboot(), power_cut=False, may_write=may_write)
+
+    def fork(self) -> Lab:
+        """What the next process will find, to be changed and started apart from this one."""
+        twin = copy.copy(self)
+        twin.disk = self.disk.clone()
+        twin.log = self.log.copy()
+        twin.monitor = OrderMonitor(hot=HOT, cold=COLD)
+        return twin
 
     def power_cut(self, fate: str | Fate = "lose_all", *, seed: int = 1) -> Lab:
         """Cut the power and start again."""

@@ -9,7 +9,7 @@ until then the log frame or the snapshot's `dead` list keeps the delete alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -135,16 +135,6 @@ class Flips:
             if log.unwritten and not log.frozen:
                 self._write_hot(segment, np.array(sorted(log.unwritten), np.int64))
             return np.array(sorted(log.unsynced), np.int64)
-
-    def resync(self, segments: Sequence[Flippable]) -> None:
-        """Sync the files of segments whose flags an earlier, killed process may have written without a sync."""
-        for segment in segments:
-            for part in ("data", "idx") if segment.tier == "hot" else ():
-                try:
-                    with self._env.files.borrow(segment.place.file(segment.first_seq, part), "rw") as file:
-                        file.datasync()
-                except FileNotFoundError:
-                    pass
 
 
 def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:

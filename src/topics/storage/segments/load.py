@@ -29,6 +29,7 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import heal
 from topics.storage.segments.listing import Listing, Parts, list_topic_dir
 from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
+from topics.storage.segments.old_flags import sync_old_flags
 from topics.storage.segments.open_end import OpenEnd, judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import TopicDir
@@ -176,11 +177,12 @@ class _Loader:
         if data is None and marked_len:
             self._load_lost_active(first, marked_count)
             return
-        idx = map_file(self.place, self.place.file(first, "idx")) or memoryview(b"")
-        data = data or memoryview(b"")
-        if self.torn and not marked_count:
+        if not marked_count and (self.torn or data is None):
+            self.torn = True
             self._remove_unmarked(first)
             return
+        idx = map_file(self.place, self.place.file(first, "idx")) or memoryview(b"")
+        data = data or memoryview(b"")
         end = judge_open_end(idx, data, first_seq=first, marked_count=marked_count, marked_len=marked_len)
         self.torn = self.torn or end.torn or end.bad is not None
         if end.bad is not None:
@@ -240,6 +242,7 @@ class _Loader:
         data = opened.data[: end.data_len]
         sizes = accounted_sizes(end.entries, data, first_seq=opened.first)
         self._put_in_order(opened, None)
+        sync_old_flags(self.place, opened.first, Pair(end.entries, data))
         segment = ActiveSegment(
             self.place,
             first_seq=opened.first,

@@ -48,9 +48,21 @@ class SegmentCounters:
 
 
 class SegmentEnv:
-    """`may_write` is False while recovery may still refuse the directory: repairs are then noted in `deferred`."""
+    """`may_write` is False while recovery may still refuse the directory: repairs are then noted in `deferred`.
 
-    def __init__(self, fs: Fs, topics_dir: str, *, index_cache_bytes: int = 1 << 28, may_write: bool = True) -> None:
+    `rebooted` says that the machine surely was restarted since the last process, so that whatever is in the files is
+    durable. Otherwise a killed process may have set delete flags that only the page cache has.
+    """
+
+    def __init__(
+        self,
+        fs: Fs,
+        topics_dir: str,
+        *,
+        index_cache_bytes: int = 1 << 28,
+        may_write: bool = True,
+        rebooted: bool = False,
+    ) -> None:
         self.fs = fs
         self.topics_dir = topics_dir
         self.files = OpenFiles(fs)
@@ -58,6 +70,7 @@ class SegmentEnv:
         self.counters = SegmentCounters()
         self.findings: list[Finding] = []
         self.may_write = may_write
+        self.rebooted = rebooted
         self.deferred: list[Callable[[], None]] = []
 
     def report(self, finding: Finding) -> None:

@@ -27,6 +27,7 @@ from topics.storage.fs import install
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT, Finding
 from topics.storage.segments.flip_log import FlipLog
 from topics.storage.segments.heal import Healed, heal, heal_without_data
+from topics.storage.segments.old_flags import sync_old_flags
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.remnants import adopt_idx_temp
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
@@ -234,9 +235,12 @@ class SealedSegment:
         if data is None:
             return self._without_data(idx)
         if idx is not None and (self._checked or self._agrees(idx, data)):
+            pair = Pair(read_idx(idx), data, self._known_bad())
+            if not self._checked:
+                sync_old_flags(self.place, self.first_seq, pair)
             self._checked = True
             self.data_len = len(data)
-            return Pair(read_idx(idx), data, self._known_bad())
+            return pair
         if adopt_idx_temp(self.place, self.first_seq):
             return self._open_hot()
         return self._healed(heal(idx, data, first_seq=self.first_seq, count=self.count, data_len=self.data_len), data)

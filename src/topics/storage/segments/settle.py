@@ -31,7 +31,7 @@ def cut_and_sync(place: TopicDir, first_seq: int, end: OpenEnd, segment: SealedS
 
 
 def _cut(place: TopicDir, path: str, length: int) -> None:
-    file = place.fs.open(path, "rw")
+    file = place.fs.open(path, "ensure")  # a segment of empty slots may have lost its empty file
     try:
         if file.size() > length:
             file.truncate(length)
