@@ -127,12 +127,18 @@ class Live:
     """A running server, seen from the test's thread."""
 
     def __init__(
-        self, settings: TransportSettings, *, clock: Clock, tls: ssl.SSLContext | None = None, loop_kind: str = "uvloop"
+        self,
+        settings: TransportSettings,
+        *,
+        clock: Clock,
+        tls: ssl.SSLContext | None = None,
+        loop_kind: str = "uvloop",
+        drain_ms: int = 10_000,
     ) -> None:
         self.app = ToyApp()
         self.clock = clock
         self._loop = uvloop.new_event_loop() if loop_kind == "uvloop" else asyncio.new_event_loop()
-        self._server = Server(self.app, settings, clock=clock)
+        self._server = Server(self.app, settings, clock=clock, drain_ms=drain_ms)
         self._clients: list[RawClient] = []
         self.failures: list[dict[str, Any]] = []
         self._loop.set_exception_handler(lambda _, context: self.failures.append(context))
@@ -202,10 +208,9 @@ class Live:
         self._thread.join(WAIT_S + 5)
         assert not self._thread.is_alive()
 
-    @property
-    def stopped(self) -> bool:
-        self._thread.join(0)
-        return not self._thread.is_alive()
+    def wait_for_the_end(self) -> None:
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive()
 
 
 StartServer = Callable[..., Live]
@@ -216,9 +221,10 @@ def start_server() -> Iterator[StartServer]:
     servers: list[Live] = []
 
     def start(
-        *, clock: Clock | None = None, tls: ssl.SSLContext | None = None, loop_kind: str = "uvloop", **settings: int
+        *, clock: Clock | None = None, max_body_bytes: int = 1 << 26, gzip_min_bytes: int = 0, **how: Any
     ) -> Live:
-        live = Live(TransportSettings(**settings), clock=clock or SystemClock(), tls=tls, loop_kind=loop_kind)
+        settings = TransportSettings(max_body_bytes=max_body_bytes, gzip_min_bytes=gzip_min_bytes)
+        live = Live(settings, clock=clock or SystemClock(), **how)
         servers.append(live)
         return live
 

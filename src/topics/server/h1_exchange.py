@@ -1,11 +1,13 @@
 """H1Exchange and H1Stream: one request of an HTTP/1 connection and its answer.
 
 Answers leave in the order of the requests: an exchange that is not at the front of its connection keeps its bytes
-(`held`) until it is. The connection owns the order, the exchange the state of its own answer.
+(`held`) until it is, and a stream keeps what its peer is slow to take. The connection owns the order, the exchange the
+state of its own answer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
 class H1Exchange:
     """The responder of one request; `request` is None if its head could not be read."""
 
-    __slots__ = ("_answered", "_callbacks", "_conn", "closes", "finished", "held", "request", "stream_sink")
+    __slots__ = (
+        "_answered",
+        "_callbacks",
+        "_conn",
+        "closes",
+        "finished",
+        "held",
+        "held_bytes",
+        "request",
+        "stream_sink",
+    )
 
     def __init__(self, conn: H1Connection, request: Request | None, closes: bool) -> None:
         self._conn = conn
@@ -32,7 +44,8 @@ class H1Exchange:
         self.request = request
         self.closes = closes  # the connection ends with this answer
         self.finished = False  # its last byte was handed to the connection
-        self.held: list[bytes] | None = None  # bytes that wait for their turn
+        self.held: deque[bytes] | None = None  # what waits for its turn, or for room in the transport
+        self.held_bytes = 0
         self.stream_sink: H1Stream | None = None
 
     # --- Responder ---------------------------------------------------------------------------------------------------
@@ -92,6 +105,12 @@ class H1Exchange:
 
     # --- the connection's side ----------------------------------------------------------------------------------------
 
+    def hold(self, data: bytes) -> None:
+        if self.held is None:
+            self.held = deque()
+        self.held.append(data)
+        self.held_bytes += len(data)
+
     def _connection(self) -> bytes:
         assert self.request is not None
         keep_alive = not (self.closes or self._conn.hub.draining)
@@ -108,7 +127,7 @@ class H1Exchange:
 class H1Stream:
     """An answer of unknown length, chunked unless the client is too old for it."""
 
-    __slots__ = ("_callbacks", "_chunked", "_conn", "_drained", "_exchange", "closed")
+    __slots__ = ("_above", "_callbacks", "_chunked", "_conn", "_drained", "_exchange", "_low_bytes", "closed")
 
     def __init__(self, exchange: H1Exchange, conn: H1Connection, *, chunked: bool) -> None:
         self._exchange = exchange
@@ -116,25 +135,28 @@ class H1Stream:
         self._chunked = chunked
         self._callbacks = CloseCallbacks()
         self._drained: Callable[[], None] | None = None
+        self._low_bytes = WRITE_LOW_BYTES
+        self._above = False  # more than the low mark was waiting
         self.closed = False
 
     def send(self, chunk_data: bytes) -> None:
         if chunk_data and not self.closed:
             self._conn.send(self._exchange, chunk(chunk_data) if self._chunked else chunk_data)
+            if self._drained is not None:
+                self._above = self.buffered_bytes() > self._low_bytes
 
     def buffered_bytes(self) -> int:
-        if self.closed:
-            return 0
-        held = self._exchange.held
-        return self._conn.buffered_bytes() + (sum(map(len, held)) if held else 0)
+        return 0 if self.closed else self._conn.buffered_bytes() + self._exchange.held_bytes
 
     def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = WRITE_LOW_BYTES) -> None:
         self._drained = callback
-        if not self.closed:
-            self._conn.transport.set_write_buffer_limits(high=low_bytes, low=low_bytes)
+        self._low_bytes = low_bytes
+        self._above = self.buffered_bytes() > low_bytes
 
-    def drained(self) -> None:
-        if self._drained is not None and not self.closed:
+    def moved(self) -> None:
+        """The peer has taken some of what waited."""
+        if self._above and self._drained is not None and self.buffered_bytes() <= self._low_bytes:
+            self._above = False
             self._drained()
 
     def on_close(self, callback: Callable[[], None]) -> None:

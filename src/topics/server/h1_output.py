@@ -19,7 +19,7 @@ from collections import deque
 from topics.limits import KIB
 from topics.net.h1.reader import H1Reader
 from topics.net.h1.render import CONTINUE
-from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX, WRITE_HIGH_BYTES, WRITE_LOW_BYTES
+from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
 from topics.server.h1_exchange import H1Exchange
 from topics.server.hub import Hub
 from topics.server.peer import Peer
@@ -76,8 +76,10 @@ class H1Output(Peer):
             return
         exchanges = self._exchanges
         if exchanges[0] is not exchange:
-            self._hold(exchange, data)
+            exchange.hold(data)
             return
+        if exchange.held is not None:
+            self._out.extend(exchange.held)
         exchanges.popleft()
         self._out.append(data)
         self._after(exchange)
@@ -92,20 +94,28 @@ class H1Output(Peer):
             self.flush()
 
     def send(self, exchange: H1Exchange, data: bytes) -> None:
-        """Some bytes of an answer that is not complete; they go to the transport at once if it is their turn."""
+        """Some bytes of an answer that is not complete.
+
+        They go to the transport at once if it is their turn, unless that has enough to do: its writes are not cut, so
+        what it was given whole it reports as taken only when it is taken whole."""
         if self._mode == GONE:
             return
-        if self._exchanges[0] is not exchange:
-            self._hold(exchange, data)
+        if self._paused or exchange.held is not None or self._exchanges[0] is not exchange:
+            exchange.hold(data)
         elif self._feeding or self._out:
             self._out.append(data)
         else:
             self.transport.write(data)
 
-    def _hold(self, exchange: H1Exchange, data: bytes) -> None:
-        if exchange.held is None:
-            exchange.held = []
-        exchange.held.append(data)
+    def _send_held(self, exchange: H1Exchange) -> None:
+        """The transport has room again."""
+        self._write()
+        while exchange.held and not self._paused:
+            data = exchange.held.popleft()
+            exchange.held_bytes -= len(data)
+            self.transport.write(data)
+        if not exchange.held:
+            exchange.held = None
 
     def _release(self) -> None:
         """The exchange at the front has changed: let the next ones go as far as they are."""
@@ -115,6 +125,7 @@ class H1Output(Peer):
             if front.held is not None:
                 self._out.extend(front.held)
                 front.held = None
+                front.held_bytes = 0
             if not front.finished:
                 if front is self._current and front.request is not None and front.request.head.expects_continue:
                     self._send_continue()
@@ -182,7 +193,8 @@ class H1Output(Peer):
         self._paused = False
         front = self._exchanges[0] if self._exchanges else None
         if front is not None and front.stream_sink is not None:
-            front.stream_sink.drained()
+            self._send_held(front)
+            front.stream_sink.moved()
         if self._blocked:
             self._unblock()
 
@@ -198,7 +210,6 @@ class H1Output(Peer):
         self.send(exchange, head)
 
     def _end_stream(self, exchange: H1Exchange) -> None:
-        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         if self._mode == WAITING:
             self._mode = READING
             if self._reader.waiting_bytes() and not exchange.closes:

@@ -189,13 +189,13 @@ class H2Connection(Peer):
             self._drop(exchange)
 
     def _window(self, event: H2Window) -> None:
-        if event.stream_id:
-            exchange = self._streams.get(event.stream_id)
-            if exchange is not None:
-                self._pump_one(exchange)
-                self._moved(exchange)
-        else:
+        if not event.stream_id:
             self._pump()
+            return
+        self._pump_one(event.stream_id)
+        exchange = self._streams.get(event.stream_id)  # None if its answer is complete and only waits to be taken
+        if exchange is not None:
+            self._moved(exchange)
 
     def _ended(self, event: H2Over) -> None:
         self._over = True
@@ -226,7 +226,7 @@ class H2Connection(Peer):
     def send(self, exchange: H2Exchange, data: bytes, *, end: bool = False) -> None:
         if not exchange.finished:
             self._session.send(exchange.stream_id, data, end=end)
-            self._pump_one(exchange)
+            self._pump_one(exchange.stream_id)
             self._flush_soon()
 
     def pending_bytes(self, exchange: H2Exchange) -> int:
@@ -266,9 +266,9 @@ class H2Connection(Peer):
             return 0
         return WRITE_HIGH_BYTES - self.transport.get_write_buffer_size() - self._unflushed_bytes
 
-    def _pump_one(self, exchange: H2Exchange) -> None:
+    def _pump_one(self, stream_id: int) -> None:
         room = self._room_bytes()
-        while sent := self._session.pump_stream(exchange.stream_id, room):
+        while sent := self._session.pump_stream(stream_id, room):
             room -= sent
             self._unflushed_bytes += sent
 

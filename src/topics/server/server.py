@@ -24,10 +24,13 @@ TLS_HANDSHAKE_S = 15.0
 
 
 class Server:
-    def __init__(self, app: Application, settings: TransportSettings, *, clock: Clock) -> None:
+    def __init__(
+        self, app: Application, settings: TransportSettings, *, clock: Clock, drain_ms: int = DRAIN_MS
+    ) -> None:
         self._app = app
         self._settings = settings
         self._clock = clock
+        self._drain_ms = drain_ms
         self._listeners: list[asyncio.Server] = []
         self._asked_to_stop: asyncio.Event | None = None
         self.hub: Hub | None = None
@@ -62,7 +65,7 @@ class Server:
         await self._asked_to_stop.wait()
         await self.stop()
 
-    async def stop(self, drain_ms: int = DRAIN_MS) -> None:
+    async def stop(self) -> None:
         hub = self.hub
         assert hub is not None, "the server was not started"
         if hub.draining:
@@ -74,7 +77,7 @@ class Server:
         hub.release()
         for peer in list(hub.peers):
             peer.drain()
-        await self._wait_until_empty(hub, drain_ms / 1000)
+        await self._wait_until_empty(hub, self._drain_ms / 1000)
         hub.stop()
 
     async def _wait_until_empty(self, hub: Hub, timeout_s: float) -> None:

@@ -75,6 +75,7 @@ class WsConnection(Peer):
                 self.transport.resume_reading()
                 break
             if isinstance(event, WsMessage):
+                self._send_control()
                 self._deliver(event)
             elif isinstance(event, WsEnd):
                 self._finish()

@@ -6,10 +6,11 @@ from collections import deque
 
 
 class Outgoing:
-    __slots__ = ("_chunks", "ended", "size_bytes")
+    __slots__ = ("_chunks", "_taken_bytes", "ended", "size_bytes")
 
     def __init__(self) -> None:
         self._chunks: deque[bytes] = deque()
+        self._taken_bytes = 0  # of the first chunk
         self.size_bytes = 0
         self.ended = False  # nothing will be added
 
@@ -19,16 +20,18 @@ class Outgoing:
             self.size_bytes += len(data)
 
     def take(self, max_bytes: int) -> bytes:
-        """Up to `max_bytes` from the front; small chunks are joined, a large one is cut."""
+        """Up to `max_bytes` from the front; small chunks are joined, a large one is taken piece by piece."""
         parts: list[bytes] = []
         room = max_bytes
         while self._chunks and room:
-            chunk = self._chunks.popleft()
-            if len(chunk) > room:
-                self._chunks.appendleft(chunk[room:])
-                chunk = chunk[:room]
-            parts.append(chunk)
-            room -= len(chunk)
+            chunk, start = self._chunks[0], self._taken_bytes
+            part = chunk[start : start + room]
+            parts.append(part)
+            room -= len(part)
+            self._taken_bytes += len(part)
+            if self._taken_bytes == len(chunk):
+                self._chunks.popleft()
+                self._taken_bytes = 0
         taken = parts[0] if len(parts) == 1 else b"".join(parts)
         self.size_bytes -= len(taken)
         return taken

@@ -1,0 +1,348 @@
+"""H2Session against the client side of the `h2` library: no socket, only bytes handed across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    PingReceived,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.settings import SettingCodes
+from hyperframe.frame import HeadersFrame, PingFrame, PriorityFrame, RstStreamFrame, SettingsFrame
+
+from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
+from topics.net.http2.session import H2Session
+
+Fields = Sequence[tuple[str, str]]
+GET: Fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a:80"), (":path", "/v0/topics?x=1")]
+POST: Fields = [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/t")]
+ROOM = 1 << 30
+
+
+class Pair:
+    """A client and our session, joined by hand."""
+
+    def __init__(self, *, validate: bool = True) -> None:
+        self.client = H2Connection(
+            H2Configuration(
+                client_side=True,
+                validate_outbound_headers=validate,
+                normalize_outbound_headers=validate,
+            )
+        )
+        self.client.initiate_connection()
+        self.session = H2Session(0.0)
+        self.exchange()
+        self.exchange()
+
+    def exchange(self, now_s: float = 0.0) -> tuple[list[H2Event], list[Event]]:
+        """Everything the client has said to the session, then everything the session has said to the client."""
+        ours = self.session.receive(self.client.data_to_send(), now_s)
+        output = self.session.take_output()
+        theirs = self.client.receive_data(output) if output else []
+        return ours, theirs
+
+    def request(self, fields: Fields, body: bytes | None = None) -> int:
+        stream_id = self.client.get_next_available_stream_id()
+        self.client.send_headers(stream_id, fields, end_stream=body is None)
+        if body is not None:
+            self.client.send_data(stream_id, body, end_stream=True)
+        return stream_id
+
+
+def of(kind: type[Event], events: list[Event]) -> list[Event]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_the_settings_are_those_of_the_contract() -> None:
+    pair = Pair()
+    remote = pair.client.remote_settings
+    assert remote.max_concurrent_streams is not None
+    assert remote.max_concurrent_streams >= 1024
+    assert remote.initial_window_size == 1 << 20
+    assert remote[SettingCodes.MAX_HEADER_LIST_SIZE] == 65_536
+    assert pair.client.outbound_flow_control_window == 4 << 20
+
+
+def test_a_request_without_a_body() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    ours, _ = pair.exchange()
+    request, end = ours
+    assert isinstance(request, H2Request)
+    assert (request.stream_id, request.content_length) == (stream_id, None)
+    assert (request.head.method, request.head.raw_path, request.head.query) == ("GET", b"/v0/topics", b"x=1")
+    assert request.head.version == "2"
+    assert dict(request.head.headers) == {b"host": b"a:80"}
+    assert end == H2BodyEnd(stream_id)
+
+
+def test_repeated_fields_are_joined_and_the_length_is_taken_out() -> None:
+    pair = Pair()
+    pair.request([*POST, ("accept", "x"), ("accept", "y"), ("content-length", "3")], b"abc")
+    ours, _ = pair.exchange()
+    assert isinstance(ours[0], H2Request)
+    assert ours[0].content_length == 3
+    assert dict(ours[0].head.headers) == {b"accept": b"x, y", b"host": b"a"}
+    assert ours[1:] == [H2Body(1, b"abc", 3), H2BodyEnd(1)]
+
+
+def test_an_answer_with_a_body() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.session.send_head(stream_id, 200, ((b"Content-Type", b"application/json"),), end=False)
+    pair.session.send(stream_id, b"hello", end=True)
+    pair.session.pump(ROOM)
+    _, theirs = pair.exchange()
+    head = of(ResponseReceived, theirs)[0]
+    assert isinstance(head, ResponseReceived)
+    assert list(head.headers) == [(b":status", b"200"), (b"content-type", b"application/json")]
+    assert [event.data for event in theirs if isinstance(event, DataReceived)] == [b"hello"]
+    assert of(StreamEnded, theirs)
+    assert not pair.session.waiting
+
+
+@pytest.mark.parametrize(
+    "path", ["", "relative", "*", "http://a/b", "/a b", "/a#b", "/a\x7f"], ids=["empty", *map(str, range(6))]
+)
+def test_a_bad_path_is_refused_on_its_stream_or_ends_the_connection(path: str) -> None:
+    pair = Pair(validate=False)
+    fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", path)]
+    pair.request(fields)
+    ours, _ = pair.exchange()
+    assert isinstance(ours[0], H2BadRequest | H2Over)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [*GET, ("connection", "close")],
+        [*GET, ("transfer-encoding", "chunked")],
+        [*GET, ("te", "gzip")],
+        [*GET, ("Upper", "x")],
+        [*GET, ("x", "a\nb")],
+        [*GET, ("x", "a\0b")],
+        [*GET, (":path", "/twice")],
+        [*GET, (":unknown", "x")],
+        GET[1:],
+        [("x", "before"), *GET],
+    ],
+)
+def test_malformed_fields_end_the_connection(fields: Fields) -> None:
+    pair = Pair(validate=False)
+    pair.request(fields)
+    ours, theirs = pair.exchange()
+    assert isinstance(ours[-1], H2Over)
+    assert of(ConnectionTerminated, theirs)
+    assert pair.session.receive(b"more", 0.0) == []
+
+
+def test_a_body_that_does_not_match_its_length_ends_the_connection() -> None:
+    pair = Pair()
+    pair.request([*POST, ("content-length", "5")], b"abc")
+    ours, _ = pair.exchange()
+    assert isinstance(ours[-1], H2Over)
+
+
+def test_an_answer_waits_for_the_stream_window() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    body = b"x" * 200_000
+    pair.session.send_head(stream_id, 200, (), end=False)
+    pair.session.send(stream_id, body, end=True)
+    pair.session.pump(ROOM)
+    assert pair.session.pending_bytes(stream_id) == 200_000 - 65_535
+    received = b""
+    while True:
+        ours, theirs = pair.exchange()
+        pair.session.pump(ROOM)
+        for event in theirs:
+            if isinstance(event, DataReceived):
+                received += event.data
+                pair.client.acknowledge_received_data(event.flow_controlled_length, stream_id)
+        if of(StreamEnded, theirs):
+            break
+        assert theirs or ours
+    assert received == body
+
+
+def test_an_open_window_is_reported() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.client.increment_flow_control_window(1000, stream_id)
+    pair.client.increment_flow_control_window(1000)
+    ours, _ = pair.exchange()
+    assert ours == [H2Window(stream_id), H2Window(0)]
+
+
+def test_streams_take_turns() -> None:
+    pair = Pair()
+    pair.client.increment_flow_control_window(10_000_000)
+    large, small = pair.request(GET), pair.request(GET)
+    pair.exchange()
+    for stream_id, size in ((large, 60_000), (small, 10)):
+        pair.session.send_head(stream_id, 200, (), end=False)
+        pair.session.send(stream_id, b"x" * size, end=True)
+    pair.session.pump(20_000)
+    _, theirs = pair.exchange()
+    ended = [event.stream_id for event in theirs if isinstance(event, StreamEnded)]
+    assert ended == [small]
+
+
+def test_no_more_is_framed_than_there_is_room_for() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.session.send_head(stream_id, 200, (), end=False)
+    pair.session.send(stream_id, b"x" * 50_000)
+    assert pair.session.pump(10_000) == 10_000
+    assert pair.session.pending_bytes(stream_id) == 40_000
+
+
+def test_received_bytes_are_given_back_as_window() -> None:
+    pair = Pair()
+    stream_id = pair.client.get_next_available_stream_id()
+    pair.client.send_headers(stream_id, POST)
+    sent = 0
+    while sent < 8_000_000:
+        room = min(pair.client.local_flow_control_window(stream_id), 16_384)
+        assert room > 0
+        pair.client.send_data(stream_id, b"x" * room)
+        sent += room
+        ours, _ = pair.exchange()
+        for event in ours:
+            if isinstance(event, H2Body):
+                pair.session.acknowledge(event.stream_id, event.credit)
+        pair.exchange()
+
+
+def test_a_reset_is_reported_and_drops_what_waits() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.session.send_head(stream_id, 200, (), end=False)
+    pair.session.send(stream_id, b"x" * 100_000)
+    pair.client.reset_stream(stream_id, ErrorCodes.CANCEL)
+    ours, _ = pair.exchange()
+    assert ours == [H2Reset(stream_id)]
+    assert not pair.session.waiting
+    pair.session.send(stream_id, b"late", end=True)
+    pair.session.pump(ROOM)
+    pair.session.send_head(stream_id, 200, (), end=True)
+    assert not pair.session.waiting
+
+
+def test_we_can_reset_a_stream() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.session.reset(stream_id, refused=True)
+    _, theirs = pair.exchange()
+    reset = of(StreamReset, theirs)[0]
+    assert isinstance(reset, StreamReset)
+    assert reset.error_code == ErrorCodes.REFUSED_STREAM
+
+
+def test_pings_go_both_ways() -> None:
+    pair = Pair()
+    pair.client.ping(b"01234567")
+    pair.session.ping()
+    _, theirs = pair.exchange()
+    assert of(PingAckReceived, theirs)
+    assert of(PingReceived, theirs)
+
+
+def test_after_goodbye_running_streams_are_still_answered() -> None:
+    pair = Pair()
+    stream_id = pair.request(GET)
+    pair.exchange()
+    pair.session.say_goodbye()
+    output = pair.session.take_output()
+    pair.session.send_head(stream_id, 200, (), end=False)
+    pair.session.send(stream_id, b"still", end=True)
+    pair.session.pump(ROOM)
+    output += pair.session.take_output()
+    goodbye = b"\0\0\x08\x07\0\0\0\0\0" + stream_id.to_bytes(4, "big") + b"\0\0\0\0"
+    assert output.startswith(goodbye)
+    assert b"still" in output
+
+
+# --- work that asks for nothing ---------------------------------------------------------------------------------------
+
+
+def flood(session: H2Session, frames: bytes, *, now_s: float = 0.0) -> list[H2Event]:
+    return session.receive(frames, now_s)
+
+
+def test_a_flood_of_pings_ends_the_connection() -> None:
+    session = Pair().session
+    assert flood(session, PingFrame(0, opaque_data=b"x" * 8).serialize() * 1000) == []
+    assert isinstance(flood(session, PingFrame(0, opaque_data=b"x" * 8).serialize() * 1001)[-1], H2Over)
+    assert int(ErrorCodes.ENHANCE_YOUR_CALM).to_bytes(4, "big") in session.take_output()
+
+
+def test_pings_at_a_decent_rate_are_fine_for_ever() -> None:
+    session = Pair().session
+    for second in range(20):
+        assert flood(session, PingFrame(0).serialize() * 400, now_s=float(second)) == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        SettingsFrame(0).serialize(),
+        PriorityFrame(3, depends_on=0, stream_weight=1).serialize(),
+        b"\0\0\0\xee\0\0\0\0\1",
+    ],
+    ids=["settings", "priority", "unknown"],
+)
+def test_other_floods_end_the_connection(frame: bytes) -> None:
+    session = Pair().session
+    assert isinstance(flood(session, frame * 2100)[-1], H2Over)
+
+
+def test_rapid_resets_end_the_connection() -> None:
+    pair = Pair()
+    ended = False
+    for _ in range(1500):
+        stream_id = pair.request(GET)
+        pair.client.reset_stream(stream_id)
+        ours = pair.session.receive(pair.client.data_to_send(), 0.0)
+        ended = any(isinstance(event, H2Over) for event in ours)
+        if ended:
+            break
+    assert ended
+
+
+def test_more_streams_than_allowed_end_the_connection() -> None:
+    pair = Pair()
+    block = pair.client.encoder.encode(GET)
+    frames = [HeadersFrame(2 * n + 1, data=block, flags=["END_HEADERS"]).serialize() for n in range(2049)]
+    assert isinstance(pair.session.receive(b"".join(frames), 0.0)[-1], H2Over)
+
+
+def test_a_header_bomb_ends_the_connection() -> None:
+    pair = Pair(validate=False)
+    pair.request([*GET, ("x", "y" * 30_000), ("x", "y" * 30_000), ("z", "y" * 30_000)])
+    ours, _ = pair.exchange()
+    assert isinstance(ours[-1], H2Over)
+
+
+def test_a_reset_of_an_unknown_stream_ends_the_connection_or_is_ignored() -> None:
+    session = Pair().session
+    events = flood(session, RstStreamFrame(99, error_code=8).serialize())
+    assert all(isinstance(event, H2Over) for event in events)

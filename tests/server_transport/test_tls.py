@@ -1,0 +1,130 @@
+"""TLS on the listener: both protocols by ALPN, and files that cannot be used."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ResponseReceived
+
+from topics.errors import ConfigError
+from topics.server.tls import tls_context
+
+Live = Any
+StartServer = Any
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.fixture
+def live(start_server: StartServer, files: tuple[str, str]) -> Live:
+    return start_server(tls=tls_context(cert_file=files[0], key_file=files[1]), max_body_bytes=1000)
+
+
+def trusting(cert: str, *alpn: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=cert)
+    context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def test_http_1_1_over_tls(live: Live, files: tuple[str, str]) -> None:
+    with live.client(trusting(files[0], "http/1.1")) as client:
+        assert client.socket.selected_alpn_protocol() == "http/1.1"
+        for _ in range(3):
+            assert client.request("POST", "/echo", body=b"hello").body == b"hello"
+        assert len(client.request("GET", "/large?3000000").body) == 3_000_000
+        assert client.request("GET", "/echo", headers="Connection: close\r\n").status == 200
+        assert client.ended()
+
+
+def test_http_2_is_chosen_by_alpn(live: Live, files: tuple[str, str]) -> None:
+    with live.client(trusting(files[0], "h2", "http/1.1")) as client:
+        assert client.socket.selected_alpn_protocol() == "h2"
+        h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        h2.initiate_connection()
+        h2.send_headers(
+            1, [(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "/echo")], end_stream=True
+        )
+        client.send(h2.data_to_send())
+        events: list[Any] = []
+        while not any(isinstance(event, ResponseReceived) for event in events):
+            events += h2.receive_data(client.socket.recv(1 << 16))
+
+
+def test_an_early_answer_reaches_the_client_over_tls(live: Live, files: tuple[str, str]) -> None:
+    with live.client(trusting(files[0])) as client:
+        body = b"x" * 3_000_000
+        client.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert client.response().status == 413
+
+
+def test_a_stream_over_tls_is_noticed_when_it_goes(live: Live, files: tuple[str, str]) -> None:
+    client = live.client(trusting(files[0]))
+    client.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert client.head().status == 200
+    assert client.chunk() == b"retry: 2000\n\n"
+    client.close()
+    live.until(lambda: live.app.gone == ["stream"])
+
+
+def test_a_client_that_speaks_in_the_clear_is_dropped(live: Live) -> None:
+    with live.client() as client:
+        client.send(b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n")
+        try:
+            assert b"HTTP" not in client.rest()
+        except ConnectionResetError:
+            pass
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize(("version", "told"), [("--http1.1", "hello 200 1.1"), ("--http2", "hello 200 2")])
+def test_curl_over_tls(live: Live, files: tuple[str, str], version: str, told: str) -> None:
+    run = subprocess.run(
+        ["curl", "-sS", "--max-time", "20", version, "--cacert", files[0],
+         "--resolve", f"localhost:{live.port}:127.0.0.1",
+         "-w", " %{http_code} %{http_version}", "--data-binary", "hello", f"https://localhost:{live.port}/echo"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert run.stdout == told
+
+
+def test_no_files_is_no_tls() -> None:
+    assert tls_context(cert_file=None, key_file=None) is None
+
+
+def test_files_that_cannot_be_used_are_an_error(files: tuple[str, str], tmp_path: Path) -> None:
+    cert, key = files
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    for pair in ((cert, None), (None, key), (cert, "/does/not/exist"), ("/does/not/exist", key), (str(junk), key)):
+        with pytest.raises(ConfigError):
+            tls_context(cert_file=pair[0], key_file=pair[1])
+
+
+def test_an_encrypted_key_is_an_error_and_nobody_is_asked(files: tuple[str, str], tmp_path: Path) -> None:
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", files[1], "-out", str(locked)],
+        check=True,
+        capture_output=True,
+    )
+    with pytest.raises(ConfigError):
+        tls_context(cert_file=files[0], key_file=str(locked))
