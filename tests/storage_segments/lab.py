@@ -7,7 +7,8 @@
     assert lab.served() == lab.log.live()
 
 The log stands for WAL and snapshot, which have their own tests: it keeps every record, every delete that is not
-absorbed, and what the last mark said. The lab replays it as recovery does: what has a slot is skipped, the rest is tail.
+absorbed, and what the last mark said. The lab replays it as recovery does: what has a slot is skipped, the rest is
+tail.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from topics.storage.segments.sealed import SealedSegment
 from topics.storage.stores import LocalStore
 from topics.testing import FaultFs, OrderFs, OrderMonitor, SimFs
 from topics.testing.crashes import CrashState, crash_states
-from topics.testing.powercut import Fate
+from topics.testing.simdisk import Fate
 
 TOPIC = 10
 HOT = "data/topics"
@@ -253,11 +254,7 @@ class Lab:
     def snapshot(self) -> Lab:
         """Deletes that the segments prove are absorbed; the others go to `dead`."""
         self.flips.sync()
-        pending = {
-            segment.first_seq + slot
-            for segment in [*self.sealed, *([self.active] if self.active else [])]
-            for slot in segment.flips.pending()
-        }
+        pending = {segment.first_seq + slot for segment in self.segments() for slot in segment.flips.pending()}
         self.log.dead = {seq for seq in self.dead if seq in pending}
         self.log.unabsorbed = {seq for seq in self.log.unabsorbed if seq > self.last_slot}
         self.log.expected.segments = [self._item(segment) for segment in self.sealed]
@@ -283,6 +280,9 @@ class Lab:
             self.monitor.tier_marked(topic_id=move.id, first_seq=move.first, tier=move.tier)
 
     # --- what it has ----------------------------------------------------------------------------------------------
+
+    def segments(self) -> list[SealedSegment | ActiveSegment]:
+        return [*self.sealed, *([self.active] if self.active is not None else [])]
 
     def sealed_of(self, seq: int) -> SealedSegment | None:
         return next((s for s in self.sealed if s.first_seq <= seq <= s.last_seq), None)
@@ -310,7 +310,9 @@ class Lab:
         segment = self.sealed_of(seq)
         if segment is not None:
             segment.load_index()
-            parts = self.fetcher.fetch([SealedRead(segment, range(seq - segment.first_seq, seq - segment.first_seq + 1))])
+            parts = self.fetcher.fetch(
+                [SealedRead(segment, range(seq - segment.first_seq, seq - segment.first_seq + 1))]
+            )
         elif self.active is not None and self.active.first_seq <= seq < self.active.next_seq:
             off, length = self.places[seq]
             parts = self.fetcher.fetch([ActiveRead(self.active, range(seq, seq + 1), [off], [length])])
@@ -344,7 +346,7 @@ class Lab:
     def check_slots(self) -> None:
         """Segments are dense and disjoint; no seq has two slots."""
         ends = 0
-        for segment in [*self.sealed, *([self.active] if self.active else [])]:
+        for segment in self.segments():
             assert segment.first_seq > ends
             ends = segment.first_seq + segment.count - 1
 
@@ -370,9 +372,7 @@ class Lab:
     def _next(self, disk: SimFs, *, power_cut: bool, may_write: bool = True) -> Lab:
         self.monitor.check()
         self.monitor.restarted(power_cut=power_cut)
-        lab = Lab(
-            disk, self.log, rules=self.rules, cold=self.cold, may_write=may_write, monitor=self.monitor
-        )
+        lab = Lab(disk, self.log, rules=self.rules, cold=self.cold, may_write=may_write, monitor=self.monitor)
         lab.now_ms = self.now_ms
         return lab
 

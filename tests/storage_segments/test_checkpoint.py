@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-
 from tests.storage_segments.lab import DIR, HOT, T0, Lab, crashes, data_path, flip_bit, idx_path, new_lab
+
 from topics.formats.idx import ENTRY_BYTES
 from topics.storage.checkpoint import SealRules, run
 from topics.storage.fs import read_file
@@ -40,7 +40,7 @@ def test_segment_bytes_are_the_log_frame_without_type_and_topic() -> None:
     assert stored[-1] == 0
 
 
-# --- 65: every call ---------------------------------------------------------------------------------------------------
+# --- 65: every call -------------------------------------------------------------------------------------------------
 
 
 def test_a_crash_at_every_call_of_a_checkpoint_loses_nothing_and_makes_no_second_slot() -> None:
@@ -64,7 +64,7 @@ def test_a_crash_at_every_call_of_the_start_after_a_torn_checkpoint_ends_in_the_
         lab.checked().checkpoint().checked()
 
 
-# --- 66, 67: failures ---------------------------------------------------------------------------------------------------
+# --- 66, 67: failures -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", PARTS)
@@ -134,7 +134,7 @@ def test_a_mark_that_cannot_be_logged_takes_the_checkpoint_back() -> None:
     lab.checkpoint().checked()
 
 
-# --- 68 to 73: power cuts -----------------------------------------------------------------------------------------------
+# --- 68 to 73: power cuts -------------------------------------------------------------------------------------------
 
 
 def _crashed_before(lab: Lab, kind: str, path: str, at: int = 1) -> Lab:
@@ -203,7 +203,7 @@ def test_what_a_killed_checkpoint_left_unsynced_is_synced_before_it_counts() -> 
     again.power_cut().checked()
 
 
-# --- 74: seals ----------------------------------------------------------------------------------------------------------
+# --- 74: seals ------------------------------------------------------------------------------------------------------
 
 SEALS = {
     "count": (SealRules(max_events=4), lambda lab: lab.append(3).checkpoint().append(6)),
@@ -268,7 +268,7 @@ def test_a_sealed_segment_has_its_sidecar_at_once() -> None:
     assert "seg-0000000000000001.tags" in lab.names()
 
 
-# --- 75: damage below the mark ------------------------------------------------------------------------------------------
+# --- 75: damage below the mark --------------------------------------------------------------------------------------
 
 
 def _damaged_active() -> Lab:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.storage_segments.lab import DIR, HOT, Lab, crashes, data_path, idx_path, new_lab, tags_path
+
 from topics.storage.fs import read_file
 from topics.storage.segments.drop import drop_segment, list_topic_dirs, remove_retired_dir, retire_topic_dir
 from topics.storage.segments.loaded import Move
@@ -31,7 +31,7 @@ def entry_flags(lab: Lab, seq: int) -> int:
     return read_file(lab.fs, idx_path(first))[(seq - first) * 20 + 16]
 
 
-# --- 111 to 114: flips --------------------------------------------------------------------------------------------------
+# --- 111 to 114: flips ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", SEQS)
@@ -136,7 +136,7 @@ def test_many_flips_of_one_segment_are_synced_together() -> None:
     assert len(lab.flips) == 0
 
 
-# --- 118: deletes of what is only in the log ----------------------------------------------------------------------------
+# --- 118: deletes of what is only in the log ------------------------------------------------------------------------
 
 
 def test_a_record_deleted_before_its_checkpoint_becomes_an_empty_slot() -> None:
@@ -180,7 +180,7 @@ def test_a_crash_at_every_call_of_a_checkpoint_with_deletes_keeps_them_deleted(d
         lab.checked().checkpoint().checked()
 
 
-# --- 119, 120: drops ----------------------------------------------------------------------------------------------------
+# --- 119, 120: drops ------------------------------------------------------------------------------------------------
 
 
 def _dropped_by_delete(lab: Lab) -> None:
@@ -243,7 +243,7 @@ def test_flips_for_a_dropped_segment_do_nothing() -> None:
     assert data_path(1) not in lab.files()
 
 
-# --- whole topics -------------------------------------------------------------------------------------------------------
+# --- whole topics ---------------------------------------------------------------------------------------------------
 
 
 def test_a_deleted_topic_is_renamed_first_and_removed_later() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-
 from tests.storage_segments.lab import DIR, Lab, data_path, flip_bit, idx_path, new_lab, tags_path
+
 from topics.errors import CorruptSegment, StorageIo
 from topics.formats.idx import ENTRY_BYTES, read_idx
 from topics.model.match import TagMatch
@@ -36,12 +38,20 @@ def five(*, tag: str | None = "a") -> Lab:
     return lab.append(2, tag=tag).checkpoint().snapshot().trim_wal()
 
 
+def set_byte(at: int, value: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + bytes((value,)) + data[at + 1 :]
+
+
+def cut_to(n: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:n]
+
+
 def place_of(lab: Lab, seq: int) -> tuple[int, int]:
     entry = read_idx(read_file(lab.fs, idx_path(1)))[seq - 1]
     return int(entry["offset"]), int(entry["len"])
 
 
-# --- 77, 78: frames -----------------------------------------------------------------------------------------------------
+# --- 77, 78: frames -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("field", FRAME_FIELDS)
@@ -87,7 +97,7 @@ def test_any_flag_byte_but_one_is_live() -> None:
     off, length = place_of(lab, 2)
     at = off + length - 1
     for value in set(range(256)) - {0xD5}:
-        changed = lab.fork().tamper(data_path(1), lambda data, value=value: data[:at] + bytes((value,)) + data[at + 1 :])
+        changed = lab.fork().tamper(data_path(1), set_byte(at, value))
         assert changed.restart().read(2) == lab.log.live()[2], value
 
 
@@ -95,20 +105,20 @@ def test_a_flagged_frame_is_dead_even_if_its_entry_does_not_say_so() -> None:
     lab = five()
     off, length = place_of(lab, 2)
     at = off + length - 1
-    lab = lab.tamper(data_path(1), lambda data: data[:at] + b"\xd5" + data[at + 1 :]).restart()
+    lab = lab.tamper(data_path(1), set_byte(at, 0xD5)).restart()
     (part,) = lab.fetcher.fetch([SealedRead(lab.segment(1), range(5))]).parts
     assert [record.seq for record in part.run.records()] == [1, 3, 4, 5]
     assert part.seq_next == 6
 
 
-# --- 79, 80: the index --------------------------------------------------------------------------------------------------
+# --- 79, 80: the index ----------------------------------------------------------------------------------------------
 
 
 def test_an_index_cut_at_any_byte_is_rebuilt() -> None:
     lab = five()
     whole = lab.files()
     for n in range(5 * ENTRY_BYTES):
-        again = lab.fork().tamper(idx_path(1), lambda data, n=n: data[:n]).restart()
+        again = lab.fork().tamper(idx_path(1), cut_to(n)).restart()
         assert again.served() == lab.log.live(), n
         assert again.files() == whole, n
         assert again.env.counters.idx_rebuilt == 1, n
@@ -153,7 +163,7 @@ def test_a_rebuilt_index_keeps_deletes_and_empty_slots() -> None:
     again.checked()
 
 
-# --- 81, 82: the data ---------------------------------------------------------------------------------------------------
+# --- 81, 82: the data -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("with_index", [True, False])
@@ -164,7 +174,7 @@ def test_data_cut_at_any_byte_serves_what_is_before_the_cut(with_index: bool) ->
     if not with_index:
         lab.disk.erase(idx_path(1))
     for n in range(len(whole)):
-        cut = lab.fork().tamper(data_path(1), lambda data, n=n: data[:n])
+        cut = lab.fork().tamper(data_path(1), cut_to(n))
         before = cut.files()
         again = cut.restart()
         lost = {seq: b"corrupt" for seq in range(1, 6) if ends[seq - 1] > n}
@@ -209,7 +219,7 @@ def test_a_lone_index_below_the_floor_is_removed() -> None:
     again.checked()
 
 
-# --- 83: read errors ----------------------------------------------------------------------------------------------------
+# --- 83: read errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["open", "mmap"])
@@ -247,7 +257,7 @@ def test_a_read_error_at_start_stops_the_start_and_changes_nothing(kind: str) ->
     lab.checked()
 
 
-# --- 84, 85: names ------------------------------------------------------------------------------------------------------
+# --- 84, 85: names --------------------------------------------------------------------------------------------------
 
 
 def test_the_padded_name_counts_and_the_other_is_reported_and_kept() -> None:
@@ -299,7 +309,7 @@ def test_of_overlapping_segments_that_nothing_recorded_the_lower_one_wins() -> N
     again.checked()
 
 
-# --- nothing is written before recovery says so -------------------------------------------------------------------------
+# --- nothing is written before recovery says so ---------------------------------------------------------------------
 
 
 def test_loading_changes_no_byte_until_writing_is_allowed() -> None:
@@ -315,7 +325,7 @@ def test_loading_changes_no_byte_until_writing_is_allowed() -> None:
     again.checked()
 
 
-# --- trust at start, checks at first use --------------------------------------------------------------------------------
+# --- trust at start, checks at first use ----------------------------------------------------------------------------
 
 
 def test_a_start_maps_no_sealed_segment_whose_lengths_are_as_recorded() -> None:
@@ -335,7 +345,7 @@ def test_totals_come_from_the_snapshot_or_are_counted() -> None:
     assert (counted.live, counted.live_bytes, counted.counted) == (4, trusted.live_bytes, True)
 
 
-# --- tags and sizes -----------------------------------------------------------------------------------------------------
+# --- tags and sizes -------------------------------------------------------------------------------------------------
 
 
 def _tagged() -> Lab:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.storage_segments.lab import COLD, DIR, Lab, crashes, data_path, flip_bit, idx_path, new_lab, tags_path
+
 from topics.errors import ColdStoreMismatch, ColdUnavailable, StorageIo
 from topics.model.match import TagMatch
 from topics.storage.cold_cache import BLOCK_BYTES, ColdCache
@@ -35,7 +35,7 @@ def moved(lab: Lab) -> Lab:
     return lab
 
 
-# --- the store ----------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------------------------
 
 
 def test_a_store_keeps_both_parts_and_gives_exact_ranges() -> None:
@@ -78,7 +78,7 @@ def test_a_put_is_durable_and_replaces_whole() -> None:
     assert (again.read_range(1, "data", 0, 5), again.read_range(1, "idx", 0, 4)) == (b"newer", b"idx2")
 
 
-# --- 125: every call ----------------------------------------------------------------------------------------------------
+# --- 125: every call ------------------------------------------------------------------------------------------------
 
 
 def test_a_segment_moves_and_is_served_from_cold() -> None:
@@ -110,7 +110,7 @@ def test_a_crash_at_every_call_of_a_move_leaves_a_complete_copy_and_the_move_can
     assert states > 50
 
 
-# --- 126: failures before the mark --------------------------------------------------------------------------------------
+# --- 126: failures before the mark ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["create", "pwrite", "fsync", "rename", "sync_dir", "mkdir"])
@@ -131,6 +131,7 @@ def test_a_put_that_fails_leaves_hot_in_charge(kind: str, code: int) -> None:
 @pytest.mark.parametrize("damage", [flip_bit(10), lambda data: data[:-1], lambda data: data + b"x"])
 def test_a_copy_that_reads_back_differently_is_not_believed(path: str, damage: Any) -> None:
     lab = six().restart()
+
     def strike(call: Any) -> None:
         if call.kind == "sync_dir" and lab.disk.exists(path):
             lab.faults.hook = None
@@ -158,7 +159,7 @@ def test_a_mark_that_cannot_be_logged_leaves_hot_in_charge() -> None:
     moved(lab.restart()).checked()
 
 
-# --- 127, 128: deletes --------------------------------------------------------------------------------------------------
+# --- 127, 128: deletes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nth", range(1, 16))
@@ -218,14 +219,13 @@ def test_hot_files_that_cannot_be_removed_are_flagged_too_and_removed_later() ->
     lab.faults.fail("unlink", f"{DIR}*", times=FOREVER)
     moved(lab)
     lab.faults.clear()
-    segment = lab.segment(1)
-    assert segment.hot_remnant
+    assert lab.segment(1).hot_remnant
     lab.delete(3)
-    flush_cold_flips(segment)
+    flush_cold_flips(lab.segment(1))
     hot, cold = lab.disk.contents(data_path(1)), lab.disk.contents(COLD_DATA)
     assert hot == cold
-    assert delete_hot(segment)
-    assert not segment.hot_remnant
+    assert delete_hot(lab.segment(1))
+    assert data_path(1) not in lab.files()
     lab.snapshot().checked()
 
 
@@ -239,7 +239,7 @@ def test_a_start_removes_hot_files_whose_move_was_logged() -> None:
     again.checked()
 
 
-# --- 129: resolution ----------------------------------------------------------------------------------------------------
+# --- 129: resolution ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage", ["missing data", "missing index", "cut", "both missing"])
@@ -320,7 +320,7 @@ def test_a_damaged_segment_does_not_move() -> None:
     assert plan_moves(lab.sealed, retain_segments=0, retain_bytes=0) == []
 
 
-# --- 131: the store does not answer -------------------------------------------------------------------------------------
+# --- 131: the store does not answer ---------------------------------------------------------------------------------
 
 
 def test_an_unreachable_store_fails_the_reads_that_need_it_and_nothing_else() -> None:
@@ -356,7 +356,7 @@ def test_tags_of_a_cold_segment_need_no_cold_store() -> None:
     assert lab.segment(1).tag_slots(TagMatch("Eq", "a")).tolist() == [0, 1, 2, 3, 4]
 
 
-# --- promotion, retention, cache, owner ---------------------------------------------------------------------------------
+# --- promotion, retention, cache, owner -----------------------------------------------------------------------------
 
 
 def test_a_cold_segment_comes_back_to_be_rewritten_and_goes_again() -> None:
