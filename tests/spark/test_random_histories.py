@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-
 from tests.spark.world import Row, World, read_path, rows_in
 
 TOPICS = ("a", "b", "c")
-CONFIGS = (
+CONFIGS: tuple[dict[str, Any], ...] = (
     {},
     {"durability": "fsync"},
     {"cap_records": 25},
@@ -90,7 +90,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_table_is_the_log(tmp_path: Path, seed: int) -> None:
-    tiers = {"cold_dir": str(tmp_path / "cold"), "hot_retain_segments": seed % 3} if seed % 2 else {}
+    tiers: dict[str, Any] = {"cold_dir": str(tmp_path / "cold"), "hot_retain_segments": seed % 3} if seed % 2 else {}
     world = World(tmp_path, rewrite_min_dead_bytes=1, **tiers)
     history = History(world, seed)
     for _ in range(60):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from topics.core.read import ReadRequest
+from topics.core.read import ReadOutcome, ReadRequest
 from topics.formats.blob import split_blob
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
@@ -96,7 +96,9 @@ class World:
     def drop(self, topic: str) -> None:
         self.sim.call(lambda engine: engine.drop_topic(topic))
 
-    def write(self, topic: str, *records: Any, tag: str | None = None, node: str | None = None, meta: Any = None) -> None:
+    def write(
+        self, topic: str, *records: Any, tag: str | None = None, node: str | None = None, meta: Any = None
+    ) -> None:
         made = [record if isinstance(record, RecordIn) else record_in(record, tag, node, meta) for record in records]
         self.sim.call(lambda engine: engine.write(topic, build_batch(made)))
 
@@ -104,18 +106,21 @@ class World:
         parsed = parse_match(match) if match is not None else None
         self.sim.call(lambda engine: engine.delete_records(topic, before_seq=before, match=parsed))
 
-    # --- what there is -------------------------------------------------------------------------------------------------
+    # --- what there is ------------------------------------------------------------------------------------------------
 
     def rows(self, topic: str) -> list[Row]:
         """A full diff."""
         rows: list[Row] = []
         cursor, caught_up = 0, False
         while not caught_up:
-            request = ReadRequest(from_seq=cursor, limit=1000, budget_bytes=8 << 20)
-            outcome = self.sim.call(lambda engine, request=request: engine.read(topic, request)).outcome
+            outcome = self._read(topic, cursor)
             rows += [row_of(record) for run in outcome.runs for record in run.records()]
             cursor, caught_up = outcome.next_from_seq, outcome.caught_up
         return rows
+
+    def _read(self, topic: str, cursor: int) -> ReadOutcome:
+        request = ReadRequest(from_seq=cursor, limit=1000, budget_bytes=8 << 20)
+        return self.sim.call(lambda engine: engine.read(topic, request)).outcome
 
     def earliest(self, topic: str) -> int:
         return self.sim.call(lambda engine: engine.topic_state(topic)).earliest_seq

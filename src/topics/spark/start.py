@@ -1,4 +1,4 @@
-"""Starting Spark: one session with the settings the `topics` source likes best, or one sentence that says what is missing.
+"""Starting Spark: a session with the settings that the `topics` source likes best, or one sentence on what is missing.
 
 Workers must run the interpreter that has this package, filter pushdown must be on before a reader may use it, and a key
 given as an option must not show in a plan. Everything can be overridden with `conf`. Called by users as
@@ -70,7 +70,9 @@ def missing() -> str | None:
             "(apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         )
     if major < JAVA_MAJOR_MIN:
-        return f"Spark needs Java {JAVA_MAJOR_MIN} or newer, and this is Java {major}: install a newer one or set JAVA_HOME"
+        return (
+            f"Spark needs Java {JAVA_MAJOR_MIN} or newer and found Java {major}: install a newer one or set JAVA_HOME"
+        )
     return None
 
 

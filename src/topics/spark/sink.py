@@ -1,0 +1,171 @@
+"""The sink: rows into topics through a server, each at most once (pipeline.md section 5).
+
+Every request carries an idempotency key made of what identifies its rows: the streaming query (or the name of a batch
+write), the micro-batch, the partition and the chunk's number among those of its topic. A task that is retried, runs
+twice at the same time or is repeated after a restart sends the same keys, so inside the topic's idempotency window
+nothing is appended twice. Topics that the sink creates get a window of a day. Beyond the window, and for input that is
+not the same when it is computed again, a repeat may append again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from topics.errors import ConfigError, InvalidRequest
+from topics.spark.log import Address
+from topics.spark.options import WriteOptions
+from topics.spark.remote import Remote, topic_path
+from topics.spark.rows import Record, Row, Shape, rows_of, shape_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+IDEMPOTENCY_WINDOW_MS: Final = 24 * 3600 * 1000
+_DEAD_TEXT_CHARS_MAX: Final = 64 * 1024
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What one task did; `deduped` requests had been done before."""
+
+    records: int
+    requests: int
+    deduped: int
+    dead_letters: int
+
+
+class _Sink:
+    """What batch and streaming writes share."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError("a topic can only be appended to: use mode('append')")
+        self._options = options
+        self._shape = shape_of(schema, options.topic)
+        self._job_id = options.job_id or uuid.uuid4().hex
+
+    def _write(self, batches: Iterable[pa.RecordBatch], job: str) -> Written:
+        task = TaskWriter(self._options, self._shape, f"{job}:{_partition_id()}")
+        try:
+            for batch in batches:
+                task.add(rows_of(batch, self._shape))
+            return task.finish()
+        finally:
+            task.close()
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """`df.write.format("topics").mode("append")`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._write(iterator, self._job_id)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """`df.writeStream.format("topics")`; query and batch are known only inside a task."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        query = context.getLocalProperty(_QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise InvalidRequest("Spark told the sink neither its query nor its batch: nothing can be written safely")
+        return self._write(iterator, f"{query}:{batch}")
+
+
+def _partition_id() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+class TaskWriter:
+    """One attempt of one task: chunks per topic, sent when they are full, in an order that follows from the rows."""
+
+    def __init__(self, options: WriteOptions, shape: Shape, key: str, remote: Remote | None = None) -> None:
+        self._options = options
+        self._shape = shape
+        self._key = key
+        address = Address(url=options.url, api_key=options.api_key)
+        self._remote = remote or Remote(address, retries=options.retries_max)
+        self._chunks: dict[str, _Chunk] = {}
+        self._records = self._requests = self._deduped = self._dead = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if row.problem:
+                self._bury(row)
+            else:
+                self._put(row.topic, row.record, row.size)
+
+    def _put(self, topic: str, record: Record, size: int) -> None:
+        chunk = self._chunks.get(topic)
+        if chunk is None:
+            chunk = self._chunks[topic] = _Chunk()
+        full = len(chunk.records) >= self._options.batch_records or chunk.bytes + size > self._options.batch_bytes
+        if chunk.records and full:
+            self._send(topic, chunk)
+        chunk.records.append(record)
+        chunk.bytes += size
+
+    def _bury(self, row: Row) -> None:
+        """A row that no server takes goes to the dead-letter topic with the reason, or fails the task."""
+        target = self._options.dead_letter
+        if target is None:
+            raise InvalidRequest(f"a row for topic {row.topic!r} cannot be written: {row.problem}")
+        text = bytes(row.record.data).decode("utf-8", "replace")
+        letter: dict[str, Any] = {"topic": row.topic, "reason": row.problem, "data": text[:_DEAD_TEXT_CHARS_MAX]}
+        if len(text) > _DEAD_TEXT_CHARS_MAX:
+            letter["truncated_from_chars"] = len(text)
+        data = msgspec.json.encode(letter)
+        self._dead += 1
+        self._put(target, Record(msgspec.Raw(data), tag="dead-letter"), len(data))
+
+    def _send(self, topic: str, chunk: _Chunk) -> None:
+        body: dict[str, Any] = {
+            "records": chunk.records,
+            "idempotency_key": f"{self._key}:{chunk.number}",
+            "create": self._options.create,
+        }
+        if self._options.create:
+            body["config"] = self._config()
+        answer = self._remote.post(f"{topic_path(topic)}?return_seqs=false", msgspec.json.encode(body)).json()
+        self._requests += 1
+        self._deduped += bool(answer["deduped"])
+        self._records += len(chunk.records)
+        chunk.number += 1
+        chunk.records, chunk.bytes = [], 0
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"idempotency_window_ms": IDEMPOTENCY_WINDOW_MS}
+        if self._options.durability is not None:
+            config["durability"] = self._options.durability
+        return config
+
+    def finish(self) -> Written:
+        """Send what is left and tell what was done."""
+        for topic, chunk in sorted(self._chunks.items()):
+            if chunk.records:
+                self._send(topic, chunk)
+        return Written(self._records, self._requests, self._deduped, self._dead)
+
+    def close(self) -> None:
+        self._remote.close()
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Records of one topic that wait to be sent; `number` counts the requests of this topic."""
+
+    records: list[Record] = field(default_factory=list)
+    bytes: int = 0
+    number: int = 0
