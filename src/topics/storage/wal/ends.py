@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from topics.formats.bodies import Body, CkptMark, Delete, HeadWatermark
-from topics.formats.frame import FrameType
+from topics.formats.frame import SUM_BYTES, FrameType
 from topics.formats.search import Behind, scan_behind
 from topics.formats.wal import Stop, WalColumns, complete_end
 
@@ -76,7 +76,7 @@ def reads_clean(columns: WalColumns, end: int) -> bool:
 def valid_behind(buffer: bytes, start: int) -> Behind:
     """Valid frames at or behind `start`; linear in the bytes that are not trailing zeros."""
     # A frame may end in zero bytes of its checksum; eight more bytes cannot make one that was not there.
-    return scan_behind(buffer, start, min(len(buffer), end_of_data(buffer, start) + 8))
+    return scan_behind(buffer, start, min(len(buffer), end_of_data(buffer, start) + SUM_BYTES))
 
 
 def highest_seqs(behind: Behind, into: dict[int, int]) -> int:

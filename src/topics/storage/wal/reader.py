@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from topics.errors import WalMissing
+from topics.formats.frame import SUM_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
 from topics.storage.fs import Fs
 from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
@@ -220,9 +221,11 @@ class _Scan:
         for file in rest:
             buffer = read_used(file.file)
             start = offset if file.number == number else 0
-            pieces.append(CutPiece(file.number, file.path, start, min(len(buffer), end_of_data(buffer, start) + 8)))
+            piece_end = end_of_data(buffer, start)
             if kind != "torn":
+                piece_end = min(len(buffer), piece_end + SUM_BYTES)  # a valid frame may end in zeros of its checksum
                 frames += highest_seqs(valid_behind(buffer, start), highest)
+            pieces.append(CutPiece(file.number, file.path, start, piece_end))
         self.out.end = GroupEnd(
             kind=kind,
             number=number,
