@@ -8,39 +8,48 @@ checked once more, because a second opinion on where a message ends is what requ
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import httptools
 
 from topics.errors import InvalidRequest
 from topics.net.h1.lines import REQUEST_LINE, LineChecker
 from topics.net.h1.target import AUTHORITY, split_target
-from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX, TEMPLATE_BYTES_MAX
+from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
 from topics.net.messages import HttpVersion, RequestHead
 
 _NEUTRAL_LINE = b"GET / HTTP/1.1\r\n"  # stands before the fields when llhttp reads them
 _LENGTH_FIELD = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 
 
-class HeadTemplate(NamedTuple):
+class HeadTemplate:
     """A head that came before on this connection, cut where its `Content-Length` digits were.
 
     Most clients send the same head over and over, but for the length of the body; then nothing needs parsing. A head
     that matches is byte for byte the one that was checked, so it needs no second check."""
 
-    head: RequestHead
-    before: bytes
-    after: bytes  # empty if the head had no Content-Length
+    __slots__ = ("_after", "_before", "_length", "_raw", "head")
+
+    def __init__(self, head: RequestHead, raw: bytes, length: int) -> None:
+        field = _LENGTH_FIELD.search(raw)
+        self.head = head
+        self._raw = raw  # the last one that matched
+        self._length = length
+        self._before = raw if field is None else raw[: field.start(1)]
+        self._after = b"" if field is None else raw[field.end(1) :]
 
     def match(self, raw: bytes) -> int | None:
         """The body length of a head that repeats this one, -1 if it declares none; None if it is another head."""
-        before, after = self.before, self.after
-        if not after:
-            return -1 if raw == before else None
-        if not (raw.startswith(before) and raw.endswith(after)):
+        if raw == self._raw:
+            return self._length
+        before, after = self._before, self._after
+        if not after or not (raw.startswith(before) and raw.endswith(after)):
             return None
         digits = raw[len(before) : len(raw) - len(after)]
-        return int(digits) if digits.isdigit() and len(digits) <= CONTENT_LENGTH_DIGITS_MAX else None
+        if not digits.isdigit() or len(digits) > CONTENT_LENGTH_DIGITS_MAX:
+            return None
+        self._raw = raw
+        self._length = int(digits)
+        return self._length
 
 
 class _Fields:
@@ -78,16 +87,6 @@ def parse_head(raw: bytes) -> tuple[RequestHead, int]:
         expects_continue=version == "1.1" and _expects_continue(headers.get(b"expect")),
     )
     return head, length
-
-
-def template_of(head: RequestHead, raw: bytes) -> HeadTemplate | None:
-    """How to recognise this head when it comes again; None if it is too long to keep."""
-    if len(raw) > TEMPLATE_BYTES_MAX:
-        return None
-    field = _LENGTH_FIELD.search(raw)
-    if field is None:
-        return HeadTemplate(head, raw, b"")
-    return HeadTemplate(head, raw[: field.start(1)], raw[field.end(1) :])
 
 
 def _read_fields(raw: bytes, start: int) -> list[tuple[bytes, bytes]]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from topics.errors import InvalidRequest
 from topics.net.h1.chunked import ChunkedDecoder
-from topics.net.h1.head import HeadTemplate, parse_head, template_of
+from topics.net.h1.head import HeadTemplate, parse_head
 from topics.net.h1.lines import LineChecker
-from topics.net.limits import HEAD_BYTES_MAX
+from topics.net.limits import HEAD_BYTES_MAX, TEMPLATE_BYTES_MAX
 from topics.net.messages import RequestHead
+
+_HEAD_END = b"\r\n\r\n"
 
 
 class H1Reader:
@@ -87,35 +89,44 @@ class H1Reader:
         buf, pos = self._buf, self._pos
         if pos >= len(buf):
             return None
+        end = buf.find(_HEAD_END, self._scanned)
+        template = self._template
+        if template is None or end < 0:
+            return self._new_head(end)
+        end += 4
+        raw = bytes(buf[pos:end])
+        length = template.match(raw)
+        if length is None:
+            return self._new_head(end - 4)
+        self._restart(end)
+        self._expect_body(template.head, length)
+        return template.head
+
+    def _new_head(self, end: int) -> RequestHead | None:
+        """A head that was not seen before; `end` is where its empty line begins, negative if it has not come yet."""
+        buf, pos = self._buf, self._pos
         if not self._blank_skipped and buf.startswith(b"\r\n", pos):  # RFC 9112 section 2.2: one empty line is ignored
             self._blank_skipped = True
-            self._restart(pos + 2)
             pos += 2
-        end = buf.find(b"\r\n\r\n", self._scanned)
+            self._restart(pos)
+            end = buf.find(_HEAD_END, pos)
         if end < 0 or end + 4 - pos > HEAD_BYTES_MAX:
             self._check_partial()
             return None
         end += 4
         self._blank_skipped = False
-        head = self._head_of(bytes(buf[pos:end]))
-        self._restart(end)
-        return head
-
-    def _head_of(self, raw: bytes) -> RequestHead:
-        template = self._template
-        if template is not None:
-            length = template.match(raw)
-            if length is not None:
-                self._expect_body(template.head, length)
-                return template.head
+        raw = bytes(buf[pos:end])
         head, length = parse_head(raw)
-        self._template = template_of(head, raw)
+        self._template = HeadTemplate(head, raw, length) if len(raw) <= TEMPLATE_BYTES_MAX else None
+        self._restart(end)
         self._expect_body(head, length)
         return head
 
     def _check_partial(self) -> None:
         buf, pos = self._buf, self._pos
         end = len(buf)
+        if end == pos:
+            return
         if self._checker is None:
             self._checker = LineChecker(pos)
         self._checker.check(buf, min(end, pos + HEAD_BYTES_MAX))
