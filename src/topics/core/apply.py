@@ -13,11 +13,12 @@ from topics.core.append import apply_append
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, Fate
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
+from topics.core.queue_leases import apply_lease
 from topics.core.retention import apply_evict
 from topics.core.seqs import apply_head
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.model.ops import Append, ConfigUpdate, Delete, Evict, HeadMark, Op, TopicCreate, TopicDelete
+from topics.model.ops import Append, ConfigUpdate, Delete, Evict, HeadMark, LeaseEvent, Op, TopicCreate, TopicDelete
 
 
 def apply(state: State, op: Op) -> Effect:
@@ -31,6 +32,8 @@ def apply(state: State, op: Op) -> Effect:
         return Effect(Fate.IGNORED, op.topic_id)  # type: ignore[union-attr]
     bytes_before = topic.bytes
     effect = on_topic(state, topic, op)
+    if topic.queue is not None and effect.removal is not None:
+        topic.queue.removed(effect.removal, topic.floors.earliest_seq)
     state.total_bytes += topic.bytes - bytes_before
     return effect
 
@@ -40,7 +43,10 @@ def _append(state: State, topic: TopicState, op: Append) -> Effect:
 
 
 def _delete(_: State, topic: TopicState, op: Delete) -> Effect:
-    return apply_delete(topic, op)
+    effect = apply_delete(topic, op)
+    if topic.queue is not None and op.reason == "dead_letter" and effect.fate is not Fate.IGNORED:
+        topic.queue.dead_lettered += len(op.seqs or ())
+    return effect
 
 
 def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
@@ -55,12 +61,17 @@ def _config(state: State, topic: TopicState, op: ConfigUpdate) -> Effect:
     return apply_config(topic, op, fed=topic.id in state.fed)
 
 
+def _lease(_: State, topic: TopicState, op: LeaseEvent) -> Effect:
+    return apply_lease(topic, op)
+
+
 _ON_TOPIC: dict[type, Callable[[State, TopicState, Any], Effect]] = {
     Append: _append,
     Delete: _delete,
     Evict: _evict,
     HeadMark: _head,
     ConfigUpdate: _config,
+    LeaseEvent: _lease,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
     TopicCreate: apply_create,

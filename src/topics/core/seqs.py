@@ -16,6 +16,8 @@ from topics.model.ops import HeadMark, Lost
 def apply_head(topic: TopicState, op: HeadMark) -> Effect:
     old_head = topic.head
     topic.ceiling = max(topic.ceiling, op.ceiling)
+    if topic.queue is not None:
+        topic.queue.lease_ceiling = max(topic.queue.lease_ceiling, op.lease_ceiling)
     new_head = max([old_head, *(hi for _, hi, _ in op.lost)])
     if op.resume_at is not None:
         new_head = max(new_head, op.resume_at - 1)

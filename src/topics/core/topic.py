@@ -8,11 +8,10 @@ functions change the reservations (`reserved_*`, `staged_*`). Touched on the own
 
 from __future__ import annotations
 
-from typing import Any
-
 from topics.core.floors import SEQ_BASE, Floors
 from topics.core.idempotency import IdemWindow
 from topics.core.lost import LostRanges
+from topics.core.queue import QueueState
 from topics.core.recent import Resident
 from topics.core.sealed import SealedRun
 from topics.core.tags import TailTags
@@ -78,7 +77,7 @@ class TopicState:
         self.tags = TailTags()
         self.resident = Resident()
         self.idem = IdemWindow()
-        self.queue: Any = None
+        self.queue = QueueState() if config.is_queue else None  # the type never changes
         self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
         self.replaying = False  # recovery is still bringing records; `earliest_seq` waits for it
 

@@ -83,6 +83,10 @@ class Commit:
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
 
+    def wake(self) -> None:
+        """Have the end of this turn come, although nothing may have been submitted."""
+        self._wake()
+
     # --- in ------------------------------------------------------------------------------------------------------
 
     def has_room(self, group: int) -> bool:

@@ -35,7 +35,7 @@ class Context:
         self.jobs = jobs
         self.parking = Parking()
         self.ceilings = Ceilings(block=settings.seq_reserve)
-        self.fed: set[int] = set()
+        self.fed = state.fed
         """Ids of topics that a router feeds: they keep a ceiling in every class."""
         self.creating = 0
         """Topics being created; they count against the cap."""
@@ -47,6 +47,10 @@ class Context:
         """Told after a config took effect, with the one it replaced."""
         self.on_deleted: list[Listener] = []
         """Told after a topic instance is gone."""
+        self.on_barrier: list[Callable[[int], None]] = []
+        """Told with a group's index when everything in front of a checkpoint's position is applied, and no more."""
+        self.wake_at: Callable[[int], None] = lambda _: None
+        """Ask for a tick at this time of the engine's clock; without a runtime that can, the next tick has to do."""
 
     def group_of(self, topic_id: int) -> int:
         return shard_of(topic_id, self.shards)

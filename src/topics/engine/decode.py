@@ -135,6 +135,7 @@ def _head(body: bodies.HeadWatermark, topic_id: int, _seq: int, _ts: int) -> ops
         resume_at=body.resume_at,
         lost=tuple((lost.first, lost.last, lost.reason) for lost in body.lost),
         pin=None if body.pin is None else ops.Pin(**msgspec.structs.asdict(body.pin)),
+        lease_ceiling=body.lease_ceiling,
     )
 
 
@@ -148,6 +149,7 @@ def _lease(body: bodies.Lease, topic_id: int, seq: int, ts: int) -> ops.LeaseEve
         deadline=body.deadline,
         deliveries=body.deliveries,
         ready_at=body.ready_at,
+        stream=int(body.stream),
         ts=ts,
     )
 

@@ -5,6 +5,7 @@ afterwards sees the records, and the flags of those that lie in segments have be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -17,7 +18,7 @@ from topics.engine.encode import submission
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.match import TagMatch
-from topics.model.ops import Delete
+from topics.model.ops import Delete, LeaseEvent
 from topics.model.submission import Submission
 
 
@@ -47,19 +48,20 @@ class Deletes:
             return resolved(_deleted(topic, 0))
         return self.log(topic, op)
 
-    def log(self, topic: TopicState, op: Delete) -> Ticket[Deleted]:
-        """Commit a delete under the rules of its class, then apply it."""
+    def log(self, topic: TopicState, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
+        """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
+        they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
         if config.is_ephemeral:
             return resolved(self._finish(topic, op, None))
-        durable = config.durability != "memory" and (op.reason == "api" or config.is_fsync)
+        durable = bool(leases) or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
         sub = submission(
-            [op],
+            [*leases, op],
             None,
             topic_id=topic.id,
             ts=ctx.clock.now_ms(),
             durable=durable,
-            client_frames=1,
+            client_frames=1 + len(leases),
         )
         return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op))
 

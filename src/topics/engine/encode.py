@@ -130,6 +130,7 @@ def _head(op: ops.HeadMark) -> bodies.HeadWatermark:
         else bodies.Pin(
             router=pin.router, cursor=pin.cursor, forwarded_total=pin.forwarded_total, dest_base=pin.dest_base
         ),
+        lease_ceiling=op.lease_ceiling,
     )
 
 
@@ -141,6 +142,7 @@ def _lease(op: ops.LeaseEvent) -> bodies.Lease:
         deadline=op.deadline,
         deliveries=op.deliveries,
         ready_at=op.ready_at,
+        stream=op.stream != 0,
     )
 
 

@@ -17,6 +17,7 @@ from topics.engine.deletes import Deleted, Deletes
 from topics.engine.jobs import Jobs
 from topics.engine.lifecycle import Dropped, Lifecycle, Put
 from topics.engine.queries import Queries
+from topics.engine.queues import Queues
 from topics.engine.reads import ReadDone, Reads
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
@@ -41,6 +42,22 @@ class Engine:
         self.deletes = Deletes(self.context, self.settling)
         self.reads = Reads(self.context, self.settling)
         self.queries = Queries(self.context, self.settling)
+        self.queues = Queues(
+            self.context,
+            self.settling,
+            self.lifecycle,
+            self.deletes,
+            append=lambda name, batch: self.write(name, batch, create=True),
+        )
+        self.queries.queue_counters = self.queues.counters
+
+    def turn(self) -> None:
+        """The end of a turn, before its submissions are written: whoever was stirred in it acts."""
+        self.queues.turn()
+
+    def tick(self) -> None:
+        """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
+        self.queues.tick()
 
     # --- writes ---------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from topics.core.apply import apply
 from topics.core.effects import Fate
+from topics.core.queue_leases import settle_queue
 from topics.core.seqs import decide_restart, hole_op
 from topics.core.state import State
 from topics.core.topic import TopicState
@@ -178,6 +179,11 @@ class Replay:
             if mark is not None:
                 marks.append(self._lose(topic, mark))
         return marks
+
+    def settle_queues(self) -> None:
+        """What is left of leases, now that it is known which jobs there are."""
+        for topic in self._state.by_id.values():
+            settle_queue(topic)
 
     def _lose(self, topic: TopicState, mark: HeadMark) -> HeadMark:
         self.lost_seqs += sum(last - first + 1 for first, last, _ in mark.lost)

@@ -5,8 +5,8 @@ thread. Made by the engine's services, awaited by the doors (server, embedded li
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -101,6 +101,26 @@ def chain(source: Ticket[T], step: Callable[[T], Ticket[U]]) -> Ticket[U]:
 
     source.then(advance)
     return target
+
+
+def gathered(tickets: Sequence[Ticket[Any]]) -> Ticket[None]:
+    """Resolves when all are over; fails with the first error among them, but not before."""
+    target: Ticket[None] = Ticket()
+    left = len(tickets)
+
+    def one_over(_: Ticket[Any]) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            errors = [ticket.error for ticket in tickets if ticket.error is not None]
+            if errors:
+                target.fail(errors[0])
+            else:
+                target.resolve(None)
+
+    for ticket in tickets:
+        ticket.then(one_over)
+    return target if tickets else resolved(None)
 
 
 def settled(source: Ticket[T]) -> Ticket[None]:

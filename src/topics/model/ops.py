@@ -142,17 +142,21 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Raises the seq ceiling; `resume_at` moves the head to just below it, `lost` says what lies in between."""
+    """Raises the seq ceiling; `resume_at` moves the head to just below it, `lost` says what lies in between.
+
+    `lease_ceiling` is the same for lease ids: a restart hands out none at or below it."""
 
     topic_id: int
     ceiling: int
     resume_at: int | None = None
     lost: tuple[Lost, ...] = ()
     pin: Pin | None = None
+    lease_ceiling: int = 0
 
 
 class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """`event`: 0 claimed, 1 released, 2 extended, 3 acked."""
+    """`event`: 0 claimed, 1 released, 2 extended, 3 acked. `stream` is the work stream that claims; the log keeps only
+    that there was one."""
 
     topic_id: int
     seq: int
@@ -162,6 +166,7 @@ class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int
     deliveries: int
     ready_at: int | None = None
+    stream: int = 0
     ts: int = 0
 
 

@@ -114,6 +114,8 @@ class Checkpointer:
 
     def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
         positions[key] = Position(self._store.files.get(sub.file).number, sub.offset)
+        for listener in self._engine.context.on_barrier:
+            listener(index)
         group_of = self._engine.context.group_of
         self._replaced = {
             topic_id: config for topic_id, config in self._replaced.items() if group_of(topic_id) != index

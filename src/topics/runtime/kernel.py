@@ -56,6 +56,7 @@ class Kernel:
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired)
         self.timetable = Timetable(self, settings)
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
+        self.timetable.every_tick.append(self.engine.tick)
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):
             if group.read_only is not None:
@@ -67,7 +68,8 @@ class Kernel:
     # --- called by the driver -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write everything that was submitted since the last flush."""
+        """End a turn: let whoever was stirred act, then write everything that was submitted since the last flush."""
+        self.engine.turn()
         self.writers.pump()
 
     def tick(self) -> None:

@@ -229,6 +229,7 @@ class Recovery:
         marks = replay.settle_holes()
         behind = quarantined_ceilings(self._fs, self._data)
         marks += replay.settle_ceilings(same_boot=same_boot, behind=behind)
+        replay.settle_queues()
         for notice in replay.notices:
             log.warning("%s", notice)
         self._state.total_bytes = sum(topic.bytes for topic in self._state.by_id.values())

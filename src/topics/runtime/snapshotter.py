@@ -19,7 +19,6 @@ from topics.formats.snapshot import (
     DeadRange,
     GroupPosition,
     IdemItem,
-    QueueItem,
     RouterItem,
     SegmentItem,
     Snapshot,
@@ -27,6 +26,7 @@ from topics.formats.snapshot import (
 )
 from topics.runtime.checkpointer import Checkpointer, Positions
 from topics.runtime.driver import Driver
+from topics.runtime.images import queue_item
 from topics.runtime.store import Store
 from topics.storage.wal.removal import remove_absorbed
 
@@ -42,8 +42,6 @@ class Snapshotter:
         self._running: Ticket[None] | None = None
         self.total = 0
         self.failures_total = 0
-        self.queue_item: Callable[[TopicState], QueueItem | None] = lambda _: None
-        """Lease state of a queue; set by the queue service."""
         self.router_items: Callable[[], Sequence[RouterItem]] = lambda: ()
         """All routers with the cursors of the last checkpoint; set by the router service."""
 
@@ -135,7 +133,7 @@ class Snapshotter:
             lost=tuple(LostRange(*lost) for lost in image.lost),
             dead=tuple(DeadRange(*dead) for dead in image.dead),
             segments=tuple(segments),
-            queue=self.queue_item(topic) if topic.config.is_queue else None,
+            queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
         )
 
