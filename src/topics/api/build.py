@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.api.app import App, Handler
+from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
 from topics.api.records import RecordEndpoints
 from topics.api.topics import TopicEndpoints
-from topics.clock import Clock
+from topics.clock import Clock, Host
 from topics.config import Settings
 from topics.engine.longpoll import LongPolls
 from topics.runtime.kernel import Kernel
@@ -27,12 +28,15 @@ ENGINE_ENDPOINTS = (
     "write",
     "diff",
     "delete_records",
+    "segments",
+    "frames",
 )
 
 
 class ServerApp:
-    def __init__(self, settings: Settings, *, keys: KeyRing | None, clock: Clock) -> None:
+    def __init__(self, settings: Settings, *, keys: KeyRing | None, clock: Clock, host: Host) -> None:
         self._settings = settings
+        self._host = host
         self._clock = clock
         self._started_s = clock.monotonic()
         self._endpoints: dict[str, Handler] = {}
@@ -70,6 +74,7 @@ class ServerApp:
         kernel.timetable.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls)
+        bulk = BulkEndpoints(kernel, self._host)
         self._endpoints = {
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,
@@ -78,6 +83,8 @@ class ServerApp:
             "write": records.write,
             "diff": records.diff,
             "delete_records": records.delete_records,
+            "segments": bulk.segments,
+            "frames": bulk.frames,
         }
         self.app.serve_directly(self._endpoints)
         self.app.progress = None

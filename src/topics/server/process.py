@@ -49,7 +49,7 @@ class ServerProcess:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        app = ServerApp(self._settings, keys=self._keys, clock=self._clock)
+        app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
         await asyncio.wait([recovering], timeout=LISTEN_AFTER_S)
         if recovering.done():

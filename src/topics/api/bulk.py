@@ -1,0 +1,234 @@
+"""Bulk endpoints: the manifest of a topic's segments, and its records as segment frames (docs/bulk-endpoints.md).
+
+They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
+through the one read pipeline and framed on the read pool; memory is bounded by `FRAMES_BYTES_MAX` per request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from topics import limits
+from topics.api.call import Call
+from topics.clock import Host
+from topics.core.capture import dead_ranges
+from topics.core.read import ReadRequest
+from topics.core.topic import TopicState
+from topics.engine.reads import ReadDone
+from topics.engine.ticket import Ticket
+from topics.formats.run_frames import segment_frames_of
+from topics.model.run import RecordRun
+from topics.model.tombstone import Tombstone
+from topics.net.messages import Response
+from topics.runtime.kernel import Kernel
+from topics.wire.query import unsigned
+from topics.wire.replies import performance
+
+FRAMES_BYTES_MAX = 8 << 20
+FRAMES = b"application/vnd.topics.frames"
+_encode = msgspec.json.encode
+
+
+class BulkEndpoints:
+    def __init__(self, kernel: Kernel, host: Host) -> None:
+        self._kernel = kernel
+        self._engine = kernel.engine
+        self._host = host
+
+    # --- manifest -------------------------------------------------------------------------------------------------
+
+    def segments(self, call: Call) -> None:
+        topic = self._engine.state.topic(call.name)
+        call.when(self._engine.settling.settle(topic), lambda _: self._manifest(call, topic))
+
+    def _manifest(self, call: Call, topic: TopicState) -> None:
+        self._engine.context.check_exists(topic)
+        floor = topic.evict_floor
+        body = _encode(
+            {
+                "topic": topic.name,
+                "topic_id": topic.id,
+                "epoch": topic.epoch,
+                "head_seq": topic.head,
+                "earliest_seq": topic.earliest_seq,
+                "evict_floor": floor,
+                "evict_reason": topic.floors.reason_since(1) if floor > 1 else None,
+                "lost": [{"gap_from": lo, "gap_to": hi, "reason": reason} for lo, hi, reason in topic.lost],
+                "segments": self._rows(topic),
+                "files": {
+                    "data_dir": os.path.abspath(self._kernel.settings.data_dir),
+                    "instance": self._kernel.store.instance,
+                    "boot": self._host.boot_id(),
+                },
+            }
+        )
+        call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
+
+    def _rows(self, topic: TopicState) -> list[dict[str, object]]:
+        dead = dead_ranges(topic)
+        rows = [self._sealed_row(topic, at, dead) for at in range(len(topic.sealed))]
+        runs = topic.tail.runs
+        if runs:
+            live = topic.count - sum(segment.live for segment in topic.sealed)
+            first, last = runs[0].first_seq, runs[-1].next_seq - 1
+            rows.append(
+                {
+                    "first_seq": first,
+                    "last_seq": last,
+                    "min_ts": runs[0].ts[0],
+                    "max_ts": runs[-1].ts[-1],
+                    "bytes": sum(sum(run.lens) for run in runs),
+                    "tier": "hot",
+                    "state": "active",
+                    "count": live,
+                    "dead": [],
+                }
+            )
+        return rows
+
+    def _sealed_row(self, topic: TopicState, at: int, dead: list[tuple[int, int]]) -> dict[str, object]:
+        segment = topic.sealed[at]
+        view, last = segment.view, segment.next_seq - 1
+        row: dict[str, object] = {
+            "first_seq": segment.first_seq,
+            "last_seq": last,
+            "min_ts": view.first_ts,
+            "max_ts": view.last_ts,
+            "bytes": view.data_len,
+            "tier": view.tier,
+            "state": "sealed",
+            "count": segment.live,
+            "dead": [
+                [max(lo, segment.first_seq), min(hi, last)] for lo, hi in dead if lo <= last and hi >= segment.first_seq
+            ],
+        }
+        uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
+        if uri is not None:
+            row["uri"] = uri
+        return row
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def frames(self, call: Call) -> None:
+        topic = self._engine.state.topic(call.name)
+        query = call.query()
+        budget = min(max(unsigned(query.get("max_bytes")) or FRAMES_BYTES_MAX, 1), FRAMES_BYTES_MAX)
+        to_seq = unsigned(query.get("to_seq"))
+        job = _Frames(self, topic, from_seq=unsigned(query.get("from_seq")) or 0, to_seq=to_seq, budget=budget)
+        call.when(job.ticket, partial(self._send, call, topic))
+        job.begin()
+
+    @staticmethod
+    def _send(call: Call, topic: TopicState, done: Framed) -> None:
+        headers = [
+            (b"topics-epoch", b"%d" % topic.epoch),
+            (b"topics-head-seq", b"%d" % topic.head),
+            (b"topics-earliest-seq", b"%d" % topic.earliest_seq),
+            (b"topics-first-seq", b"%d" % done.first_seq),
+            (b"topics-last-seq", b"%d" % done.last_seq),
+        ]
+        if done.tombstone is not None:
+            headers.append((b"topics-tombstone", _encode(done.tombstone)))
+        call.respond(Response(200, done.body, FRAMES, tuple(headers)))
+
+    def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+        return self._engine.reads.read(topic, request)
+
+    def frame(self, runs: list[RecordRun], done: Callable[[list[bytes] | None, BaseException | None], None]) -> None:
+        """Off the owner's thread: checksums of a whole page."""
+        self._kernel.driver.run_read(lambda: [frame for run in runs for frame in segment_frames_of(run)], done)
+
+
+class Framed(msgspec.Struct, frozen=True):
+    first_seq: int
+    last_seq: int
+    tombstone: Tombstone | None
+    body: bytes
+
+
+class _Frames:
+    """One answer being put together, page by page."""
+
+    def __init__(
+        self, bulk: BulkEndpoints, topic: TopicState, *, from_seq: int, to_seq: int | None, budget: int
+    ) -> None:
+        self._bulk = bulk
+        self._topic = topic
+        self._cursor = from_seq
+        self._last_wanted = to_seq
+        self._budget = budget
+        self._size = 0
+        self._pieces: list[bytes] = []
+        self._first: int | None = None
+        self._tombstone: Tombstone | None = None
+        self.ticket: Ticket[Framed] = Ticket()
+
+    def begin(self) -> None:
+        request = ReadRequest(
+            from_seq=self._cursor,
+            limit=limits.DIFF_LIMIT.high,
+            budget_bytes=limits.DIFF_BATCH_BYTES.high,
+            head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,
+            touch=False,
+        )
+        self._bulk.read(self._topic, request).then(self._read)
+
+    def _in_reach(self) -> bool:
+        return self._last_wanted is not None and self._cursor <= self._last_wanted
+
+    def _read(self, done: Ticket[ReadDone]) -> None:
+        if done.error is not None:
+            self._give_up(done.error)
+            return
+        outcome = done.result().outcome
+        if outcome.tombstone is not None:
+            if self._first is not None:
+                self._finish()  # a second gap belongs to the next answer
+                return
+            self._tombstone = outcome.tombstone
+        if self._first is None:
+            self._first = self._start_of(outcome.tombstone)
+        self._bulk.frame(outcome.runs, partial(self._framed, outcome.next_from_seq, outcome.caught_up))
+
+    def _start_of(self, tombstone: Tombstone | None) -> int:
+        if tombstone is None:
+            return self._cursor + 1
+        if tombstone.reason == "recreated":
+            return self._topic.earliest_seq
+        return tombstone.gap_to + 1
+
+    def _framed(self, cursor: int, caught_up: bool, frames: list[bytes] | None, error: BaseException | None) -> None:
+        if error is not None or frames is None:
+            self._give_up(error or AssertionError("no frames"))
+            return
+        for frame in frames:
+            if self._pieces and self._size + len(frame) > self._budget:
+                self._cursor = seq_of(frame) - 1
+                self._finish()
+                return
+            self._pieces.append(frame)
+            self._size += len(frame)
+        self._cursor = cursor
+        if caught_up or self._size >= self._budget or (self._last_wanted is not None and cursor >= self._last_wanted):
+            self._finish()
+        else:
+            self.begin()
+
+    def _give_up(self, error: BaseException) -> None:
+        """What came before the failure is an answer; a failure of the first page is the caller's."""
+        if self._pieces:
+            self._finish()
+        else:
+            self.ticket.fail(error)
+
+    def _finish(self) -> None:
+        first = self._first if self._first is not None else self._cursor + 1
+        last = max(self._cursor, first - 1)
+        self.ticket.resolve(Framed(first, last, self._tombstone, b"".join(self._pieces)))
+
+
+def seq_of(frame: bytes) -> int:
+    return int.from_bytes(frame[5:13], "little")
