@@ -27,6 +27,7 @@ from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_row
 from topics.formats.columns import BadSlot, FrameColumns, decode_columns, decode_frames
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, WAL_BODY_AT, RecordRun
 from topics.storage.cold_cache import ColdCache
+from topics.storage.few import FEW, few_frames, few_of_segment
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.sealed import SealedSegment
@@ -129,6 +130,10 @@ class Fetcher:
         pair = segment.pair()
         if pair.data is None:
             return self._cold_read(segment, pair, slots, result, first=first)
+        if len(slots) <= FEW and pair.bad is None:
+            run = few_of_segment(pair, slots.tolist(), segment.first_seq)
+            if run is not None:
+                return Fetched(run, segment.first_seq + int(slots[-1]) + 1)
         found = decode_columns(pair.data, pair.entries, first_seq=segment.first_seq, slots=slots, want=("node",))
         if found.bad and again and self._mend(segment, found.bad):
             return self._sealed(read, result, first=first, again=False)
@@ -201,6 +206,10 @@ def _active(read: ActiveRead, *, first: bool) -> Fetched:
         return Fetched(EMPTY_RUN, 0)
     lens = np.asarray(read.lens, np.int64)
     buffer, at = read_spans(segment.read, np.asarray(read.offs, np.int64), lens)
+    if len(seqs) <= FEW:
+        run = few_frames(buffer, zip(at.tolist(), lens.tolist(), seqs.tolist(), strict=True))
+        if run is not None:
+            return Fetched(run, int(seqs[-1]) + 1)
     found = decode_frames(buffer, at, lens, want=("node",))
     wrong = found.slot[found.seq != seqs[found.slot]].tolist() + [slot.slot for slot in found.bad]
     if not wrong:
