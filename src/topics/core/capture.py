@@ -105,6 +105,7 @@ def restore(image: TopicImage) -> TopicState:
     topic.logged_lost = floors.lost
     topic.lost = LostRanges(image.lost)
     topic.last_ts = topic.reserved_ts = image.last_ts
+    topic.last_write_ts = image.last_ts or None  # every record there was has come by a write
     topic.ceiling = max(image.ceiling, image.head)
     topic.ckpt_seq = image.ckpt_seq
     topic.head = topic.reserved_head = max([image.ckpt_seq, *(hi for _, hi, _ in image.lost if hi <= image.head)])

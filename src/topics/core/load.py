@@ -72,7 +72,7 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     topic.bytes += size
     if active.tags is not None:
         topic.tags.add(active.first_seq, active.tags)
-    topic.last_ts = max(topic.last_ts, int(active.ts[-1]))
+    topic.last_ts = topic.last_write_ts = max(topic.last_ts, int(active.ts[-1]))
     _reached(topic, active.first_seq + count - 1)
 
 

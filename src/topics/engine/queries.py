@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.core.priority import effective_priority
+from topics.core.describe import names_from, report, summary
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.settling import Settling
@@ -27,20 +27,7 @@ class Queries:
         now = self._ctx.clock.now_ms()
         if touch:
             topic.touch(now, read=True)
-        return results.TopicState(
-            topic=topic.name,
-            type=topic.config.type,
-            head_seq=topic.head,
-            earliest_seq=topic.earliest_seq,
-            next_seq=topic.next_seq,
-            count=topic.count,
-            bytes=topic.bytes,
-            config=topic.config,
-            effective_priority=effective_priority(topic, now),
-            last_write_ts=topic.last_write_ts,
-            last_read_ts=topic.last_read_ts,
-            queue=self.queue_counters(topic) if topic.config.is_queue else None,
-        )
+        return report(topic, now=now, queue=self.queue_counters(topic) if topic.config.is_queue else None)
 
     def page(
         self, *, prefix: str, after: str | None, page_size: int, touch: bool, visible: Callable[[str], bool]
@@ -55,11 +42,8 @@ class Queries:
     def _names(
         self, *, prefix: str, after: str | None, page_size: int, visible: Callable[[str], bool]
     ) -> tuple[list[str], bool]:
-        start = max(prefix, after) if after is not None else prefix
         page: list[str] = []
-        for name in self._ctx.state.topics.irange(minimum=start, inclusive=(start != after, True)):
-            if not name.startswith(prefix):
-                break
+        for name in names_from(self._ctx.state, prefix=prefix, after=after):
             if not visible(name):
                 continue
             if len(page) == page_size:
@@ -73,15 +57,4 @@ class Queries:
         if touch:
             for topic in alive:
                 topic.touch(now, read=False)
-        return [
-            results.TopicSummary(
-                topic=topic.name,
-                head_seq=topic.head,
-                earliest_seq=topic.earliest_seq,
-                count=topic.count,
-                bytes=topic.bytes,
-                durable=topic.config.durable,
-                effective_priority=effective_priority(topic, now),
-            )
-            for topic in alive
-        ]
+        return [summary(topic, now=now) for topic in alive]
