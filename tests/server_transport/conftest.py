@@ -188,6 +188,8 @@ class Live:
         def step() -> None:
             advance(1000)
             self.hub.wheel.advance(self.clock.monotonic())
+            while self.hub.wheel.ask(1):
+                pass
 
         for _ in range(int(seconds)):
             self.call(step)

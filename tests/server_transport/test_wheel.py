@@ -18,7 +18,13 @@ class Waiter:
 
 def run(wheel: Wheel, *, until_s: int) -> None:
     for second in range(int(wheel.now_s) + 1, until_s + 1):
-        wheel.advance(float(second))
+        step(wheel, float(second))
+
+
+def step(wheel: Wheel, now_s: float) -> None:
+    wheel.advance(now_s)
+    while wheel.ask(3):
+        pass
 
 
 def test_a_waiter_is_asked_within_a_tick_of_its_time() -> None:
@@ -67,7 +73,7 @@ def test_a_pause_longer_than_the_wheel_asks_everybody_once() -> None:
     waiters = [Waiter() for _ in range(50)]
     for number, waiter in enumerate(waiters):
         wheel.arm(waiter, float(number))
-    wheel.advance(10_000.0)
+    step(wheel, 10_000.0)
     assert all(len(waiter.asked) == 1 for waiter in waiters)
 
 
@@ -84,3 +90,16 @@ def test_a_waiter_that_arms_itself_while_asked_is_not_armed_twice() -> None:
     wheel.arm(waiter, 1.0)
     run(wheel, until_s=10)
     assert waiter.asked == [2.0, 5.0, 8.0]
+
+
+def test_a_crowd_is_asked_in_parts_and_who_leaves_meanwhile_is_not() -> None:
+    wheel = Wheel(0.0)
+    waiters = [Waiter() for _ in range(10)]
+    for waiter in waiters:
+        wheel.arm(waiter, 1.0)
+    wheel.advance(2.0)
+    assert wheel.ask(4)
+    for waiter in waiters:
+        wheel.disarm(waiter)
+    assert not wheel.ask(100)
+    assert sum(len(waiter.asked) for waiter in waiters) == 4

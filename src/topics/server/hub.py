@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from topics.server.peer import Peer
 
 T = TypeVar("T")
+ASK_PER_TURN = 100  # connections whose deadlines are looked at before others get their turn
 log = logging.getLogger("topics.server")
 
 
@@ -79,6 +80,11 @@ class Hub:
         self.renderer.set_date(self.date)
         self._ticker = self.loop.call_later(TICK_S, self.tick)
         self.wheel.advance(self.monotonic())
+        self._ask()
+
+    def _ask(self) -> None:
+        if self.wheel.ask(ASK_PER_TURN):
+            self.loop.call_soon(self._ask)
 
     # --- connections --------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class Wheel:
         self.now_s = now_s  # as of the last tick: cheap to read, a tick late at most
         self._tick = int(now_s / TICK_S)
         self._slots: list[set[Timed]] = [set() for _ in range(SLOTS)]
+        self._due: set[Timed] = set()  # their slot has come up
 
     def arm(self, timed: Timed, at_s: float) -> None:
         """Ask `timed` at `at_s`, or sooner if it is to be asked sooner already."""
@@ -37,24 +38,29 @@ class Wheel:
         self._slots[tick % SLOTS].add(timed)
 
     def disarm(self, timed: Timed) -> None:
+        self._due.discard(timed)
         if timed.wheel_tick >= 0:
             self._slots[timed.wheel_tick % SLOTS].discard(timed)
             timed.wheel_tick = -1
 
     def advance(self, now_s: float) -> None:
-        """Time is now `now_s`: ask everybody whose slot has come up."""
+        """Time is now `now_s`; whoever has come due is asked by `ask`."""
         self.now_s = now_s
         last = int(now_s / TICK_S)
         for tick in range(max(self._tick + 1, last - SLOTS + 1), last + 1):
-            self._tick = tick
-            self._turn(tick % SLOTS, now_s)
+            due, self._slots[tick % SLOTS] = self._slots[tick % SLOTS], set()
+            for timed in due:
+                timed.wheel_tick = -1
+            self._due |= due
         self._tick = max(self._tick, last)
 
-    def _turn(self, slot: int, now_s: float) -> None:
-        due, self._slots[slot] = self._slots[slot], set()
-        for timed in due:
-            timed.wheel_tick = -1
-        for timed in due:
+    def ask(self, count: int) -> bool:
+        """Ask up to `count` of those who are due; True if there are more. A crowd must not hold the loop."""
+        due, now_s = self._due, self.now_s
+        while due and count:
+            count -= 1
+            timed = due.pop()
             next_s = timed.on_timer(now_s)
             if timed.wheel_tick < 0 and next_s > now_s:
                 self.arm(timed, next_s)
+        return bool(due)
