@@ -13,6 +13,7 @@ from tests.formats.strategies import Record, damaged, names, records, seqs, time
 from topics.errors import Corruption
 from topics.formats.blob import blob
 from topics.formats.frame import encode_appends
+from topics.formats.run_frames import segment_frames_of
 from topics.formats.segment import (
     DELETED_BYTE,
     SegmentFrames,
@@ -23,6 +24,7 @@ from topics.formats.segment import (
     verify_frames,
 )
 from topics.formats.wal import scan_wal
+from topics.model.run import RecordRun
 
 batches = st.lists(records, min_size=1, max_size=6)
 
@@ -185,3 +187,11 @@ def test_checksums_of_a_run_are_verified_one_by_one(batch: list[Record], data: s
         raw[int(frames.idx["offset"][row]) + 4 + data.draw(st.integers(0, 24))] ^= 0x80
     good = verify_frames(raw, frames.idx["offset"], frames.idx["len"])
     assert good.tolist() == [row not in broken for row in range(len(batch))]
+
+
+@given(batches, seqs, times)
+def test_frames_of_a_record_run_are_the_frames_of_the_records(batch: list[Record], first_seq: int, ts: int) -> None:
+    expected = encode(batch, first_seq, ts)
+    found = scan_segment(expected.buffer)
+    run = RecordRun(expected.buffer, (found.offset + 5).tolist(), found.flags.tobytes())
+    assert b"".join(segment_frames_of(run)) == expected.buffer

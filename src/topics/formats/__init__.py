@@ -15,6 +15,7 @@ segment    encode_segment_frames, segment_frames_from_wal(wal_buffer, offsets, l
            idx), scan_segment -> SegmentColumns, verify_frames -> bools; IDX_DTYPE, read_idx, empty_slots, idx_agrees
            -> reason | None, rebuild_idx -> RebuiltIdx(idx, bad); decode_columns(data, idx, first_seq=, slots=, want=,
            verify=, base=) -> FrameColumns, decode_frames (frames without an index)
+run_frames segment_frames_of(run): segment frames of a RecordRun, wherever its bodies came from
 sidecar    encode_sidecar(tags=, sizes=, data_len=), TagSidecar(buffer).lookup_eq / lookup_prefix / sizes,
            sidecar_matches(buffer, count=, data_len=)
 snapshot   Snapshot, TopicItem, RouterItem, ...; encode_snapshot, decode_snapshot(buffer, file=)

@@ -88,24 +88,17 @@ def _meta_length_leniently(stored: bytes) -> int:
 def meta_lengths(buffer: Buffer, starts: I64, lengths: I64) -> I64:
     """Byte length of the meta text of every blob, -1 where there is none; plural form of `split_blob`.
 
-    A blob with one `,"m":` is decided by what follows it: the text up to the last brace is JSON if it is meta, and has
-    a brace too many if it is the rest of an object inside data. One call of the parser checks many such texts.
+    The first `,"m":` of a blob is decided by what follows it: the text up to the last brace is JSON if it is meta, and
+    has a brace too many if it is the rest of an object inside data. One call of the parser checks many such texts.
     """
     found = np.full(len(starts), -1, np.int64)
     view = byte_view(buffer)
-    rows, marks = _marks(view, starts, lengths)
-    if not len(rows):
-        return found
-    lone = np.ones(len(rows), np.bool_)
-    lone[1:] &= rows[1:] != rows[:-1]
-    lone[:-1] &= rows[:-1] != rows[1:]
-    begins, ends = marks + len(META), starts[rows] + lengths[rows] - len(TAIL)
-    plain = np.flatnonzero(lone)
-    plain = plain[_all_json(buffer, view, begins[plain], ends[plain])]
-    found[rows[plain]] = (ends - begins)[plain]
-    lone[:] = True
-    lone[plain] = False
-    for row in np.unique(rows[lone]).tolist():
+    rows, marks = _first_marks(view, starts, lengths)
+    begins = marks + len(META)
+    ends = starts[rows] + lengths[rows] - len(TAIL)
+    decided = _all_json(buffer, view, begins, ends)
+    found[rows[decided]] = (ends - begins)[decided]
+    for row in rows[~decided].tolist():
         found[row] = _meta_length(bytes(view[int(starts[row]) : int(starts[row] + lengths[row])]))
     return found
 
@@ -134,32 +127,29 @@ def _is_array_of(text: bytes, count: int) -> bool:
         return False
 
 
-def _marks(view: memoryview, starts: I64, lengths: I64) -> tuple[I64, I64]:
-    """Every `,"m":` that lies in a blob: the blob's row and the place, rows together."""
+def _first_marks(view: memoryview, starts: I64, lengths: I64) -> tuple[I64, I64]:
+    """The first `,"m":` of every blob that has one: the blob's row and the place."""
     if not len(starts):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     ends = starts + lengths
     low, high = int(starts[0]), int(ends[-1])
     if (starts[1:] < ends[:-1]).any() or high - low > 2 * int(lengths.sum()) + _WINDOW:
-        return _marks_row_by_row(view, starts, ends)
+        return _first_marks_row_by_row(view, starts, ends)
     places = _find_marks(view, low, high)
     rows = np.searchsorted(starts, places, side="right") - 1
     inside = places + len(META) <= ends[rows]
-    return rows[inside], places[inside]
+    rows, places = rows[inside], places[inside]
+    first = np.ones(len(rows), np.bool_)
+    first[1:] = rows[1:] != rows[:-1]
+    return rows[first], places[first]
 
 
-def _marks_row_by_row(view: memoryview, starts: I64, ends: I64) -> tuple[I64, I64]:
+def _first_marks_row_by_row(view: memoryview, starts: I64, ends: I64) -> tuple[I64, I64]:
     """The same for blobs that are not in order, or few in a large buffer."""
-    rows: list[int] = []
-    places: list[int] = []
-    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        piece = bytes(view[start:end])
-        at = piece.find(META)
-        while at >= 0:
-            rows.append(row)
-            places.append(start + at)
-            at = piece.find(META, at + len(META))
-    return np.array(rows, np.int64), np.array(places, np.int64)
+    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+    at = np.array([bytes(view[a:b]).find(META) for a, b in pairs], np.int64)
+    rows = np.flatnonzero(at >= 0)
+    return rows, starts[rows] + at[rows]
 
 
 def _find_marks(view: memoryview, low: int, high: int) -> I64:

@@ -77,15 +77,26 @@ def _gather(view: memoryview, offsets: I64, code: str, width: int) -> Any:
 
 def hash_slices(buffer: Buffer, starts: I64, ends: I64) -> U64:
     """XXH3-64 of every `[start, end)` of the buffer: the one loop of checksum verification."""
-    count = len(starts)
-    small = int((ends - starts).sum()) <= _COPY_BYTES_MAX * count
-    source: Any = buffer if small and isinstance(buffer, bytes) else byte_view(buffer)
     digest = xxh3
-    sums = np.empty(count, np.uint64)
-    for at in range(0, count, _HASH_RUN):
-        pairs = zip(starts[at : at + _HASH_RUN].tolist(), ends[at : at + _HASH_RUN].tolist(), strict=True)
+    sums = np.empty(len(starts), np.uint64)
+    for at in range(0, len(starts), _HASH_RUN):
+        begins, stops = starts[at : at + _HASH_RUN], ends[at : at + _HASH_RUN]
+        source, base = _cheap_source(buffer, begins, stops)
+        pairs = zip((begins - base).tolist(), (stops - base).tolist(), strict=True)
         sums[at : at + _HASH_RUN] = [digest(source[a:b]) for a, b in pairs]
     return sums
+
+
+def _cheap_source(buffer: Buffer, begins: I64, ends: I64) -> tuple[Any, int]:
+    """What to cut many slices from, and where it starts: bytes when they are small, copied if close together."""
+    total = int((ends - begins).sum())
+    if total > _COPY_BYTES_MAX * len(begins):
+        return byte_view(buffer), 0
+    if isinstance(buffer, bytes):
+        return buffer, 0
+    low, high = int(begins.min()), int(ends.max())
+    view = byte_view(buffer)
+    return (bytes(view[low:high]), low) if high - low <= 4 * total else (view, 0)
 
 
 def first_true(mask: Bools) -> int:
