@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-
 from tests.crash.ledger import Instance, Ledger, Seen, Write, token_of
+
 from topics.core.read import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
@@ -27,7 +27,13 @@ class Rig:
     """An open engine and the ledger of what it said."""
 
     def __init__(
-        self, fs: Fs, ledger: Ledger | None = None, *, clock: SimClock | None = None, host: SimHost | None = None, **settings: Any
+        self,
+        fs: Fs,
+        ledger: Ledger | None = None,
+        *,
+        clock: SimClock | None = None,
+        host: SimHost | None = None,
+        **settings: Any,
     ) -> None:
         self.ledger = ledger or Ledger()
         self.clock = clock or SimClock()
@@ -45,7 +51,9 @@ class Rig:
     def write(self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4) -> None:
         self.finish(self.submit(name, count, tag=tag, size=size))
 
-    def submit(self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4) -> tuple[Write, Ticket[Any] | None]:
+    def submit(
+        self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4
+    ) -> tuple[Write, Ticket[Any] | None]:
         """Give a write without waiting for it."""
         self._writes += 1
         tokens = [f"{name}.{self._writes}.{at}.{'x' * size}" for at in range(count)]
@@ -87,7 +95,9 @@ class Rig:
         doomed = set()
         for seq, token in seen.records.items():
             tag = self._tags.get(seq) if match is not None else None
-            fits = match is None or (tag is not None and (tag == match or (match.endswith("*") and tag.startswith(match[:-1]))))
+            fits = match is None or (
+                tag is not None and (tag == match or (match.endswith("*") and tag.startswith(match[:-1])))
+            )
             if fits and (before_seq is None or seq < before_seq):
                 doomed.add(seq)
         del token

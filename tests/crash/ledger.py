@@ -110,7 +110,9 @@ def _check_instance(name: str, told: Instance, found: Seen, *, power_cut: bool) 
     if told.durability == "disk" and power_cut:
         lost = [seq for seq in missing if seq not in evictable]
         kept = [seq for seq in acked if seq in found.records]
-        assert not lost or not kept or max(kept) < min(lost), f"{name}: a middle part is lost: {lost[:3]} before {max(kept)}"
+        assert not lost or not kept or max(kept) < min(lost), (
+            f"{name}: a middle part is lost: {lost[:3]} before {max(kept)}"
+        )
     for lo, hi in found.gaps:
         inside = [seq for seq in found.records if lo <= seq <= hi]
         assert not inside, f"{name}: gap {lo}..{hi} holds live records {inside[:3]}"

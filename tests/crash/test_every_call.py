@@ -7,10 +7,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-
 from tests.crash.harness import Rig, dump, read_all, survey
 from tests.crash.ledger import Ledger, check
 from tests.crash.workloads import WORKLOADS, Workload
+
 from topics.testing import SimFs
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState
