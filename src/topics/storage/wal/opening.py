@@ -63,4 +63,4 @@ def open_group(
 
 
 def _may_append(scan: GroupScan, layout: Layout) -> bool:
-    return scan.last is not None and scan.exact and not scan.beyond and scan.last_gen == layout.gen
+    return scan.last is not None and not scan.beyond and scan.last_gen == layout.gen

@@ -73,8 +73,7 @@ def repair_group(
         _set_aside(fs, data, scan)
     if end.pieces:
         _report(scan, end)
-    if any(piece.start == 0 for piece in end.pieces):  # never name a file that goes
-        _install_current(fs, scan)
+        _install_current(fs, scan)  # before anything is cut, so that it never names a file that goes
     if anew:
         _write_anew(fs, scan)
     else:
@@ -82,7 +81,7 @@ def repair_group(
     _remove_whole(fs, scan, files)
     repaired = _allocate_last(scan.last, tail=scan.tail, file_bytes=file_bytes)
     _install_current(fs, scan)
-    fs.sync_dir(scan.dir)  # a file whose name is not durable yet may have been found after a kill
+    fs.sync_dir(scan.dir)  # names that came or went in a process that was killed may not be durable yet
     return repaired
 
 
@@ -108,7 +107,6 @@ def _set_aside(fs: Fs, data: DataDir, scan: GroupScan) -> None:
     first = scan.end.pieces[0]
     name = names.quarantine_file_name(_base_name(first.path), first.start) + NOTE_SUFFIX
     _keep(fs, target, name, msgspec.json.format(msgspec.json.encode(note)))
-    _install_current(fs, scan)
 
 
 def _copy_piece(fs: Fs, target: str, piece: CutPiece) -> str:
