@@ -189,18 +189,32 @@ def test_a_lost_mark_makes_no_second_slot() -> None:
     again.checked().append(1).checkpoint().checked()
 
 
+@pytest.mark.parametrize("seq", [4, 5, 8, 12])
+def test_a_bad_frame_above_the_mark_is_a_torn_tail(seq: int) -> None:
+    lab = new_lab().append(3).checkpoint().append(9)
+    (topic,) = run(lab.job()).topics
+    first = max(segment.first_seq for segment in [*topic.sealed, topic.active] if segment and segment.first_seq <= seq)
+    at = int.from_bytes(lab.disk.contents(idx_path(first))[(seq - first) * 20 :][:4], "little")
+    again = lab.tamper(data_path(first), flip_bit(at + 40)).restart()
+    assert again.last_slot == seq - 1
+    again.checked().checkpoint().checked()
+
+
 def test_a_mark_without_the_switch_of_locations_is_as_good() -> None:
     lab = new_lab().append(3).checkpoint().append(9)
     lab.mark(run(lab.job()))
     lab.power_cut().checked().append(1).checkpoint().checked()
 
 
-def test_what_a_killed_checkpoint_left_unsynced_is_synced_before_it_counts() -> None:
-    lab = _crashed_before(new_lab().append(3).checkpoint().append(1), "datasync", "*.idx")
-    again = lab.restart()  # a kill: the entry is in the page cache only
-    assert again.last_slot == 4
+@pytest.mark.parametrize(("kind", "path"), [("datasync", "*.idx"), ("sync_dir", DIR), ("sync_dir", HOT)])
+@pytest.mark.parametrize("count", [1, 9])
+def test_what_a_killed_checkpoint_left_unsynced_is_synced_before_it_counts(kind: str, path: str, count: int) -> None:
+    lab = _crashed_before(new_lab().append(count), kind, path)
+    again = lab.restart()  # a kill: entries and names are in memory only
+    assert again.last_slot == count
     again.append(1).checkpoint().trim_wal()
-    again.power_cut().checked()
+    after = again.power_cut().checked()
+    assert after.env.counters.idx_rebuilt == 0
 
 
 # --- 74: seals ------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """ColdCache: ranges of cold `.data` files that were fetched lately (`TOPICS_COLD_CACHE_BYTES`, all topics).
 
-Bytes are kept in blocks of fixed size by segment, so that a reader walking through history fetches each block once. A
-segment that is dropped, promoted or put anew must be `forget`-ed. Safe from any thread; the store is asked without the
-lock, so a slow range delays nobody else.
+Bytes are kept in blocks of fixed size by segment and version of its files, so that a reader walking through history
+fetches each block once and never gets one of files that were replaced. Safe from any thread; the store is asked without
+the lock, so a slow range delays nobody else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topics.storage.stores import NotFound, RangeOutOfBounds
 
 BLOCK_BYTES: Final = 256 * 1024
 
-Key = tuple[int, int, int]  # topic id, first seq, block number
+Key = tuple[int, int, int, int]  # topic id, first seq, version, block number
 
 
 class ColdCache:
@@ -34,10 +34,11 @@ class ColdCache:
     def read(self, segment: SealedSegment, offset: int, length: int) -> tuple[bytes, bool]:
         """Bytes of the segment's `.data`, and whether the store had to be asked."""
         low, high = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES + 1
-        blocks = self._known(segment, low, high)
+        base = (segment.place.topic_id, segment.first_seq, segment.version)
+        blocks = self._known(base, low, high)
         missing = [number for number in range(low, high) if number not in blocks]
         if missing:
-            blocks |= self._fetch(segment, missing[0], missing[-1] + 1)
+            blocks |= self._fetch(segment, base, missing[0], missing[-1] + 1)
         start = offset - low * BLOCK_BYTES
         joined = blocks[low] if high - low == 1 else b"".join(blocks[number] for number in range(low, high))
         found = joined[start : start + length]
@@ -45,18 +46,18 @@ class ColdCache:
             raise CorruptSegment(segment.place.name, seq=segment.first_seq, segment=segment.label)
         return found, bool(missing)
 
-    def _known(self, segment: SealedSegment, low: int, high: int) -> dict[int, bytes]:
+    def _known(self, base: tuple[int, int, int], low: int, high: int) -> dict[int, bytes]:
         known: dict[int, bytes] = {}
         with self._lock:
             for number in range(low, high):
-                key = (segment.place.topic_id, segment.first_seq, number)
+                key = (*base, number)
                 block = self._blocks.get(key)
                 if block is not None:
                     self._blocks.move_to_end(key)
                     known[number] = block
         return known
 
-    def _fetch(self, segment: SealedSegment, low: int, high: int) -> dict[int, bytes]:
+    def _fetch(self, segment: SealedSegment, base: tuple[int, int, int], low: int, high: int) -> dict[int, bytes]:
         """Blocks `low..high-1` with one request."""
         end = min(high * BLOCK_BYTES, segment.data_len)
         start = low * BLOCK_BYTES
@@ -65,7 +66,7 @@ class ColdCache:
         fetched = {low + i: data[i * BLOCK_BYTES : (i + 1) * BLOCK_BYTES] for i in range(high - low)}
         with self._lock:
             for number, block in fetched.items():
-                self._keep((segment.place.topic_id, segment.first_seq, number), block)
+                self._keep((*base, number), block)
         return fetched
 
     def _keep(self, key: Key, block: bytes) -> None:

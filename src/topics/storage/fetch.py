@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.errors import StorageIo
+from topics.errors import CorruptSegment, StorageIo
 from topics.formats import frame as wal_frame
 from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_rows, gather_u64, hash_slices
 from topics.formats.columns import BadSlot, FrameColumns, decode_columns, decode_frames
@@ -34,6 +34,10 @@ from topics.storage.segments.sealed import SealedSegment
 from topics.storage.spans import read_spans
 
 ReadWal = Callable[[int, int, int], bytes]
+
+
+TRIES: Final = 3
+"""How often a read starts again because the segment's files were replaced, or repaired, under it."""
 
 
 class Moved(StorageIo):
@@ -123,47 +127,53 @@ class Fetcher:
 
     # --- sealed ---------------------------------------------------------------------------------------------------
 
-    def _sealed(self, read: SealedRead, result: FetchResult, *, first: bool, again: bool = True) -> Fetched:
+    def _sealed(self, read: SealedRead, result: FetchResult, *, first: bool, tries: int = TRIES) -> Fetched:
         segment, slots = read.segment, np.asarray(read.slots, np.int64)
         if not len(slots):
             return Fetched(EMPTY_RUN, 0)
+        version = segment.version
         pair = segment.pair()
-        if pair.data is None:
-            return self._cold_read(segment, pair, slots, result, first=first)
-        if len(slots) <= FEW and pair.bad is None:
+        if len(slots) <= FEW and pair.bad is None and pair.data is not None:
             run = few_of_segment(pair, slots.tolist(), segment.first_seq)
             if run is not None:
                 return Fetched(run, segment.first_seq + int(slots[-1]) + 1)
-        found = decode_columns(pair.data, pair.entries, first_seq=segment.first_seq, slots=slots, want=("node",))
-        if found.bad and again and self._mend(segment, found.bad):
-            return self._sealed(read, result, first=first, again=False)
+        try:
+            data, base = self._bytes(segment, pair, slots, result)
+            found = decode_columns(
+                data, pair.entries, first_seq=segment.first_seq, slots=slots, want=("node",), base=base
+            )
+        except CorruptSegment:
+            if tries and segment.version != version:
+                return self._sealed(read, result, first=first, tries=tries - 1)
+            raise
+        if found.bad and tries and (segment.version != version or self._mend(segment, found.bad)):
+            return self._sealed(read, result, first=first, tries=tries - 1)
         bad = _bad_slots(pair, slots, found.bad)
         if len(bad):
             segment.mark_bad(bad)
-        return _up_to_damage(segment, slots, found, pair.data, bad, first=first)
+        return _up_to_damage(segment, slots, found, data, bad, first=first)
 
-    def _mend(self, segment: SealedSegment, bad: Sequence[BadSlot]) -> bool:
-        """Whether the segment may read better now: its index was wrong, or another copy had the frames."""
-        if any(slot.reason == "idx" for slot in bad):
-            segment.reindex()
-            return True
-        return self._repair is not None and self._repair(segment, [slot.slot for slot in bad])
-
-    def _cold_read(
-        self, segment: SealedSegment, pair: Pair, slots: I64, result: FetchResult, *, first: bool
-    ) -> Fetched:
+    def _bytes(self, segment: SealedSegment, pair: Pair, slots: I64, result: FetchResult) -> tuple[memoryview, int]:
+        """The bytes that hold these slots, and the `.data` offset of the first of them."""
+        if pair.data is not None:
+            return pair.data, 0
         entries = pair.entries[slots]
         framed = entries["len"] > 0
         offs, lens = entries["offset"][framed].astype(np.int64), entries["len"][framed].astype(np.int64)
         if not len(offs):
-            return Fetched(EMPTY_RUN, segment.first_seq + int(slots[-1]) + 1)
-        low, high = int(offs[0]), int(offs[-1] + lens[-1])
+            return memoryview(b""), 0
         assert self._cold is not None, "a cold segment is read only where there is a cold store"
-        buffer, from_store = self._cold.read(segment, low, high - low)
+        low = int(offs[0])
+        buffer, from_store = self._cold.read(segment, low, int(offs[-1] + lens[-1]) - low)
         result.cold_segments += from_store
-        found = decode_columns(buffer, pair.entries, first_seq=segment.first_seq, slots=slots, want=("node",), base=low)
-        bad = _bad_slots(pair, slots, found.bad)
-        return _up_to_damage(segment, slots, found, memoryview(buffer), bad, first=first)
+        return memoryview(buffer), low
+
+    def _mend(self, segment: SealedSegment, bad: Sequence[BadSlot]) -> bool:
+        """Whether the segment may read better now: its index was wrong, or another copy had the frames."""
+        if segment.tier == "hot" and any(slot.reason == "idx" for slot in bad):
+            segment.reindex()
+            return True
+        return self._repair is not None and self._repair(segment, [slot.slot for slot in bad])
 
 
 def _last_seq(read: Read) -> int:

@@ -41,6 +41,7 @@ class MapCache:
 
     def admit(self, segment: Mapped) -> None:
         """Count a segment that was just mapped, and unmap others until all fit; at least this one stays."""
+        segment.recently_used = False  # being mapped is no use yet; the next look is
         with self._lock:
             self._queue.append((segment, segment.idx_bytes))
             self.bytes_mapped += segment.idx_bytes

@@ -54,6 +54,7 @@ class SealedSegment:
         "place",
         "recently_used",
         "tier",
+        "version",
     )
 
     def __init__(
@@ -71,6 +72,7 @@ class SealedSegment:
         self.count = count
         self.data_len = data_len
         self.tier: Tier = tier
+        self.version = 0  # grows when the files are others: offsets of an older index mean nothing then
         self.hot_remnant = False  # moved to cold, but the hot files could not be removed yet
         self.recently_used = False
         self.lock = RLock()
@@ -190,6 +192,7 @@ class SealedSegment:
 
     def files_replaced(self, data_len: int) -> None:
         """The hot files are others now: look at them anew. The caller holds `lock` around the renames and this."""
+        self.version += 1
         self.tier = "hot"
         self.data_len = data_len
         self._override = None
@@ -200,6 +203,7 @@ class SealedSegment:
     def moved_to_cold(self, idx: bytes) -> None:
         """T7. The index is at hand, so the columns stay ready."""
         with self.lock:
+            self.version += 1
             self.tier = "cold"
             self._override = None
             self._checked = True
