@@ -89,6 +89,13 @@ class ToyApp:
     def do_raise(self, request: Request, responder: Responder) -> None:
         raise InvalidRequest("not like this")
 
+    def do_split(self, request: Request, responder: Responder) -> None:
+        headers = ((b"X", b"a\r\nSet-Cookie: b"),)
+        if request.raw_path == b"/split/stream":
+            responder.stream(200, headers)
+        else:
+            responder.reply(Response(200, b"", headers=headers))
+
     def do_stream(self, request: Request, responder: Responder) -> None:
         stream = responder.stream(200, sse.STREAM_HEADERS)
         stream.on_close(lambda: self.gone.append("stream"))

@@ -41,10 +41,12 @@ def test_a_half_closed_client_gets_the_answer_to_a_large_compressed_body(live: L
         client.send(
             b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
         )
-        client.send(packed)
+        client.send(packed + b"GET /echo/2 HTTP/1.1\r\nHost: a\r\n\r\n")
         client.end_sending()
         assert len(client.response().body) == 5_000_000
+        assert client.response().headers["x-path"] == "/echo/2"
         assert client.ended()
+    assert live.call(lambda: live.hub._bodies_bytes) == 0
 
 
 @pytest.mark.parametrize("decoded_bytes", [1001, 2_000_000])
@@ -59,7 +61,7 @@ def test_the_decoded_size_counts(start_server: StartServer, decoded_bytes: int) 
     assert live.call(lambda: (len(live.app.handled), len(live.app.abandoned))) == (1, 1)
 
 
-@pytest.mark.parametrize("body", [b"junk", gzip.compress(b"hello")[:-1]])
+@pytest.mark.parametrize("body", [b"junk", gzip.compress(b"hello")[:-1]], ids=["junk", "cut"])
 def test_a_broken_body_is_left_to_the_endpoint_to_refuse(live: Live, body: bytes) -> None:
     with live.client() as client:
         response = client.request("POST", "/echo", body=body, headers=GZIP)

@@ -192,12 +192,13 @@ def test_requests_are_not_read_while_their_answers_are_not_taken(live: Live) -> 
 # --- bugs and refusals of the application -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/boom", "/bad-head"])
+@pytest.mark.parametrize("path", ["/boom", "/bad-head", "/split/reply", "/split/stream"])
 def test_a_bug_is_500_without_a_word_about_it(live: Live, path: str) -> None:
     with live.client() as client:
         response = client.request("GET", path)
         assert (response.status, error_of(response)) == (500, "internal")
         assert b"bug" not in response.body
+        assert "set-cookie" not in response.headers
         assert client.request("GET", "/echo").status == 200
 
 

@@ -197,8 +197,9 @@ def test_a_body_is_asked_for(client: H2Client) -> None:
     assert (client.status(stream_id), client.body(stream_id)) == (200, b"hello")
 
 
-def test_a_bug_is_500_and_the_connection_lives(client: H2Client) -> None:
-    status, body = client.request("GET", "/boom")
+@pytest.mark.parametrize("path", ["/boom", "/bad-head", "/split/reply", "/split/stream"])
+def test_a_bug_is_500_and_the_connection_lives(client: H2Client, path: str) -> None:
+    status, body = client.request("GET", path)
     assert (status, code_of(body)) == (500, "internal")
     assert client.request("GET", "/echo")[0] == 200
 

@@ -103,7 +103,7 @@ class H1Connection(H1Output):
             return None
         length = request.content_length
         if length is not None and length > hub.settings.max_body_bytes:
-            hub.app.abandon(request)
+            hub.abandon(request)
             self._refuse(exchange, error_response(PayloadTooLarge(hub.settings.max_body_bytes)))
             return None
         self._current = exchange
@@ -114,13 +114,13 @@ class H1Connection(H1Output):
     def _dispatch(self, exchange: H1Exchange, body: bytes) -> None:
         request = exchange.request
         assert request is not None
-        if self._accounted_bytes:
-            self._account(0)
         if exchange.closes:
             self._go_deaf()
         if body and b"content-encoding" in request.headers:
             self._decode(exchange, request, body)
             return
+        if self._accounted_bytes:
+            self._account(0)
         request.body = body
         try:
             self.hub.app.handle(request, exchange)
@@ -160,15 +160,17 @@ class H1Connection(H1Output):
             waiting = False
             self._decoded(exchange, request, too_large=too_large)
 
+        self._account(len(body))
         decode_body(self.hub, request, body, decoded)
         if waiting and self._mode == READING:
             self._mode = WAITING
 
     def _decoded(self, exchange: H1Exchange, request: Request, *, too_large: bool) -> None:
+        self._account(0)
         if self._mode == WAITING:
             self._mode = READING
         if too_large or self._mode == GONE:
-            self.hub.app.abandon(request)
+            self.hub.abandon(request)
             exchange.reply(error_response(PayloadTooLarge(self.hub.settings.max_body_bytes)))
         else:
             try:
@@ -200,7 +202,7 @@ class H1Connection(H1Output):
             exchange = H1Exchange(self, None, True)
             self._exchanges.append(exchange)
         elif exchange.request is not None:
-            self.hub.app.abandon(exchange.request)
+            self.hub.abandon(exchange.request)
         self._close_with(exchange, error_response(error))
 
     def _close_with(self, exchange: H1Exchange, response: Response) -> None:
@@ -251,6 +253,8 @@ class H1Connection(H1Output):
     def _read_on(self) -> None:
         if self._mode == READING:
             self._feed()
+        if self._eof and self._mode == READING and not self._blocked:
+            self._end_of_input()
 
     # --- other protocols ----------------------------------------------------------------------------------------------
 
@@ -277,13 +281,21 @@ class H1Connection(H1Output):
         if any(exchange.stream_sink is not None and not exchange.finished for exchange in self._exchanges):
             self.lost()
             return False
+        if self._mode == WAITING or self._blocked:
+            return self.transport.can_write_eof()
+        return self._end_of_input()
+
+    def _end_of_input(self) -> bool:
+        """All that came has been read; False if the connection may close at once."""
         if self._mode == READING and (self._current is not None or self._reader.waiting_bytes()):
             self._fail(InvalidRequest("the request ended before it was complete"))
-        if self._mode == GONE or not self._exchanges:
+        if self._mode == GONE:
+            return False
+        if not self._exchanges:
+            self.transport.close()
             return False
         self._exchanges[-1].closes = True
-        if self._mode != WAITING:
-            self._mode = DEAF
+        self._mode = DEAF
         return self.transport.can_write_eof()
 
     def lost(self) -> None:
@@ -294,7 +306,7 @@ class H1Connection(H1Output):
         current, self._current = self._current, None
         exchanges, self._exchanges = self._exchanges, deque()
         if current is not None and current.request is not None:
-            self.hub.app.abandon(current.request)
+            self.hub.abandon(current.request)
         for exchange in exchanges:
             exchange.lost()
 

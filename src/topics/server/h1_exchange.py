@@ -17,6 +17,7 @@ from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import Headers, Request, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks
 from topics.server.content import encode_response
+from topics.server.failure import failure_response
 
 if TYPE_CHECKING:
     from topics.server.h1_connection import H1Connection
@@ -62,25 +63,30 @@ class H1Exchange:
             self._send(response)
 
     def _send(self, response: Response) -> None:
-        conn, request = self._conn, self.request
+        try:
+            data = self._render(response)
+        except ValueError as error:
+            data = self._render(failure_response(error))
+        self._conn.finish(self, data)
+
+    def _render(self, response: Response) -> bytes:
+        hub, request = self._conn.hub, self.request
         if request is None:
-            data = conn.hub.renderer.response(response, b"Connection: close\r\n")
-        elif self.closes or request.method == "HEAD" or request.head.version != "1.1" or conn.hub.draining:
-            data = conn.hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
-        else:
-            data = conn.hub.renderer.response(response)
-        conn.finish(self, data)
+            return hub.renderer.response(response, b"Connection: close\r\n")
+        if self.closes or request.method == "HEAD" or request.head.version != "1.1" or hub.draining:
+            return hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
+        return hub.renderer.response(response)
 
     def stream(self, status: int, headers: Headers) -> StreamSink:
         assert not self._answered, "a request is answered once"
         assert self.request is not None, "only a request that was read is answered by a stream"
-        self._answered = True
         sized = any(name.lower() == b"content-length" for name, _ in headers)
         chunked = not sized and self.request.head.version == "1.1"
         if not sized and not chunked:
             self.closes = True
-        sink = H1Stream(self, self._conn, chunked=chunked)
         head = self._conn.hub.renderer.stream_head(status, headers, self._connection(), chunked=chunked)
+        sink = H1Stream(self, self._conn, chunked=chunked)
+        self._answered = True
         if self.request.method == "HEAD":
             sink.over()
             self._conn.finish(self, head)

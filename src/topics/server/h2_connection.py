@@ -161,18 +161,19 @@ class H2Connection(Peer):
         if exchange.discarding:
             self._settle(exchange)
             return
-        self.hub.account_body(-exchange.body_bytes)
         body = b"".join(parts)
         request = exchange.request
         if body and b"content-encoding" in request.headers:
             decode_body(self.hub, request, body, lambda too_large: self._decoded(exchange, too_large))
         else:
+            self.hub.account_body(-exchange.body_bytes)
             request.body = body
             self._handle(exchange)
 
     def _decoded(self, exchange: H2Exchange, too_large: bool) -> None:
+        self.hub.account_body(-exchange.body_bytes)
         if too_large or exchange.finished:
-            self.hub.app.abandon(exchange.request)
+            self.hub.abandon(exchange.request)
             exchange.reply(error_response(PayloadTooLarge(self.hub.settings.max_body_bytes)))
         else:
             self._handle(exchange)
@@ -213,7 +214,7 @@ class H2Connection(Peer):
     def _abandon(self, exchange: H2Exchange, error: TopicsError) -> None:
         if exchange.parts:
             self.hub.account_body(-exchange.body_bytes)
-        self.hub.app.abandon(exchange.request)
+        self.hub.abandon(exchange.request)
         self._refuse(exchange, error_response(error))
 
     # --- output -------------------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ class H2Connection(Peer):
         if unread:
             self.hub.account_body(-exchange.body_bytes)
             exchange.parts = None
-            self.hub.app.abandon(exchange.request)
+            self.hub.abandon(exchange.request)
         exchange.lost()
 
     def _room_bytes(self) -> int:

@@ -10,6 +10,7 @@ from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import Headers, Request, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks
 from topics.server.content import encode_response
+from topics.server.failure import failure_response
 
 if TYPE_CHECKING:
     from topics.server.h2_connection import H2Connection
@@ -58,6 +59,8 @@ class H2Exchange:
             self._send(response)
 
     def _send(self, response: Response) -> None:
+        if not _sendable(response.headers):
+            response = failure_response(ValueError("a header field may not hold a line break"))
         body = b"" if self.request.method == "HEAD" else response.body
         headers = (
             (b"content-type", response.content_type),
@@ -71,6 +74,8 @@ class H2Exchange:
 
     def stream(self, status: int, headers: Headers) -> StreamSink:
         assert not self._answered, "a request is answered once"
+        if not _sendable(headers):
+            raise ValueError("a header field may not hold a line break")
         self._answered = True
         sink = H2Stream(self, self._conn)
         headless = self.request.method == "HEAD"
@@ -101,6 +106,10 @@ class H2Exchange:
             self.stream_sink.over()
         if waiting and self._callbacks is not None:
             self._callbacks.fire()
+
+
+def _sendable(headers: Headers) -> bool:
+    return not any(byte in part for field in headers for part in field for byte in (b"\r", b"\n", b"\0"))
 
 
 class H2Stream:

@@ -18,7 +18,7 @@ from topics.clock import Clock
 from topics.limits import MIB
 from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
-from topics.net.messages import Application
+from topics.net.messages import Application, Request
 from topics.server.wheel import TICK_S, Wheel
 
 if TYPE_CHECKING:
@@ -128,6 +128,13 @@ class Hub:
         """An unfinished body grew or went; False if all of them together are too large now."""
         self._bodies_bytes += change_bytes
         return self._bodies_bytes <= self.settings.bodies_bytes_max()
+
+    def abandon(self, request: Request) -> None:
+        """Tell the application; its mistake must not take the connection's housekeeping with it."""
+        try:
+            self.app.abandon(request)
+        except Exception:
+            log.exception("abandoning a request failed")
 
     # --- output -------------------------------------------------------------------------------------------------------
 
