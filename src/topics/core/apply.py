@@ -18,7 +18,19 @@ from topics.core.retention import apply_evict
 from topics.core.seqs import apply_head
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.model.ops import Append, ConfigUpdate, Delete, Evict, HeadMark, LeaseEvent, Op, TopicCreate, TopicDelete
+from topics.model.ops import (
+    Append,
+    ConfigUpdate,
+    Delete,
+    Evict,
+    HeadMark,
+    LeaseEvent,
+    Op,
+    RouterDelete,
+    RouterPut,
+    TopicCreate,
+    TopicDelete,
+)
 
 
 def apply(state: State, op: Op) -> Effect:
@@ -76,4 +88,6 @@ _ON_TOPIC: dict[type, Callable[[State, TopicState, Any], Effect]] = {
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
     TopicCreate: apply_create,
     TopicDelete: apply_delete_topic,
+    RouterPut: lambda state, op: state.routers.put(op),
+    RouterDelete: lambda state, op: state.routers.delete(op),
 }

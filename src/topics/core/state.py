@@ -7,11 +7,10 @@ another log group (`shadowed`). Owned by the engine; changed by `core.apply` onl
 
 from __future__ import annotations
 
-from typing import Any
-
 from sortedcontainers import SortedDict
 
 from topics.core.recent import RecentCache
+from topics.core.router import RouterTable
 from topics.core.topic import TopicState
 from topics.errors import TopicNotFound
 
@@ -32,9 +31,9 @@ class State:
     def __init__(self, *, recent_bytes: int = 0) -> None:
         self.topics: SortedDict[str, TopicState] = SortedDict()
         self.by_id: dict[int, TopicState] = {}
-        self.routers: dict[str, Any] = {}
         self.shadowed: dict[int, TopicState] = {}  # older instances of a name whose deletion was not seen yet
         self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
+        self.routers = RouterTable(self.fed)
         self.next_topic_id = 1
         self.total_bytes = 0  # live bytes of all topics
         self.staged_bytes = 0  # of writes being committed
@@ -62,6 +61,7 @@ class State:
     def remove(self, topic: TopicState) -> None:
         """An instance is gone; its id is never used again."""
         del self.by_id[topic.id]
+        self.routers.drop_topic(topic.id)
         self.total_bytes -= topic.bytes
         self.recent.drop_topic(topic.id)
         if self.shadowed.pop(topic.id, None) is not None:

@@ -16,6 +16,7 @@ from topics.engine.ceiling import Ceilings
 from topics.engine.commit import Commit
 from topics.engine.jobs import Jobs
 from topics.engine.parking import Parking
+from topics.engine.witness import Witness
 from topics.errors import TopicNotFound
 from topics.formats.names import shard_of
 from topics.model.config import TopicConfig
@@ -34,6 +35,7 @@ class Context:
         self.shards = shards
         self.jobs = jobs
         self.parking = Parking()
+        self.witness = Witness(state)
         self.ceilings = Ceilings(block=settings.seq_reserve)
         self.fed = state.fed
         """Ids of topics that a router feeds: they keep a ceiling in every class."""

@@ -52,6 +52,7 @@ class Deletes:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
         they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
+        op = ctx.witness.sworn(topic, op)
         if config.is_ephemeral:
             return resolved(self._finish(topic, op, None))
         durable = bool(leases) or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
@@ -63,7 +64,9 @@ class Deletes:
             durable=durable,
             client_frames=1 + len(leases),
         )
-        return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op))
+        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op))
+        ctx.witness.hold_until(topic, ticket)
+        return ticket
 
     def _finish(self, topic: TopicState, op: Delete, _sub: Submission | None) -> Deleted:
         effect = apply(self._ctx.state, op)

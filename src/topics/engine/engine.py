@@ -14,11 +14,13 @@ from topics.engine.commit import Commit
 from topics.engine.context import Context
 from topics.engine.creating import CreatingWrites
 from topics.engine.deletes import Deleted, Deletes
+from topics.engine.forwarding import Forwarding
 from topics.engine.jobs import Jobs
 from topics.engine.lifecycle import Dropped, Lifecycle, Put
 from topics.engine.queries import Queries
 from topics.engine.queues import Queues
 from topics.engine.reads import ReadDone, Reads
+from topics.engine.routers import Routers
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Appended, Writes
@@ -50,13 +52,19 @@ class Engine:
             append=lambda name, batch: self.write(name, batch, create=True),
         )
         self.queries.queue_counters = self.queues.counters
+        self.forwarding = Forwarding(self.context, self.settling, self.writes)
+        self.routers = Routers(self.context, self.lifecycle, self.forwarding)
+        for observer in (self.reads, self.queries, self.queues):
+            observer.bring_up_to_date = self.forwarding.bring_up_to_date
 
     def turn(self) -> None:
         """The end of a turn, before its submissions are written: whoever was stirred in it acts."""
+        self.forwarding.turn()
         self.queues.turn()
 
     def tick(self) -> None:
         """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
+        self.forwarding.tick()
         self.queues.tick()
 
     # --- writes ---------------------------------------------------------------------------------------------------

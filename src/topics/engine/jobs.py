@@ -38,3 +38,6 @@ class Jobs(Protocol):
 
     def checkpoint_soon(self) -> None:
         """Something waits for a checkpoint."""
+
+    def checkpoint(self) -> Ticket[None]:
+        """Checkpoint now: when the ticket resolves, everything published before is in segments, marked and synced."""

@@ -16,10 +16,10 @@ from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
-from topics.engine.ticket import Ticket, chain, failed, forward, resolved
+from topics.engine.ticket import Ticket, chain, failed, forward, resolved, settled
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
-from topics.model.ops import Op, TopicCreate
+from topics.model.ops import Op, TopicCreate, TopicDelete
 from topics.model.submission import Submission
 
 T = TypeVar("T")
@@ -39,8 +39,10 @@ class Lifecycle:
     def __init__(self, context: Context, settling: Settling) -> None:
         self._ctx = context
         self._settling = settling
-        self.drop_routers: Callable[[TopicState], Ticket[list[str]]] = lambda _: resolved([])
-        """Removes the routers of a topic that is being deleted; set by the router service."""
+        self.detach: Callable[[TopicState], Ticket[list[str]]] = lambda _: resolved([])
+        """Has the copies made from a topic that is being deleted made durable, and stops its routers; their names."""
+        self.detached: Callable[[TopicState, list[str]], Ticket[None]] = lambda *_: resolved(None)
+        """The topic is gone, its routers with it, or its deletion failed. Both are set by the router service."""
 
     # --- holding names --------------------------------------------------------------------------------------------
 
@@ -107,8 +109,13 @@ class Lifecycle:
 
     def _log(self, controls: list[Op], topic_id: int, reply: Callable[[Submission], T], *, creates: bool) -> Ticket[T]:
         ctx = self._ctx
+        topic = ctx.state.by_id.get(topic_id)
+        if topic is not None:
+            controls = ctx.witness.sworn_all(topic, controls)
         sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
         ticket: Ticket[T] = ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
+        if topic is not None:
+            ctx.witness.hold_until(topic, ticket)
         if creates:
             ctx.creating += 1
             ticket.then(lambda _: self._created())
@@ -155,9 +162,16 @@ class Lifecycle:
             # Writes on their way count as there: wait for them by an empty submission behind them.
             return chain(self._drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
-        logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
-        removed = chain(logged, lambda _: self.drop_routers(topic))
-        return chain(removed, lambda names: resolved(Dropped(True, names)))
+        return chain(self.detach(topic), lambda names: self._drop_detached(topic, op, names))
+
+    def _drop_detached(self, topic: TopicState, op: TopicDelete, names: list[str]) -> Ticket[Dropped]:
+        try:
+            logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
+        except BaseException:
+            self.detached(topic, names)
+            raise
+        over = chain(settled(logged), lambda _: self.detached(topic, names))
+        return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, names))))
 
     def _drain(self, topic: TopicState) -> Ticket[None]:
         sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)

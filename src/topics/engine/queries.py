@@ -18,8 +18,17 @@ class Queries:
         self._settling = settling
         self.queue_counters: Callable[[TopicState], results.QueueCounters | None] = lambda _: None
         """Counters of a queue topic; set by the queue service."""
+        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
 
     def state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
+        if feeding is not None:
+            return chain(feeding, lambda _: self._settled_state(topic, touch=touch))
+        return self._settled_state(topic, touch=touch)
+
+    def _settled_state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+        self._ctx.check_exists(topic)
         return chain(self._settling.settle(topic), lambda _: resolved(self._state(topic, touch=touch)))
 
     def _state(self, topic: TopicState, *, touch: bool) -> results.TopicState:

@@ -6,6 +6,7 @@ fails only if there is nothing to answer with."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
@@ -26,8 +27,16 @@ class Reads:
     def __init__(self, context: Context, settling: Settling) -> None:
         self._ctx = context
         self._settling = settling
+        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
 
     def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
+        if feeding is not None:
+            return chain(feeding, lambda _: self._read_settled(topic, request))
+        return self._read_settled(topic, request)
+
+    def _read_settled(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
         if self._settling.is_settled(topic):
             return self._read(topic, request)
         return chain(self._settling.settle(topic), lambda _: self._read_still(topic, request))

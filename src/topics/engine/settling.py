@@ -70,11 +70,13 @@ class Settling:
 
     def _log(self, topic: TopicState, evict: Evict) -> Ticket[None]:
         ctx = self._ctx
+        evict = ctx.witness.sworn_evict(topic, evict)
         sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
         ticket = ctx.commit.submit(
             ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, evict), internal=True
         )
         self._pending[topic.id] = ticket
+        ctx.witness.hold_until(topic, ticket)
         ticket.then(lambda _: self._over(topic))
         return ticket
 

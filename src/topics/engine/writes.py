@@ -103,9 +103,10 @@ class Writes:
         if not config.is_fsync or topic.id in ctx.fed:
             mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
         if config.is_ephemeral:
-            return self._commit_resident(topic, batch, reservation, group, mark)
-        durable = config.is_fsync or mark is not None
+            op = self.encode(topic, batch, reservation, durable=False)
+            return self._commit_resident(topic, op, reservation, group, mark)
         controls = self._pins(topic, reservation, mark)
+        durable = config.is_fsync or bool(controls)
         op = self.encode(topic, batch, reservation, durable=durable)
         sub = submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
         # Above the applied ceiling although no mark of its own: a mark submitted earlier has yet to be synced.
@@ -123,8 +124,12 @@ class Writes:
         return ticket
 
     def _pins(self, topic: TopicState, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
-        """Control frames in front of the records: the ceiling, and the state of a router that feeds the topic."""
-        return [] if mark is None else [mark]
+        """Control frames in front of the records: the ceiling, and the places of the routers that feed the topic."""
+        if topic.id not in self._ctx.fed:
+            return [] if mark is None else [mark]
+        ceiling = topic.ceiling if mark is None else mark.ceiling
+        pins = self._ctx.witness.pins(topic, last_seq=reservation.last_seq)
+        return [HeadMark(topic_id=topic.id, ceiling=ceiling, pin=pin) for pin in pins]
 
     @staticmethod
     def encode(topic: TopicState, batch: WriteBatch, reservation: Reservation, *, durable: bool) -> Append:
@@ -183,19 +188,26 @@ class Writes:
         if cap and state.total_bytes + state.staged_bytes + batch.total_bytes > cap:
             raise Throttled.cap("max_total_bytes", max=cap)
 
-    # --- ephemeral topics -----------------------------------------------------------------------------------------
+    # --- ephemeral topics and copies ------------------------------------------------------------------------------
+
+    def append_copies(self, topic: TopicState, op: Append, reservation: Reservation) -> Ticket[Appended]:
+        """Router copies: no record frames, in any class; the ceiling above them is what makes their seqs safe."""
+        mark = self._ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
+        return self._commit_resident(topic, op, reservation, self._ctx.group_of(topic.id), mark)
 
     def _commit_resident(
-        self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int, mark: HeadMark | None
+        self, topic: TopicState, op: Append, reservation: Reservation, group: int, mark: HeadMark | None
     ) -> Ticket[Appended]:
         """Records that are written nowhere: only the ceiling above them is."""
-        op = self.encode(topic, batch, reservation, durable=False)
         op.file = RESIDENT
         if mark is not None:
             sub = submission([mark], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
         elif reservation.last_seq > topic.ceiling:
             # A mark on its way covers it: an empty submission keeps the order and shares that mark's sync.
             sub = submission([], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
+        elif reservation.first_seq != topic.head + 1:
+            # Copies behind writes that are being committed: an empty submission keeps the order.
+            sub = submission([], None, topic_id=topic.id, ts=reservation.ts, durable=False, client_frames=0)
         else:
             self._refill(topic, group, reservation.ts)
             return resolved(self.publish(topic, op, None))

@@ -32,6 +32,11 @@ def split_blob(blob: bytes) -> tuple[bytes, bytes | None]:
     return blob[DATA_AT:at], blob[at + len(META_MARK) : -1]
 
 
+def accounted_bytes(blob: bytes) -> int:
+    """Bytes of the `data` text and, if there is one, of the `meta` text."""
+    return len(blob) - (len('{"d":}') if meta_at(blob) < 0 else len('{"d":,"m":}'))
+
+
 def meta_at(blob: bytes) -> int:
     """Where the mark between data and meta stands; -1 without meta. Raises ValueError for what is no blob.
 

@@ -15,6 +15,9 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
+import numpy as np
+
 from topics.config import Settings
 from topics.core.checkpoint import PendingBatch, flagged, pending, placed, sealed
 from topics.core.topic import TopicState
@@ -53,8 +56,6 @@ class Checkpointer:
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
         self.failures_total = 0
-        self.router_marks: Callable[[], Sequence[RouterMark]] = lambda: ()
-        """Cursors of all routers at this instant; set by the router service."""
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
         engine.context.on_removed.append(lambda topic, _: self._published(topic))
@@ -124,7 +125,7 @@ class Checkpointer:
     def _collect_and_write(self, positions: Positions) -> Ticket[Positions]:
         dirty, self._dirty = self._dirty, set()
         works = {topic.id: work for topic, work in self._works(dirty)}
-        routers = self.router_marks()
+        places = self._engine.routers.marks()
         job = CheckpointJob(
             topics=list(works.values()),
             now_ms=self._engine.context.clock.now_ms(),
@@ -140,8 +141,10 @@ class Checkpointer:
                 self._dirty |= dirty
                 ticket.fail(error or AssertionError("a checkpoint gave no result"))
                 return
+            routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
             marks = self._mark(result, positions, routers)
             marks.then(partial(self._marked, result, positions, dirty, ticket))
+            marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
 
         self._driver.run(lambda: checkpoint.run(job), written)
         return ticket
@@ -157,7 +160,16 @@ class Checkpointer:
             batches = pending(topic) if topic.id in dirty else []
             if batches or (active is not None and active.count and self._rules.is_old(active.first_ts, now)):
                 files = self._store.files_of(topic.id, name=topic.name)
-                works.append((topic, TopicWork(files.place, active, [_batch(pending) for pending in batches])))
+                works.append(
+                    (
+                        topic,
+                        TopicWork(
+                            files.place,
+                            active,
+                            [_batch(pending, self._engine.routers.needed_from(topic.id)) for pending in batches],
+                        ),
+                    )
+                )
         return works
 
     # --- mark and switch ------------------------------------------------------------------------------------------
@@ -226,7 +238,7 @@ class Checkpointer:
         if topic is None:
             return
         for segment in done.sealed:
-            late = sealed(topic, segment)
+            late = sealed(topic, segment, keep_hops=bool(self._engine.state.routers.from_source(topic.id)))
             self._store.flips.flip(segment, late)
         for part in done.placed:
             late = placed(topic, part.first_seq, part.offs, part.lens)
@@ -234,7 +246,12 @@ class Checkpointer:
                 self._jobs.flag_active(topic, late)
 
 
-def _batch(collected: PendingBatch) -> Batch:
+def _batch(collected: PendingBatch, needed_from: int | None) -> Batch:
+    """Bytes of dead records from `needed_from` on are kept: a router may have to copy them again after a crash."""
+    dead = collected.dead if collected.dead.any() else None
+    kept = None
+    if dead is not None and needed_from is not None:
+        kept = dead & (np.arange(len(dead)) + collected.first_seq >= needed_from)
     return Batch(
         first_seq=collected.first_seq,
         source=collected.source,
@@ -242,7 +259,8 @@ def _batch(collected: PendingBatch) -> Batch:
         lens=collected.lens,
         ts=collected.ts,
         sizes=collected.sizes,
-        dead=collected.dead if collected.dead.any() else None,
+        dead=dead,
+        kept=kept,
     )
 
 

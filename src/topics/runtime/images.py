@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from topics.core.capture import TopicImage, restore
 from topics.core.queue_image import QueueImage, capture_queue, restore_queue
+from topics.core.router import Router
 from topics.core.topic import TopicState
-from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, TopicItem
+from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, RouterItem, TopicItem
 from topics.model.config import TopicConfig
+from topics.model.match import TagMatch
+from topics.model.ops import RouterMark, RouterPut
+from topics.model.router import RouterDef
 
 
 def topic_from_item(item: TopicItem) -> TopicState:
@@ -70,3 +74,56 @@ def _queue_image(item: QueueItem) -> QueueImage:
         reclaim=list(item.reclaim),
         delayed=[(row.ready_at, row.seq) for row in item.delayed],
     )
+
+
+def router_item(router: Router, place: RouterMark) -> RouterItem:
+    """A router with its place as of the checkpoint."""
+    definition = router.definition
+    match = definition.filter
+    return RouterItem(
+        name=definition.name,
+        source=definition.source,
+        dest=definition.dest,
+        source_id=router.source_id,
+        dest_id=router.dest_id,
+        preserve_node=definition.preserve_node,
+        preserve_tag=definition.preserve_tag,
+        create_dest=definition.create_dest,
+        allow_cycle=definition.allow_cycle,
+        guarantee=definition.guarantee,
+        filter=None if match is None else (match.op, match.value),
+        initial_cursor=router.initial_cursor,
+        initial_dest_base=router.initial_dest_base,
+        created_ts=router.created_ts,
+        rev=router.rev,
+        cursor=place.cursor,
+        forwarded_total=place.forwarded_total,
+        dest_base=place.dest_base,
+    )
+
+
+def router_from_item(item: RouterItem) -> tuple[RouterPut, RouterMark]:
+    """What made a router, and where it stood."""
+    op = RouterPut(
+        router=RouterDef(
+            name=item.name,
+            source=item.source,
+            dest=item.dest,
+            preserve_node=item.preserve_node,
+            preserve_tag=item.preserve_tag,
+            create_dest=item.create_dest,
+            allow_cycle=item.allow_cycle,
+            guarantee=item.guarantee,
+            filter=None if item.filter is None else TagMatch.from_stored(list(item.filter)),
+        ),
+        source_id=item.source_id,
+        dest_id=item.dest_id,
+        initial_cursor=item.initial_cursor,
+        initial_dest_base=item.initial_dest_base,
+        created_ts=item.created_ts,
+        rev=item.rev,
+    )
+    place = RouterMark(
+        name=item.name, cursor=item.cursor, forwarded_total=item.forwarded_total, dest_base=item.dest_base
+    )
+    return op, place

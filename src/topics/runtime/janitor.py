@@ -106,6 +106,9 @@ class Janitor:
     def _log_drop(self, topic: TopicState, firsts: list[int]) -> None:
         """Make the drop permanent in the log: the floors if they imply it, else a `gone` mark."""
         segments = [segment for first in firsts if (segment := topic.sealed.by_first_seq(first)) is not None]
+        needed = [segment for segment in segments if self._is_needed(topic, segment)]
+        self._jobs.dead_segments.extend((topic.id, segment.first_seq) for segment in needed)
+        segments = [segment for segment in segments if segment not in needed]
         below = [segment for segment in segments if segment.next_seq <= topic.earliest_seq]
         inside = [segment for segment in segments if segment.next_seq > topic.earliest_seq]
         context = self._engine.context
@@ -117,6 +120,11 @@ class Janitor:
             moves = [TierMove(id=topic.id, first=s.first_seq, count=s.count, tier="gone") for s in inside]
             sub = tier_submission(moves, ts=now)
             self._drop_when(context.commit.submit(group, sub, finish=lambda _: None, internal=True), topic, inside)
+
+    def _is_needed(self, topic: TopicState, segment: Sealed) -> bool:
+        """May a router have to copy records of it again after a crash? Then its bytes stay."""
+        needed_from = self._engine.routers.needed_from(topic.id)
+        return needed_from is not None and segment.next_seq > needed_from
 
     def _drop_when(self, logged: Ticket[None], topic: TopicState, segments: Sequence[Sealed]) -> None:
         keys = {(topic.id, segment.first_seq) for segment in segments}
@@ -175,7 +183,7 @@ class Janitor:
             topic_id, first_seq = self._thinned.pop()
             topic = self._engine.state.by_id.get(topic_id)
             segment = None if topic is None else topic.sealed.by_first_seq(first_seq)
-            if topic is None or segment is None or not segment.live:
+            if topic is None or segment is None or not segment.live or self._is_needed(topic, segment):
                 continue
             view: SealedSegment = segment.view  # type: ignore[assignment]
             dead = segment.dead(0, segment.count)

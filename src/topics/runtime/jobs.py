@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from topics.core.effects import Effect
 from topics.core.extent import Extent, Place
 from topics.core.topic import TopicState
 from topics.engine.jobs import Fetched
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.runtime.driver import Driver
 from topics.runtime.store import Store
 from topics.storage.fetch import ActiveRead, FetchResult, Moved, Read, SealedRead, WalRead
@@ -28,6 +29,7 @@ class KernelJobs:
         """Topic id and first seq of sealed segments that hold nothing live any more."""
         self.removed_topics: deque[TopicState] = deque()
         self.ask_checkpoint: Callable[[], None] = lambda: None
+        self.run_checkpoint: Callable[[], Ticket[Any]] = lambda: resolved(None)
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
@@ -96,3 +98,6 @@ class KernelJobs:
 
     def checkpoint_soon(self) -> None:
         self.ask_checkpoint()
+
+    def checkpoint(self) -> Ticket[None]:
+        return chain(self.run_checkpoint(), lambda _: resolved(None))

@@ -56,6 +56,7 @@ class Kernel:
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired)
         self.timetable = Timetable(self, settings)
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
+        self.jobs.run_checkpoint = self.checkpointer.run
         self.timetable.every_tick.append(self.engine.tick)
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):

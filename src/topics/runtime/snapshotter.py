@@ -6,7 +6,6 @@ is tried again; log files go only when both kept snapshots lie behind them."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,14 +18,13 @@ from topics.formats.snapshot import (
     DeadRange,
     GroupPosition,
     IdemItem,
-    RouterItem,
     SegmentItem,
     Snapshot,
     TopicItem,
 )
 from topics.runtime.checkpointer import Checkpointer, Positions
 from topics.runtime.driver import Driver
-from topics.runtime.images import queue_item
+from topics.runtime.images import queue_item, router_item
 from topics.runtime.store import Store
 from topics.storage.wal.removal import remove_absorbed
 
@@ -42,8 +40,6 @@ class Snapshotter:
         self._running: Ticket[None] | None = None
         self.total = 0
         self.failures_total = 0
-        self.router_items: Callable[[], Sequence[RouterItem]] = lambda: ()
-        """All routers with the cursors of the last checkpoint; set by the router service."""
 
     @property
     def running(self) -> bool:
@@ -100,7 +96,7 @@ class Snapshotter:
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
             topics=tuple(self._topic_item(topic, clean=clean) for topic in state.by_id.values()),
-            routers=tuple(self.router_items()),
+            routers=tuple(router_item(*captured) for captured in self._engine.routers.captured()),
         )
 
     def _topic_item(self, topic: TopicState, *, clean: bool) -> TopicItem:

@@ -1,0 +1,314 @@
+"""One step of a router: at most 1024 source records, by the first row of the table that fits (semantics.md 15.3).
+
+    stand still while a frame of the source is on its way; settle the source's floors
+    lost in the source    a lost range of as many seqs in the destination, logged and synced first
+    live                  read, choose, admit, append; too large for the destination's byte cap: a lost seq
+
+Always holds: the cursor moves only when everything up to it is in the destination or passed over; order in the
+destination is order in the source; a step that fails has changed nothing. One step per router at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+from topics import limits
+from topics.core.append import release, reserve
+from topics.core.apply import apply
+from topics.core.effects import Fate
+from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
+from topics.core.router import Router
+from topics.core.router_copy import Copy, chosen, hops_of
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.copies import copies_op
+from topics.engine.encode import submission
+from topics.engine.jobs import Fetched
+from topics.engine.settling import Settling
+from topics.engine.ticket import Ticket
+from topics.engine.writes import Appended, Writes
+from topics.errors import CommitFailed, Throttled
+from topics.model.ops import HeadMark, LostReason, Pin
+from topics.model.submission import Submission
+
+BUDGET_BYTES = 4 << 20  # of one step's records: what a step may hold the loop for
+
+
+class Outcome(Enum):
+    LEVEL = "level"
+    """Nothing left to do."""
+    MOVED = "moved"
+    BLOCKED = "blocked"
+    """The destination is full."""
+    COLD = "cold"
+    """The records are in the cold store; the step goes on, but nobody should wait for it."""
+    FAILED = "failed"
+
+
+class Step:
+    """`ticket` tells those who wait; `over` is called when the router may step again."""
+
+    def __init__(
+        self,
+        context: Context,
+        settling: Settling,
+        writes: Writes,
+        router: Router,
+        over: Callable[[Outcome, BaseException | None], None],
+    ) -> None:
+        self._ctx = context
+        self._settling = settling
+        self._writes = writes
+        self._router = router
+        self._over = over
+        self._walk: ReadWalk | None = None
+        self.ticket: Ticket[Outcome] = Ticket()
+
+    def run(self) -> None:
+        try:
+            self._advance()
+        except Exception as error:
+            self._fail(error)
+
+    def _advance(self) -> None:
+        topics = self._topics()
+        if topics is None:
+            self._end(Outcome.LEVEL)
+            return
+        source, dest = topics
+        if self._must_wait(source, dest):
+            return
+        if self._router.cursor >= source.head:
+            self._end(Outcome.LEVEL)
+            return
+        lost_to = self._lost_to(source)
+        if lost_to is not None:
+            self._lose(dest, lost_to - self._router.cursor, cursor=lost_to, reason="source_trim")
+        else:
+            self._read(source)
+
+    def _topics(self) -> tuple[TopicState, TopicState] | None:
+        state, router = self._ctx.state, self._router
+        source, dest = state.by_id.get(router.source_id), state.by_id.get(router.dest_id)
+        if source is None or dest is None or state.routers.get(router.name) is not router:
+            return None
+        return source, dest
+
+    def _must_wait(self, source: TopicState, dest: TopicState) -> bool:
+        witness = self._ctx.witness
+        if witness.is_held(source.id):
+            witness.when_free(source.id, self.run)
+            return True
+        needs_room = dest.config.ttl_ms and dest.config.discard == "reject"
+        for topic in (source, dest) if needs_room else (source,):
+            if not self._settling.is_settled(topic):
+                self._settling.settle(topic).then(self._resume)
+                return True
+        return False
+
+    def _resume(self, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self._fail(done.error)
+        else:
+            self.run()
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _lost_to(self, source: TopicState) -> int | None:
+        """The last seq of what is lost right behind the cursor."""
+        following = self._router.cursor + 1
+        if following < source.evict_floor:
+            return source.evict_floor - 1
+        lost = source.lost.find(following) if len(source.lost) else None
+        return None if lost is None else lost.hi
+
+    def _read(self, source: TopicState) -> None:
+        request = ReadRequest(
+            from_seq=self._router.cursor, limit=limits.ROUTER_BATCH_RECORDS, budget_bytes=BUDGET_BYTES, touch=False
+        )
+        walk = plan_read(source, request, self._ctx.state.recent, now=self._ctx.clock.now_ms())
+        if walk.need() is None:
+            self._copy(walk.result())
+        else:
+            self._walk = walk
+            self._fetch(source, walk)
+
+    def _fetch(self, source: TopicState, walk: ReadWalk) -> None:
+        extent = walk.need()
+        if extent is None:
+            self._copy(walk.result())
+            return
+        if extent.view is not None and extent.view.tier == "cold" and not self.ticket.done:
+            self.ticket.resolve(Outcome.COLD)
+        self._ctx.jobs.fetch(source, extent).then(partial(self._fetched, source, walk))
+
+    def _fetched(self, source: TopicState, walk: ReadWalk, done: Ticket[Fetched]) -> None:
+        try:
+            fetched = done.result()
+            if fetched.run is None:
+                walk.replan()
+            else:
+                walk.feed(fetched.run, seq_next=fetched.seq_next)
+            self._fetch(source, walk)
+        except Exception as error:
+            self._fail(error)
+
+    # --- copying --------------------------------------------------------------------------------------------------
+
+    def _copy(self, outcome: ReadOutcome) -> None:
+        topics = self._topics()
+        if topics is None:
+            self._end(Outcome.LEVEL)
+            return
+        source, dest = topics
+        if self._walk is not None:  # time has passed since the records were looked at
+            if self._must_wait(source, dest):
+                return
+            if self._lost_to(source) is not None:
+                self.run()
+                return
+        upto = outcome.next_from_seq
+        copies = self._chosen(source, outcome)
+        if outcome.tombstone is not None:  # dead slots up to a lost range: the next step takes that
+            upto, copies = outcome.tombstone.gap_from - 1, []
+        self._send(dest, copies, upto)
+
+    def _chosen(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
+        copies: list[Copy] = []
+        fed = source.id in self._ctx.fed
+        for run in outcome.runs:
+            hops = hops_of(source, [run.seq(at) for at in range(len(run))]) if fed else [0] * len(run)
+            copies += chosen(self._router, source, run, hops)
+        if self._walk is not None:
+            copies = [copy for copy in copies if source.live(copy.source_seq)]
+        return copies
+
+    def _send(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
+        count, obstacle = _admitted(dest, copies)
+        if obstacle is not None:
+            upto = copies[count].source_seq - 1
+        if count:
+            self._append(dest, copies[:count], upto)
+        elif obstacle == "cap":
+            self._pass(upto)
+            self._lose(dest, 1, cursor=upto + 1, reason="cap")
+        else:
+            self._pass(upto)
+            self._end(Outcome.MOVED if obstacle is None else Outcome.BLOCKED)
+
+    def _pass(self, upto: int) -> None:
+        """Nothing up to there is for the destination."""
+        self._router.reserve(cursor=upto, count=0)
+        self._router.arrived()
+
+    def _append(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
+        size = sum(copy.size for copy in copies)
+        self._check_quota(size)
+        reservation = reserve(dest, count=len(copies), size=size, now=self._ctx.clock.now_ms())
+        try:
+            ticket = self._writes.append_copies(dest, copies_op(dest, reservation, copies), reservation)
+        except BaseException:
+            release(dest, reservation, reuse_seqs=True)
+            raise
+        self._router.reserve(cursor=upto, count=len(copies))
+        ticket.then(self._appended)
+
+    def _check_quota(self, size: int) -> None:
+        cap, state = self._ctx.settings.max_total_bytes, self._ctx.state
+        if cap and state.total_bytes + state.staged_bytes + size > cap:
+            raise Throttled.cap("max_total_bytes", max=cap)
+
+    def _appended(self, done: Ticket[Appended]) -> None:
+        self._arrived(done.error)
+
+    def _arrived(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._router.failed()
+            self._fail(error)
+        else:
+            self._router.arrived()
+            self._end(Outcome.MOVED)
+
+    # --- losing ---------------------------------------------------------------------------------------------------
+
+    def _lose(self, dest: TopicState, count: int, *, cursor: int, reason: LostReason) -> None:
+        """The destination takes a lost range, synced before the cursor passes what it stands for."""
+        ctx, router = self._ctx, self._router
+        first = dest.reserved_head + 1
+        last = dest.reserved_head + count
+        router.reserve(cursor=cursor, count=count)
+        place = router.reserved_mark(dest_head=last)
+        pin = Pin(
+            router=place.name,
+            cursor=place.cursor,
+            forwarded_total=place.forwarded_total,
+            dest_base=place.dest_base,
+        )
+        mark = HeadMark(
+            topic_id=dest.id,
+            ceiling=max(ctx.ceilings.staged(dest), last),
+            lost=((first, last, reason),),
+            pin=pin,
+        )
+        dest.reserved_head = last
+        sub = submission([mark], None, topic_id=dest.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        try:
+            ticket = ctx.commit.submit(
+                ctx.group_of(dest.id),
+                sub,
+                finish=partial(self._lost, dest, mark),
+                on_failure=partial(_give_back, dest, first, last),
+                internal=True,
+            )
+        except BaseException as error:
+            _give_back(dest, first, last, error)
+            router.failed()
+            raise
+        ticket.then(lambda done: self._arrived(done.error))
+
+    def _lost(self, dest: TopicState, mark: HeadMark, _: Submission) -> None:
+        effect = apply(self._ctx.state, mark)
+        if effect.fate is Fate.IGNORED:  # the destination is gone, and so is the router
+            return
+        self._ctx.ceilings.settle(dest)
+        self._ctx.published(dest)
+        if effect.removal is not None:
+            self._ctx.removed(dest, effect)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        self._end(Outcome.FAILED, error)
+
+    def _end(self, outcome: Outcome, error: BaseException | None = None) -> None:
+        self._over(outcome, error)
+        if not self.ticket.done:
+            self.ticket.resolve(outcome)
+
+
+def _admitted(dest: TopicState, copies: list[Copy]) -> tuple[int, str | None]:
+    """How many copies the destination takes, and what stops the next one: `cap` for ever, `full` for now."""
+    config = dest.config
+    records_left = bytes_left = None
+    if config.discard == "reject":
+        if config.cap_records:
+            records_left = config.cap_records - dest.count - dest.staged_count
+        if config.cap_bytes:
+            bytes_left = config.cap_bytes - dest.bytes - dest.staged_bytes
+    if not config.cap_bytes and records_left is None:
+        return len(copies), None
+    for at, copy in enumerate(copies):
+        if config.cap_bytes and copy.size > config.cap_bytes:
+            return at, "cap"
+        if bytes_left is not None:
+            bytes_left -= copy.size
+        if (records_left is not None and at >= records_left) or (bytes_left is not None and bytes_left < 0):
+            return at, "full"
+    return len(copies), None
+
+
+def _give_back(dest: TopicState, first: int, last: int, error: BaseException) -> None:
+    certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"
+    if certain and dest.reserved_head == last:
+        dest.reserved_head = first - 1
