@@ -13,8 +13,13 @@ import topics
 from topics.errors import TopicsError
 
 COMMANDS = {
+    "archive": "topics.cli.archive:archive",
     "config": "topics.cli.config:config",
+    "pipeline": "topics.cli.pipeline:pipeline",
+    "replay": "topics.cli.replay:replay",
     "serve": "topics.cli.serve:serve",
+    "stats": "topics.cli.stats:stats",
+    "verify": "topics.cli.verify:verify",
 }
 
 

@@ -138,7 +138,7 @@ class _Scan:
         try:
             # Only flag bytes are looked at: mapping the file reads no more than the pages that hold them.
             whole = pair.data.view() if block.is_sealed and not self.want else None
-            for a, b, start, size in _chunks(pair.idx, lo - block.first_seq, hi - block.first_seq):
+            for a, b, start, size in chunks(pair.idx, lo - block.first_seq, hi - block.first_seq):
                 if self.left == 0:
                     return
                 base = start if whole is None else 0
@@ -201,7 +201,7 @@ def _files(root: str) -> Files:
     return open_files(root)
 
 
-def _chunks(idx: Idx, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
+def chunks(idx: Idx, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
     """Slots `[a, b)` and the bytes they lie in, so that no chunk is much larger than CHUNK_BYTES."""
     a = first
     while a < last:

@@ -1,0 +1,62 @@
+"""`topics pipeline`: a declarative pipeline over topics, run by Spark itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from topics.cli.spark_job import parsed_conf, source_options
+from topics.errors import ConfigError
+
+
+@click.group()
+def pipeline() -> None:
+    """Bronze, silver and gold tables from topics."""
+
+
+@pipeline.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@source_options
+def init(
+    *, folder: Path, path: str | None, cold_path: str | None, url: str | None, api_key_file: str | None, topics: str
+) -> None:
+    """Write a small project into DIR: edit it, it is yours.
+
+    \b
+    topics pipeline init shop --url http://localhost:4000 --topic 'orders*'
+    """
+    from topics.spark.project import write_project
+
+    if path is not None and url is not None:
+        raise ConfigError("give one of --path (a data directory) and --url (a running server)")
+    given = {
+        "path": str(Path(path).resolve()) if path is not None and "://" not in path else path,
+        "coldPath": cold_path,
+        "url": url if path is None and url is not None else None if path is not None else "http://localhost:4000",
+        "apiKeyFile": api_key_file,
+        "subscribePattern" if topics.endswith("*") else "subscribe": topics,
+    }
+    write_project(folder, {name: value for name, value in given.items() if value is not None})
+    click.echo(f"wrote {folder}; run it with: topics pipeline run {folder}", err=True)
+
+
+@pipeline.command(context_settings={"ignore_unknown_options": True})
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--master", metavar="URL", help="local[N], or a Spark Connect server such as sc://host:15002.")
+@click.option("--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    """Run the pipeline in DIR with spark-pipelines; more arguments go to it (such as --full-refresh-all)."""
+    from topics.spark.project import SPEC, run_command
+    from topics.spark.start import check_ready, prepare_environment
+
+    check_ready()
+    if not (folder / SPEC).is_file():
+        raise ConfigError(f"there is no {SPEC} in {folder}: topics pipeline init {folder}")
+    prepare_environment(master or "local[*]")
+    command = run_command(folder, master=master, conf=parsed_conf(conf), arguments=list(arguments))
+    sys.exit(subprocess.run(command, env=os.environ.copy(), cwd=folder, check=False).returncode)

@@ -1,0 +1,59 @@
+"""`topics replay`: an archive back into topics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+import msgspec
+
+from topics.cli.spark_job import job_options, progress, spark_session
+
+
+@click.command()
+@click.option("--from", "source", required=True, metavar="DIR", help="An archive, or what the format reads.")
+@click.option("--format", "format_", default="parquet", show_default=True, help="parquet, delta, or a Spark format.")
+@click.option("--to-url", "url", required=True, metavar="URL", help="Server to write to.")
+@click.option("--api-key-file", metavar="FILE", help="File with the key; else TOPICS_API_KEY.")
+@click.option("--topic", "topics", default="*", show_default=True, help="Names with commas, or prefix*.")
+@click.option("--into", metavar="TOPIC", help="Write everything into this topic.")
+@click.option("--durability", help="Class of topics that are created.")
+@job_options
+def replay(
+    *,
+    source: str,
+    format_: str,
+    url: str,
+    api_key_file: str | None,
+    topics: str,
+    into: str | None,
+    durability: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    state_dir: str | None,
+    as_json: bool,
+) -> None:
+    """Write archived records into topics, each topic in its old order.
+
+    \b
+    topics replay --from /archive --to-url http://localhost:4000 --topic 'orders*'
+    topics replay --from /archive --to-url http://localhost:4000 --topic orders --into orders-again
+    """
+    with spark_session("replay", master, conf) as spark, progress(as_json=as_json) as reporter:
+        from topics.spark.jobs.replay import ReplayOptions
+        from topics.spark.jobs.replay import replay as run
+
+        options = ReplayOptions(
+            source=source,
+            format=format_,
+            url=url,
+            api_key_file=api_key_file,
+            topics=topics,
+            into=into,
+            durability=durability,
+        )
+        done = run(spark, options, reporter=reporter, state_dir=state_dir)
+    if as_json:
+        click.echo(msgspec.json.encode(asdict(done)).decode())
+    else:
+        click.echo(f"{done.records:,} records in {done.waves:,} waves, {done.elapsed_s:.1f} s")

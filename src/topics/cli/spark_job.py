@@ -1,0 +1,84 @@
+"""What the Spark verbs share: options for the session and for progress, and how results are written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from topics.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from topics.spark.jobs.report import Reporter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(command: F) -> F:
+    """`--master`, `--conf`, `--state`, `--json`."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout, and no progress."),
+        click.option("--state", "state_dir", metavar="DIR", help="Where to remember what is done, to go on later."),
+        click.option("--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated."),
+        click.option("--master", metavar="URL", help="Spark master; default local[*]."),
+    ):
+        command = option(command)
+    return command
+
+
+def source_options(command: F) -> F:
+    """`--path`, `--cold`, `--url`, `--api-key-file`, `--topic`."""
+    for option in (
+        click.option(
+            "--topic", "topics", default="*", show_default=True, help="Names with commas, or a prefix with *."
+        ),
+        click.option("--api-key-file", metavar="FILE", help="File with the key; else TOPICS_API_KEY."),
+        click.option("--url", metavar="URL", help="A running server."),
+        click.option("--cold", "cold_path", metavar="DIR", help="Cold root; else TOPICS_COLD_DIR."),
+        click.option("--path", metavar="DIR", help="A data directory, a cold directory, or a copy of either."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def spark_session(name: str, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
+    """A session for one job; says in one sentence what is missing where Spark cannot run."""
+    from topics.spark.start import check_ready, session
+
+    check_ready()
+    spark = session(f"topics {name}", master=master, conf={"spark.sql.session.timeZone": "UTC", **parsed_conf(conf)})
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for pair in conf:
+        key, sep, value = pair.partition("=")
+        if not sep or not key:
+            raise ConfigError(f"--conf takes KEY=VALUE, not {pair!r}")
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def progress(*, as_json: bool) -> Iterator[Reporter]:
+    """A bar on a terminal, lines elsewhere, nothing for programs."""
+    from topics.spark.jobs.report import Bar, Lines, Silent
+
+    if as_json:
+        yield Silent()
+    elif sys.stderr.isatty():
+        with Bar() as bar:
+            yield bar
+    else:
+        yield Lines()

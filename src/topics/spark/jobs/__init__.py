@@ -1,0 +1,5 @@
+"""Jobs over whole topics: archive, replay, verify, stats (pipeline.md section 7).
+
+Each is a function of plain values that runs on a Spark session, tells its progress to a `Reporter`, and remembers what
+it has finished, so that starting it again after an interruption goes on where it was.
+"""

@@ -1,0 +1,191 @@
+"""Archive: topics into a table by topic and date, incrementally and exactly once (pipeline.md section 7).
+
+A stream from the source into Spark's own Parquet sink (its checkpoint and file log make it exactly once), or into Delta
+through `topics.spark.jobs.delta`. Behind it a manifest is kept: each committed file is read back, hashed and described.
+With `trim`, what is committed, described and on the disk is deleted from its topic, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from topics.errors import ConfigError
+from topics.spark.batch import address_of
+from topics.spark.jobs.archive_files import (
+    CHECKPOINT_DIR,
+    ArchivedFile,
+    add_to_manifest,
+    committed_by_spark,
+    committed_offset,
+    described,
+    manifest,
+    orphans,
+)
+from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
+from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.jobs.source import JobSource
+from topics.spark.offsets import from_json
+from topics.spark.options import read_options
+from topics.spark.remote import Remote
+from topics.spark.stream import trim_before
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Format = Literal["parquet", "delta"]
+RECORDS_PER_TASK_MAX: Final = 4_000_000
+"""Few large files: a task writes one per topic and date."""
+APP_ID: Final = "topics-archive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """What goes where. `every` is the pause between batches of a continuous run, as Spark spells it."""
+
+    source: JobSource = field(repr=False)
+    to: str
+    format: Format = "parquet"
+    available_now: bool = True
+    every: str = "60 seconds"
+    trim: bool = False
+    on_loss: Literal["fail", "warn"] = "fail"
+    batch_records: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """What a run added."""
+
+    files: int
+    records: int
+    bytes: int
+    batches: int
+    trimmed: bool
+    elapsed_s: float
+
+
+def archive(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    *,
+    reporter: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Archived:
+    """Run until everything is archived, or until told to stop."""
+    return _Archive(spark, options, reporter or Silent()).run(should_stop)
+
+
+class _Archive:
+    def __init__(self, spark: SparkSession, options: ArchiveOptions, reporter: Reporter) -> None:
+        options.source.check()
+        if options.trim and options.source.url is None:
+            raise ConfigError("--trim deletes through a server: it needs --url, not --path")
+        if options.format == "delta":
+            check_installed()
+        self._spark = spark
+        self._options = options
+        self._tell = reporter
+        self._folder = Path(options.to).resolve()
+        self._known: dict[str, ArchivedFile] = {}
+
+    def run(self, should_stop: Callable[[], bool]) -> Archived:
+        begun = time.monotonic()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._known = manifest(self._folder)
+        before = set(self._known)
+        waiting = sum(cut.end_seq - cut.earliest_seq for cut in self._options.source.cuts().values())
+        self._tidy()
+        self._describe_new()
+        query = self._start()
+        self._tell.start("archive", waiting, "records")
+        batches = self._follow(query, should_stop)
+        self._describe_new()
+        trimmed = self._trim() if self._options.trim else False
+        added = [file for path, file in self._known.items() if path not in before]
+        return Archived(
+            files=len(added),
+            records=sum(file.records for file in added),
+            bytes=sum(file.bytes for file in added),
+            batches=batches,
+            trimmed=trimmed,
+            elapsed_s=round(time.monotonic() - begun, 3),
+        )
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> StreamingQuery:
+        from pyspark.sql import functions as f
+
+        more = {"startingOffsets": "earliest", "maxRecordsPerPartition": str(RECORDS_PER_TASK_MAX)}
+        more["onDataLoss"] = self._options.on_loss
+        if self._options.batch_records is not None:
+            more["maxOffsetsPerTrigger"] = str(self._options.batch_records)
+        rows = self._spark.readStream.format("topics").options(**self._options.source.options(**more)).load()
+        dated = rows.withColumn("date", f.date_format("ts", "yyyy-MM-dd"))
+        writer = self._sink(dated).option("checkpointLocation", str(self._folder / CHECKPOINT_DIR))
+        trigger = {"availableNow": True} if self._options.available_now else {"processingTime": self._options.every}
+        query: StreamingQuery = writer.trigger(**trigger).start()
+        return query
+
+    def _sink(self, rows: DataFrame) -> Any:
+        if self._options.format == "delta":
+            return rows.writeStream.foreachBatch(committer(self._folder, APP_ID))
+        return rows.writeStream.format("parquet").option("path", str(self._folder)).partitionBy("topic", "date")
+
+    def _follow(self, query: StreamingQuery, should_stop: Callable[[], bool]) -> int:
+        """Wait for the stream, tell how far it is, and describe files as they are committed."""
+        seen, rows = -1, 0
+        try:
+            while not query.awaitTermination(1):
+                for progress in query.recentProgress:
+                    if progress["batchId"] > seen:
+                        seen = progress["batchId"]
+                        rows += progress["numInputRows"]
+                        self._tell.advance(rows, rows=rows)
+                        self._describe_new()
+                if should_stop():
+                    query.stop()
+            # The query is through; its last progress may not have been seen.
+            rows = max(rows, sum(progress["numInputRows"] for progress in query.recentProgress))
+            self._tell.advance(rows, rows=rows)
+            return len({progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]})
+        except BaseException:
+            query.stop()
+            raise
+
+    # --- what is committed --------------------------------------------------------------------------------------------
+
+    def _committed(self) -> list[str]:
+        return committed_by_delta(self._folder) if self._options.format == "delta" else committed_by_spark(self._folder)
+
+    def _tidy(self) -> None:
+        """Files of a batch that was interrupted belong to nothing; its repetition writes them anew."""
+        for path in orphans(self._folder, self._committed()):
+            path.unlink(missing_ok=True)
+
+    def _describe_new(self) -> None:
+        new = [path for path in self._committed() if path not in self._known]
+        if not new:
+            return
+        folder, context = self._folder, self._spark.sparkContext
+        tasks = min(len(new), max(context.defaultParallelism * 4, 1))
+        found = context.parallelize(new, tasks).map(lambda path: described(folder, path)).collect()
+        add_to_manifest(folder, found)
+        self._known.update((file.path, file) for file in found)
+
+    def _trim(self) -> bool:
+        """Delete from the topics what the archive holds: committed, in the manifest, and there with its full size."""
+        offset = committed_offset(self._folder)
+        if offset is None:
+            return False
+        for file in self._known.values():
+            if (self._folder / file.path).stat().st_size != file.bytes:
+                raise ConfigError(f"archived file {file.path} is not what the manifest says; nothing was trimmed")
+        options = read_options(self._options.source.options())
+        trim_before(Remote(address_of(options)), from_json(offset), self._options.source.cuts())
+        return True

@@ -1,0 +1,181 @@
+"""Replay: the way back, from an archive or any DataFrame source into topics (pipeline.md section 7).
+
+Records of one topic are written in their old order, by one task at a time; topics run beside each other. Work is cut
+into waves, fixed when the job is first started and kept in its ledger, and every request carries a key made of the
+job's name, the wave and the place in it. So an interrupted replay goes on with its wave, and what that wave had
+written before is recognised by the server and not appended again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.errors import ConfigError
+from topics.spark.jobs.archive_files import ArchivedFile, manifest
+from topics.spark.jobs.delta import committed_by_delta
+from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.report import Reporter, Silent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WAVE_RECORDS: Final = 2_000_000
+"""Records of one topic in one wave: what a restart may have to send again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """From where, to where. `into` names one topic for everything; else records go to topics of their old names."""
+
+    source: str
+    format: str = "parquet"
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    api_key_file: str | None = None
+    topics: str = "*"
+    into: str | None = None
+    durability: str | None = None
+    read_options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    records: int
+    waves: int
+    waves_done_before: int
+    elapsed_s: float
+
+
+def replay(
+    spark: SparkSession, options: ReplayOptions, *, reporter: Reporter | None = None, state_dir: str | None = None
+) -> Replayed:
+    """Write everything that is wanted; returns when it is acknowledged."""
+    begun, tell = time.monotonic(), reporter or Silent()
+    title = json.dumps([options.source, options.format, options.url, options.topics, options.into])
+    ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
+    waves = ledger.get("plan")
+    if waves is None:
+        waves = plan_waves(options)
+        ledger.record("plan", waves)
+        ledger.record("job", hashlib.sha256(f"{title}{time.time_ns()}".encode()).hexdigest()[:24])
+    done_before = sum(f"wave {number}" in ledger for number in range(len(waves)))
+    if done_before:
+        tell.note(f"going on: {done_before} of {len(waves)} waves were written before")
+    tell.start("replay", len(waves), "waves")
+    records = 0
+    for number, files in enumerate(waves):
+        if f"wave {number}" not in ledger:
+            rows = _wanted(_load(spark, options, files), options)
+            records += _write(rows, options, f"{ledger.get('job')}-{number}")
+            ledger.record(f"wave {number}", records)
+        tell.advance(number + 1, rows=records)
+    ledger.finish()
+    elapsed_s = round(time.monotonic() - begun, 3)
+    return Replayed(records=records, waves=len(waves), waves_done_before=done_before, elapsed_s=elapsed_s)
+
+
+def plan_waves(options: ReplayOptions) -> list[list[str]]:
+    """Files of each wave; one wave without names is everything that the source gives."""
+    files = manifest(Path(options.source)) if options.format in ("parquet", "delta") else {}
+    if not files:
+        if options.format == "delta":
+            return [sorted(committed_by_delta(Path(options.source)))]
+        return [[]]
+    wanted = [file for file in files.values() if _matches(file.topic, options.topics)]
+    by_topic: dict[str, list[ArchivedFile]] = {}
+    for file in sorted(wanted, key=lambda f: (f.topic, f.first_epoch, f.first_seq)):
+        by_topic.setdefault(file.topic, []).append(file)
+    if options.into is not None:
+        # One destination has one order: topics go one after the other.
+        return [[f.path for f in group] for files in by_topic.values() for group in _groups(files)]
+    queues = [list(_groups(files)) for files in by_topic.values()]
+    depth = max((len(queue) for queue in queues), default=0)
+    return [[f.path for queue in queues if at < len(queue) for f in queue[at]] for at in range(depth)]
+
+
+def _groups(files: Iterable[ArchivedFile]) -> Iterable[list[ArchivedFile]]:
+    """Neighbours up to WAVE_RECORDS. Files whose seqs overlap stay together, because a wave is sorted as a whole."""
+    group: list[ArchivedFile] = []
+    last = (-1, -1)
+    for file in files:
+        overlaps = (file.first_epoch, file.first_seq) <= last
+        if group and not overlaps and sum(f.records for f in group) + file.records > WAVE_RECORDS:
+            yield group
+            group = []
+        group.append(file)
+        last = max(last, (file.last_epoch, file.last_seq))
+    if group:
+        yield group
+
+
+def _matches(topic: str, wanted: str) -> bool:
+    return topic.startswith(wanted[:-1]) if wanted.endswith("*") else topic in wanted.split(",")
+
+
+def _load(spark: SparkSession, options: ReplayOptions, files: list[str]) -> DataFrame:
+    reader = spark.read.options(**dict(options.read_options))
+    if options.format not in ("parquet", "delta"):
+        return reader.format(options.format).load(options.source or None)
+    folder = Path(options.source).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"there is no archive at {options.source}")
+    if not files:
+        return reader.parquet(str(folder))
+    # Named files do not go through Spark's file log, and the base path keeps topic and date as columns.
+    return reader.option("basePath", str(folder)).parquet(*(str(folder / path) for path in files))
+
+
+def _wanted(rows: DataFrame, options: ReplayOptions) -> DataFrame:
+    """The columns and topics to write, each topic in one partition and in its old order."""
+    from pyspark.sql import functions as f
+
+    names = rows.columns
+    if "data" not in names:
+        raise ConfigError(f"the source has no column data; it has {', '.join(names)}")
+    if "topic" in names:
+        rows = rows.withColumn("topic", f.col("topic").cast("string"))
+        if options.topics.endswith("*"):
+            rows = rows.where(f.col("topic").startswith(options.topics[:-1]))
+        else:
+            rows = rows.where(f.col("topic").isin(options.topics.split(",")))
+    elif options.into is None:
+        raise ConfigError("the source has no column topic: name the topic to write to")
+    order = [name for name in ("topic", "epoch", "seq") if name in names]
+    kept: list[str] = [name for name in ("topic", "data", "tag", "node", "meta") if name in names]
+    if options.into is not None:
+        placed = rows.repartition(1)
+    else:
+        placed = rows.repartition("topic")
+    return (placed.sortWithinPartitions(*order) if order else placed).select(*kept, *_keys(names, kept))
+
+
+def _keys(names: list[str], kept: list[str]) -> list[str]:
+    """Columns that sorting needs; the sink ignores them."""
+    return [name for name in ("epoch", "seq") if name in names and name not in kept]
+
+
+def _write(rows: DataFrame, options: ReplayOptions, job_id: str) -> int:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    counted = Observation()
+    observed = rows.observe(counted, f.count(f.lit(1)).alias("records"))
+    if options.into is not None and "topic" in observed.columns:
+        observed = observed.drop("topic")
+    given: dict[str, Any] = {
+        "url": options.url,
+        "jobId": job_id,
+        "topic": options.into,
+        "apiKey": options.api_key,
+        "apiKeyFile": options.api_key_file,
+        "durability": options.durability,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    observed.write.format("topics").mode("append").options(**chosen).save()
+    return int(counted.get["records"])

@@ -1,0 +1,121 @@
+"""Stats: records, bytes and rates by topic, tag prefix and time bucket (pipeline.md section 7).
+
+An aggregate over the table; only times, tags and sizes travel. Topics are taken in groups, and a group that is done is
+remembered with its rows, so that an interrupted run goes on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.errors import ConfigError
+from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.jobs.source import JobSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPICS_PER_GROUP: Final = 32
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRow:
+    """One line of the answer; `bucket_ms` is where its time bucket begins, `per_s` its mean rate."""
+
+    topic: str
+    tag_prefix: str | None
+    bucket_ms: int
+    records: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    per_s: float
+
+
+def bucket_seconds(text: str) -> int:
+    """`15m` is 900."""
+    found = re.fullmatch(r"(\d+)([smhd])", text.strip())
+    if found is None or not int(found[1]):
+        raise ConfigError(f"a time bucket is a number and s, m, h or d, such as 15m, not {text!r}")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def stats(
+    spark: SparkSession,
+    source: JobSource,
+    *,
+    bucket: str = "1h",
+    tag_delimiter: str = ":",
+    reporter: Reporter | None = None,
+    state_dir: str | None = None,
+) -> list[StatsRow]:
+    """Rows by topic, bucket and tag prefix."""
+    source.check()
+    seconds, tell = bucket_seconds(bucket), reporter or Silent()
+    cuts = source.cuts()
+    title = f"{source.shown} {source.topics} {seconds} {tag_delimiter}"
+    ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)
+    ends = {name: {"epoch": cut.epoch, "end": cut.end_seq} for name, cut in cuts.items()}
+    rows: list[StatsRow] = []
+    todo: list[str] = []
+    for name in cuts:
+        known = ledger.get(name)
+        if known is not None and known["epoch"] == ends[name]["epoch"]:
+            rows += [StatsRow(**row) for row in known["rows"]]
+        else:
+            todo.append(name)
+    tell.start("stats", len(cuts), "topics")
+    for at in range(0, len(todo), TOPICS_PER_GROUP):
+        group = todo[at : at + TOPICS_PER_GROUP]
+        found = _aggregate(spark, source, group, seconds, tag_delimiter)
+        ledger.record_all(
+            {name: {**ends[name], "rows": [asdict(row) for row in found if row.topic == name]} for name in group}
+        )
+        rows += found
+        tell.advance(len(cuts) - len(todo) + at + len(group), rows=sum(row.records for row in rows))
+    ledger.finish()
+    return sorted(rows, key=lambda row: (row.topic, row.bucket_ms, row.tag_prefix or ""))
+
+
+def _aggregate(
+    spark: SparkSession, source: JobSource, topics: Iterable[str], seconds: int, delimiter: str
+) -> list[StatsRow]:
+    from pyspark.sql import functions as f
+
+    options = source.options(columns="topic,seq,ts,tag,data,meta", onDataLoss="warn")
+    options.pop("subscribePattern", None)
+    options["subscribe"] = ",".join(topics)
+    size = f.octet_length("data") + f.coalesce(f.octet_length("meta"), f.lit(0))
+    bucket = (f.floor(f.unix_millis("ts") / f.lit(seconds * 1000)) * f.lit(seconds * 1000)).alias("bucket_ms")
+    prefix = f.substring_index("tag", delimiter, 1).alias("tag_prefix") if delimiter else f.col("tag")
+    grouped = (
+        spark.read.format("topics")
+        .options(**options)
+        .load()
+        .groupBy("topic", bucket, prefix)
+        .agg(
+            f.count("*").alias("records"),
+            f.sum(size).alias("bytes"),
+            f.min("seq").alias("first_seq"),
+            f.max("seq").alias("last_seq"),
+        )
+    )
+    return [_row(row.asDict(), seconds) for row in grouped.collect()]
+
+
+def _row(found: dict[str, Any], seconds: int) -> StatsRow:
+    return StatsRow(
+        topic=found["topic"],
+        tag_prefix=found["tag_prefix"],
+        bucket_ms=int(found["bucket_ms"]),
+        records=found["records"],
+        bytes=found["bytes"],
+        first_seq=found["first_seq"],
+        last_seq=found["last_seq"],
+        per_s=round(found["records"] / seconds, 6),
+    )

@@ -1,0 +1,322 @@
+"""Verify: every frame of every segment in every tier of a data directory, checked as recovery would (pipeline.md 7).
+
+Executors check whole segments: index against data, checksums, density, order. The driver checks what lies between them:
+overlaps, times, floors, files that should be there. Nothing is changed; a finding names file, seqs and place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from topics.errors import ConfigError
+from topics.formats import names
+from topics.formats.columns import ALL, decode_columns
+from topics.formats.segment import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
+from topics.spark.batch import now_ms
+from topics.spark.directory import DirectoryLog, newest_snapshot
+from topics.spark.files import Files, open_files
+from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.log import Address
+from topics.spark.replay import Replay, TopicLog
+from topics.spark.scan import chunks
+from topics.spark.stored import RECOVERED, segment_stems
+from topics.spark.wal_tail import LogTail
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEGMENTS_PER_WAVE: Final = 64
+"""Segments handed to Spark at a time: progress is told and remembered after each wave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be: bytes, or seqs `from_seq..to_seq` (both included)."""
+
+    topic: str
+    file: str
+    tier: str
+    from_seq: int
+    to_seq: int
+    offset: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentToCheck:
+    """One copy of a segment. `count` is what metadata says, None if it says nothing."""
+
+    topic: str
+    root: str
+    stem: str
+    tier: str
+    first_seq: int
+    count: int | None
+    is_active: bool
+    data_len: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.tier}:{self.stem}:{self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of one copy found."""
+
+    key: str
+    topic: str
+    tier: str
+    first_seq: int
+    count: int
+    frames: int
+    bytes: int
+    min_ts: int
+    max_ts: int
+    findings: tuple[Finding, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Checked:
+        findings = tuple(Finding(**finding) for finding in told["findings"])
+        return cls(**{**told, "findings": findings})
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome: totals and findings, by topic and place."""
+
+    path: str
+    topics: int
+    segments: int
+    frames: int
+    bytes: int
+    elapsed_s: float
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+def verify(
+    spark: SparkSession,
+    *,
+    path: str,
+    cold_path: str | None = None,
+    reporter: Reporter | None = None,
+    state_dir: str | None = None,
+) -> Report:
+    """Check everything below a data directory or cold root."""
+    begun, tell = time.monotonic(), reporter or Silent()
+    plan = plan_verify(path, cold_path)
+    ledger = Ledger(ledger_path("verify", path, cold_path or "", folder=state_dir), path)
+    checked = [Checked.from_json(ledger.get(item.key)) for item in plan.segments if item.key in ledger]
+    todo = [item for item in plan.segments if item.key not in ledger]
+    if ledger.resumed:
+        tell.note(f"going on: {len(checked)} of {len(plan.segments)} segments were checked before")
+    tell.start("verify", len(plan.segments), "segments")
+    for at in range(0, len(todo), SEGMENTS_PER_WAVE):
+        wave = todo[at : at + SEGMENTS_PER_WAVE]
+        tasks = min(len(wave), max(spark.sparkContext.defaultParallelism * 4, 1))
+        found = spark.sparkContext.parallelize(wave, tasks).map(check_segment).collect()
+        ledger.record_all({result.key: result.to_json() for result in found})
+        checked += found
+        tell.advance(len(checked), rows=sum(result.frames for result in checked))
+    findings = [*plan.findings, *(finding for result in checked for finding in result.findings), *between(checked)]
+    ledger.finish()
+    return Report(
+        path=path,
+        topics=plan.topics,
+        segments=len(checked),
+        frames=sum(result.frames for result in checked),
+        bytes=sum(result.bytes for result in checked),
+        elapsed_s=round(time.monotonic() - begun, 3),
+        findings=tuple(sorted(findings, key=lambda f: (f.topic, f.from_seq, f.offset))),
+    )
+
+
+# --- on the driver ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    topics: int
+    segments: list[SegmentToCheck]
+    findings: list[Finding]
+
+
+def plan_verify(path: str, cold_path: str | None) -> Plan:
+    """Every copy of every segment, and what metadata alone shows to be wrong."""
+    files = open_files(path)
+    listed = set(files.list(""))
+    if not listed & {names.META_DIR, names.WAL_DIR, names.TOPICS_DIR}:
+        raise ConfigError(f"path {path} is no data directory: it holds neither meta/ and wal/ nor topics/")
+    snapshot = newest_snapshot(files) if names.META_DIR in listed else None
+    replay = Replay(snapshot, lambda _: True)
+    replay.apply(LogTail(files).stretches(snapshot))
+    tiers = [("hot", files)] + ([("cold", open_files(cold_path))] if cold_path else [])
+    segments = [item for tier, root in tiers for item in _copies(tier, root, replay)]
+    findings = [*_floor_findings(replay), *_missing(path, cold_path, replay)]
+    return Plan(len({item.topic for item in segments} | set(replay.by_name())), segments, findings)
+
+
+def _copies(tier: str, files: Files, replay: Replay) -> Iterator[SegmentToCheck]:
+    for folder in files.list(names.TOPICS_DIR):
+        topic_id = names.parse_topic_dir(folder)
+        if topic_id is None:
+            continue
+        topic = replay.topics.get(topic_id)
+        stems = segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
+        for first, stem in sorted(stems.items()):
+            name = topic.name if topic is not None else f"{RECOVERED}{folder}"
+            item = _copy(tier, files, name, topic, first, stem)
+            if item is not None:
+                yield item
+
+
+def _copy(tier: str, files: Files, name: str, topic: TopicLog | None, first: int, stem: str) -> SegmentToCheck | None:
+    known = topic.segments.get(first) if topic is not None else None
+    sealed = topic is None or first <= topic.sealed_to
+    if sealed:
+        count = known.count if known is not None and known.sealed else None
+        return SegmentToCheck(name, files.root, stem, tier, first, count, False, -1)
+    assert topic is not None
+    _, marked = topic.active
+    if marked is not None and marked.first == first:
+        return SegmentToCheck(name, files.root, stem, tier, first, marked.count, True, marked.data_len)
+    if known is not None:
+        return SegmentToCheck(name, files.root, stem, tier, first, known.count, True, known.data_len)
+    return None  # no mark vouches for it yet: a checkpoint is at work
+
+
+def _floor_findings(replay: Replay) -> Iterator[Finding]:
+    for topic in replay.topics.values():
+        head = max([topic.stored_seq, *(int(piece.seq[-1]) for piece in topic.pieces)])
+        floor = topic.lost_to + 1
+        if not 1 <= floor <= max(topic.earliest_seq, floor) <= max(head, floor - 1) + 1:
+            problem = f"floors: evict_floor {floor}, earliest_seq {topic.earliest_seq}, head_seq {head}"
+            yield Finding(topic.name, "meta", "", topic.earliest_seq, head, 0, problem)
+
+
+def _missing(path: str, cold_path: str | None, replay: Replay) -> Iterator[Finding]:
+    """Segments that metadata names and no tier has."""
+    log = DirectoryLog(Address(path=path, cold_path=cold_path))
+    wanted = [name for name, topic in replay.by_name().items() if topic.config.get("durability") != "ephemeral"]
+    for name, cut in log.cuts(names=wanted, prefix=None, now_ms=now_ms()).items():
+        for first, end in cut.missing:
+            yield Finding(name, names.segment_name(first, "data"), "", first, end - 1, 0, "file missing")
+
+
+def between(checked: Iterable[Checked]) -> Iterator[Finding]:
+    """What is wrong between the segments of one topic in one tier: overlaps, and times that fall."""
+    places: dict[tuple[str, str], list[Checked]] = {}
+    for result in checked:
+        places.setdefault((result.topic, result.tier), []).append(result)
+    for (topic, tier), results in places.items():
+        results.sort(key=lambda result: result.first_seq)
+        for before, after in pairwise(results):
+            end = before.first_seq + before.count
+            file = names.segment_name(after.first_seq, "data")
+            if after.first_seq < end:
+                yield Finding(topic, file, tier, after.first_seq, end - 1, 0, "overlaps the segment before it")
+            if after.count and before.count and after.min_ts < before.max_ts:
+                yield Finding(
+                    topic, file, tier, after.first_seq, after.first_seq, 0, "time falls behind the one before"
+                )
+
+
+# --- on executors -----------------------------------------------------------------------------------------------------
+
+
+def check_segment(item: SegmentToCheck) -> Checked:
+    """Read one copy whole and check every frame of it, dead ones too."""
+    files = open_files(item.root)
+    finds = _Findings(item)
+    try:
+        file = files.open(f"{item.stem}.data")
+    except FileNotFoundError:
+        return _nothing(item)  # dropped or moved since it was listed
+    try:
+        data_len = file.size if not item.is_active else min(item.data_len, file.size)
+        if item.is_active and file.size < item.data_len:
+            finds.add(
+                0, (item.count or 1) - 1, file.size, f"shorter than its mark: {file.size} of {item.data_len} bytes"
+            )
+        idx = _index(files, item, file.read(0, data_len), finds)
+        frames = 0
+        for a, b, start, size in chunks(idx, 0, len(idx)):
+            data = file.read(start, size)
+            columns = decode_columns(
+                data, idx[a:b], first_seq=item.first_seq + a, want=ALL, base=start, include_dead=True
+            )
+            frames += len(columns)
+            for bad in columns.bad:
+                finds.add(a + bad.slot, a + bad.slot, start + bad.offset, bad.reason)
+    finally:
+        file.close()
+    ts = idx["ts"]
+    return Checked(
+        key=item.key,
+        topic=item.topic,
+        tier=item.tier,
+        first_seq=item.first_seq,
+        count=len(idx),
+        frames=frames,
+        bytes=data_len,
+        min_ts=int(ts[0]) if len(ts) else 0,
+        max_ts=int(ts[-1]) if len(ts) else 0,
+        findings=tuple(finds.found),
+    )
+
+
+def _index(files: Files, item: SegmentToCheck, data: bytes, finds: _Findings) -> Idx:
+    """The index as it is, or rebuilt where it cannot be used, with a finding for every disagreement."""
+    try:
+        raw = files.read(f"{item.stem}.idx")
+    except FileNotFoundError:
+        raw = None
+    reason = "missing"
+    if raw is not None:
+        marked = raw[: item.count * ENTRY_BYTES] if item.is_active and item.count is not None else raw
+        reason = idx_agrees(marked, len(data), data) or ""
+        if not reason and item.count is not None and len(marked) != item.count * ENTRY_BYTES:
+            reason = f"{len(marked) // ENTRY_BYTES} entries instead of {item.count}"
+        if not reason:
+            return read_idx(marked)
+    rebuilt = rebuild_idx(data, first_seq=item.first_seq, count=item.count)
+    finds.add(0, max(len(rebuilt.idx) - 1, 0), 0, f"index: {reason}", part="idx")
+    for bad in rebuilt.bad:
+        finds.add(bad.first_seq - item.first_seq, bad.last_seq - item.first_seq, bad.offset, "no valid frame")
+    # Slots that point at bad bytes would be found a second time.
+    idx = rebuilt.idx.copy()
+    for bad in rebuilt.bad:
+        low = bad.first_seq - item.first_seq
+        if 0 <= low < len(idx):
+            idx["len"][low], idx["offset"][low], idx["flags"][low] = 0, 0, 4
+    return idx
+
+
+class _Findings:
+    def __init__(self, item: SegmentToCheck) -> None:
+        self._item = item
+        self.found: list[Finding] = []
+
+    def add(self, from_slot: int, to_slot: int, offset: int, problem: str, *, part: str = "data") -> None:
+        item = self._item
+        first = item.first_seq
+        file = f"{item.root}/{item.stem}.{part}"
+        self.found.append(
+            Finding(item.topic, file, item.tier, int(first + from_slot), int(first + to_slot), int(offset), problem)
+        )
+
+
+def _nothing(item: SegmentToCheck) -> Checked:
+    return Checked(item.key, item.topic, item.tier, item.first_seq, 0, 0, 0, 0, 0)

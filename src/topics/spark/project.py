@@ -1,0 +1,167 @@
+"""The pipeline project that `topics pipeline init` writes: a starting point which its user edits, not a framework.
+
+Bronze is the raw topics as a streaming table, silver the typed and deduplicated events with the malformed ones kept
+apart, gold a few aggregates in SQL. It runs with Spark's own `spark-pipelines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from topics.errors import ConfigError
+
+SPEC: Final = "spark-pipeline.yml"
+
+_SPEC: Final = """\
+# A Spark declarative pipeline over topics. Run it with: topics pipeline run .
+name: {name}
+storage: file://{folder}/storage
+libraries:
+  - glob:
+      include: transformations/**
+configuration:
+{configuration}
+  # What a gap does: fail (default), warn, or rows.
+  spark.topics.onDataLoss: "warn"
+  spark.sql.session.timeZone: "UTC"
+  spark.sql.shuffle.partitions: "4"
+"""
+
+_BRONZE: Final = '''\
+"""Bronze: the topics as they are, one row per record, nothing parsed and nothing dropped."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame
+
+
+@dp.table(comment="Every record of the subscribed topics, as stored")
+def bronze() -> DataFrame:
+    keys = ("path", "coldPath", "url", "apiKeyFile", "subscribe", "subscribePattern", "onDataLoss")
+    given = {key: spark.conf.get(f"spark.topics.{key}", None) for key in keys}  # noqa: F821
+    options = {key: value for key, value in given.items() if value}
+    return (
+        spark.readStream.format("topics")  # noqa: F821
+        .options(startingOffsets="earliest", **options)
+        .load()
+    )
+'''
+
+_SILVER: Final = '''\
+"""Silver: typed events, each once; what does not fit the type is kept in quarantine, with the text it came as.
+
+Edit EVENT to your own payload.
+"""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+EVENT = "type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING"
+
+
+def parsed() -> DataFrame:
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
+    return (
+        spark.readStream.table("bronze")  # noqa: F821
+        .withColumn("event", f.from_json("data", EVENT, options))
+        .withColumn("fits", f.col("event.malformed").isNull() & f.col("event").isNotNull())
+    )
+
+
+@dp.table(comment="Typed events, deduplicated by topic, epoch and seq")
+def silver() -> DataFrame:
+    return (
+        parsed()
+        .where("fits")
+        .withWatermark("ts", "1 hour")
+        .dropDuplicatesWithinWatermark(["topic", "epoch", "seq"])
+        .select(
+            "topic",
+            "epoch",
+            "seq",
+            "ts",
+            "node",
+            "tag",
+            f.col("event.type").alias("type"),
+            f.col("event.user").alias("user"),
+            f.coalesce("event.amount", "event.duration_ms").alias("value"),
+        )
+    )
+
+
+@dp.table(comment="Records whose payload is not the expected event")
+def quarantine() -> DataFrame:
+    return parsed().where("NOT fits").select("topic", "epoch", "seq", "ts", "tag", "data")
+'''
+
+_GOLD_WINDOWS: Final = """\
+-- Gold: how many events, and how large, by topic, tag and minute.
+CREATE MATERIALIZED VIEW gold_by_minute AS
+SELECT
+  topic,
+  coalesce(tag, '-') AS tag,
+  window.start AS minute,
+  count(*) AS events,
+  count(DISTINCT user) AS users,
+  percentile_approx(value, 0.5) AS p50,
+  percentile_approx(value, 0.95) AS p95,
+  percentile_approx(value, 0.99) AS p99
+FROM silver
+GROUP BY topic, coalesce(tag, '-'), window(ts, '1 minute')
+"""
+
+_GOLD_TOPICS: Final = """\
+-- Gold: what there is of each topic, and how much of it did not fit.
+CREATE MATERIALIZED VIEW gold_topics AS
+SELECT
+  all_records.topic,
+  all_records.records,
+  coalesce(bad.records, 0) AS malformed,
+  all_records.first_ts,
+  all_records.last_ts
+FROM (
+  SELECT topic, count(*) AS records, min(ts) AS first_ts, max(ts) AS last_ts FROM bronze GROUP BY topic
+) AS all_records
+LEFT JOIN (SELECT topic, count(*) AS records FROM quarantine GROUP BY topic) AS bad ON all_records.topic = bad.topic
+"""
+
+FILES: Final = {
+    "transformations/bronze.py": _BRONZE,
+    "transformations/silver.py": _SILVER,
+    "transformations/gold_by_minute.sql": _GOLD_WINDOWS,
+    "transformations/gold_topics.sql": _GOLD_TOPICS,
+    ".gitignore": "storage/\nwarehouse/\nmetastore/\n*.log\n",
+}
+GOLD_TABLES: Final = ("gold_topics", "gold_by_minute")
+
+
+def write_project(folder: Path, source: Mapping[str, str]) -> None:
+    """A new project; `source` holds options of the `topics` source. An existing project is left alone."""
+    if (folder / SPEC).exists():
+        raise ConfigError(f"there is a pipeline in {folder} already")
+    (folder / "transformations").mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(f'  spark.topics.{name}: "{value}"' for name, value in source.items())
+    spec = _SPEC.format(name=folder.resolve().name, folder=folder.resolve(), configuration=lines)
+    (folder / SPEC).write_text(spec, encoding="utf-8")
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def run_command(folder: Path, *, master: str | None, conf: Mapping[str, str], arguments: list[str]) -> list[str]:
+    """The call of Spark's own runner. Tables are kept beside the project, in a catalogue that outlives the run."""
+    import pyspark
+
+    whole = folder.resolve()
+    settings = {
+        "spark.sql.warehouse.dir": f"{whole}/warehouse",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": "false",
+        **conf,
+    }
+    runner = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
+    flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    return [runner, "--remote", master or "local[*]", *flags, "run", "--spec", str(whole / SPEC), *arguments]
