@@ -170,7 +170,7 @@ def flush_cold_flips(segment: SealedSegment) -> Flagged | None:
         places = (entries["offset"][slots].astype(np.int64) + entries["len"][slots] - 1).tolist()
         store.mark_deleted(segment.first_seq, places, slots=slots.tolist())
         if segment.hot_remnant:
-            _flag_remnant(segment, entries[slots])
+            _flag_remnant(segment, places)
         entries["flags"][slots] |= IDX_DELETED
         with log.lock:
             log.unwritten -= pending
@@ -181,9 +181,9 @@ def flush_cold_flips(segment: SealedSegment) -> Flagged | None:
         log.working.release()
 
 
-def _flag_remnant(segment: SealedSegment, entries: Idx) -> None:
+def _flag_remnant(segment: SealedSegment, places: list[int]) -> None:
     try:
-        write_flags(segment, entries)
+        write_flags(segment, places)
         with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
             file.datasync()
     except FileNotFoundError:

@@ -8,12 +8,13 @@ tail remembers.
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.errors import CorruptSegment
+from topics.errors import CorruptSegment, StorageIo
 from topics.formats.idx import ENTRY_BYTES, Idx, read_idx
 from topics.formats.names import segment_name
 from topics.storage.fs import read_full
@@ -21,6 +22,9 @@ from topics.storage.segments.flip_log import FlipLog
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
+
+
+_PLACE = Struct("<II")
 
 
 class ActiveSegment:
@@ -71,6 +75,15 @@ class ActiveSegment:
         with self.place.env.files.borrow(self.place.file(self.first_seq, "idx"), "rw") as file:
             raw = read_full(file, low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
         return read_idx(raw)[slots - low]
+
+    def entry_at(self, slot: int) -> tuple[int, int]:
+        """Offset and length of one frame; length 0 for an empty slot."""
+        with self.place.env.files.borrow(self.place.file(self.first_seq, "idx"), "rw") as file:
+            raw = read_full(file, slot * ENTRY_BYTES, _PLACE.size)
+        if len(raw) < _PLACE.size:
+            raise StorageIo(f"{self.label} of topic {self.place.name!r} has no entry {slot}")
+        offset, length = _PLACE.unpack(raw)
+        return offset, length
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of `.data`; fewer only at its end."""

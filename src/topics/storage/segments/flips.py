@@ -9,7 +9,7 @@ until then the log frame or the snapshot's `dead` list keeps the delete alive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -40,6 +40,7 @@ class Flippable(Protocol):
     @property
     def flips(self) -> FlipLog: ...
     def entries_at(self, slots: npt.NDArray[np.int64]) -> Idx: ...
+    def entry_at(self, slot: int) -> tuple[int, int]: ...
 
 
 class Flagged(NamedTuple):
@@ -61,35 +62,34 @@ class Flips:
     def __len__(self) -> int:
         return len(self._dirty)
 
-    def flip(self, segment: Flippable, slots: npt.ArrayLike) -> None:
+    def flip(self, segment: Flippable, slots: npt.NDArray[np.int64] | Sequence[int]) -> None:
         """Write the flag bytes of deleted slots, as far as that can be done now. Never raises, never syncs."""
-        wanted = np.unique(np.asarray(slots, np.int64))
-        if not len(wanted):
+        wanted = sorted(set(slots.tolist() if isinstance(slots, np.ndarray) else slots))
+        if not wanted:
             return
         with self._lock:
             self._dirty[segment.flips] = segment
         log = segment.flips
         with log.lock:
             if log.relay is not None:
-                log.relay.update(wanted.tolist())
+                log.relay.update(wanted)
             if log.frozen or segment.tier != "hot":
-                log.unwritten.update(wanted.tolist())
+                log.unwritten.update(wanted)
             else:
                 self._write_hot(segment, wanted)
 
-    def _write_hot(self, segment: Flippable, slots: npt.NDArray[np.int64]) -> None:
+    def _write_hot(self, segment: Flippable, slots: list[int]) -> None:
         log, counters = segment.flips, self._env.counters
         try:
-            entries = segment.entries_at(slots)
-            framed = slots[entries["len"] > 0]
-            write_flags(segment, entries)
+            framed, places = _flag_places(segment, slots)
+            write_flags(segment, places)
         except (OSError, TopicsError):
             counters.flip_failures += len(slots)
-            log.unwritten.update(slots.tolist())
+            log.unwritten.update(slots)
             return
         counters.flips += len(framed)
-        log.unwritten.difference_update(slots.tolist())
-        log.unsynced.update(framed.tolist())
+        log.unwritten.difference_update(slots)
+        log.unsynced.update(framed)
 
     def owner_changed(self, segment: Flippable) -> None:
         """The same files are now described by another object (the next checkpoint's, or the sealed segment)."""
@@ -133,7 +133,7 @@ class Flips:
         log = segment.flips
         with log.lock:
             if log.unwritten and not log.frozen:
-                self._write_hot(segment, np.array(sorted(log.unwritten), np.int64))
+                self._write_hot(segment, sorted(log.unwritten))
             return np.array(sorted(log.unsynced), np.int64)
 
 
@@ -152,19 +152,41 @@ def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:
     return Flagged(place.topic_id, segment.first_seq, slots)
 
 
-def write_flags(segment: Flippable, entries: Idx) -> None:
-    """The flag byte of each frame; slots without a frame need none."""
-    framed = entries[entries["len"] > 0]
-    places = (framed["offset"].astype(np.int64) + framed["len"] - 1).tolist()
-    if not places:
-        return
-    with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
-        for at in places:
-            write_all(file, at, FLAG)
+def _flag_places(segment: Flippable, slots: list[int]) -> tuple[list[int], list[int]]:
+    """The slots that have a frame, and where their flag bytes lie."""
+    if len(slots) == 1:  # acks come one by one
+        offset, length = segment.entry_at(slots[0])
+        return (slots, [offset + length - 1]) if length else ([], [])
+    chosen = np.array(slots, np.int64)
+    entries = segment.entries_at(chosen)
+    framed = entries["len"] > 0
+    places = entries["offset"][framed].astype(np.int64) + entries["len"][framed] - 1
+    return chosen[framed].tolist(), places.tolist()
+
+
+def write_flags(segment: Flippable, places: list[int]) -> None:
+    """A flag byte at each of these places of `.data`."""
+    if places:
+        with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
+            for at in places:
+                write_byte(file, at, FLAG)
 
 
 def write_idx_bits(file: File, slots: npt.NDArray[np.int64], entries: Idx) -> None:
     """Bit 2 in the entry of each slot."""
     flags = (entries["flags"] | IDX_DELETED).tolist()
     for slot, value in zip(slots.tolist(), flags, strict=True):
-        write_all(file, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))
+        write_byte(file, slot * ENTRY_BYTES + FLAGS_AT, _BYTES[value])
+
+
+def write_byte(file: File, at: int, value: bytes) -> None:
+    """`write_all` of one byte, without its ceremony unless it is needed."""
+    try:
+        if file.pwrite(at, value) == 1:
+            return
+    except (InterruptedError, BlockingIOError):
+        pass
+    write_all(file, at, value)
+
+
+_BYTES = [bytes((value,)) for value in range(256)]

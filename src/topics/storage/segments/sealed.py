@@ -148,6 +148,11 @@ class SealedSegment:
         """Index entries of some slots."""
         return self.pair().entries[slots]
 
+    def entry_at(self, slot: int) -> tuple[int, int]:
+        """Offset and length of one frame; length 0 for an empty slot."""
+        offset, length, *_ = self.pair().entries[slot].item()
+        return offset, length
+
     def live_slots(self, dead: Bools | None = None) -> Bools:
         """Which slots are live: not flagged in the index, nor in `dead`."""
         live: Bools = (self.flags & 4) == 0
