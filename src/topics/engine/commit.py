@@ -58,7 +58,17 @@ class CommitTicket(Ticket[Any]):
 
 
 class _Group:
-    __slots__ = ("awaiting", "depth_peak", "full_total", "in_write", "queued", "read_only", "synced_lsn", "waiting")
+    __slots__ = (
+        "awaiting",
+        "depth_peak",
+        "full_total",
+        "in_write",
+        "queued",
+        "read_only",
+        "synced_lsn",
+        "waiting",
+        "written_lsn",
+    )
 
     def __init__(self) -> None:
         self.queued: deque[Submission] = deque()
@@ -67,6 +77,7 @@ class _Group:
         self.waiting: dict[int, int] = {}  # topic id -> its submissions in `awaiting` that hold back later ones
         self.read_only: ReadOnlyCause | None = None
         self.synced_lsn = 0
+        self.written_lsn = 0
         self.depth_peak = 0
         self.full_total = 0
 
@@ -82,6 +93,8 @@ class Commit:
         self._wake = wake
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
+        self.on_synced: list[Callable[[int, int], None]] = []
+        """Told with a group and its synced position, after what waited for it was applied."""
 
     def wake(self) -> None:
         """Have the end of this turn come, although nothing may have been submitted."""
@@ -91,6 +104,10 @@ class Commit:
 
     def has_room(self, group: int) -> bool:
         return self._groups[group].depth < self._queue_max
+
+    def count_full(self, group: int) -> None:
+        """A submission was refused for want of a place."""
+        self._groups[group].full_total += 1
 
     def check_writable(self, group: int) -> None:
         """Refuse at once what could not be committed."""
@@ -120,7 +137,7 @@ class Commit:
             raise WalReadOnly(state.read_only)
         depth = state.depth
         if depth >= self._queue_max and not internal:
-            state.full_total += 1
+            self.count_full(group)
             raise WalFull()
         ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
         submission.ticket = ticket
@@ -159,6 +176,7 @@ class Commit:
         """The batch is in the file. Applies what needs no sync; returns how many submissions wait for one."""
         state = self._groups[group]
         state.in_write -= len(batch)
+        state.written_lsn = batch[-1].end_lsn
         now_s = perf_counter()
         waiting = 0
         for submission in batch:
@@ -192,6 +210,8 @@ class Commit:
             if ticket.barrier:
                 self._release_barrier(state, submission.topic_id)
             self._apply(submission, ticket)
+        for tell in self.on_synced:
+            tell(group, lsn)
         self._announce_room()
 
     @staticmethod
@@ -204,6 +224,10 @@ class Commit:
 
     def synced_lsn(self, group: int) -> int:
         return self._groups[group].synced_lsn
+
+    def written_lsn(self, group: int) -> int:
+        """Everything applied so far lies below it."""
+        return self._groups[group].written_lsn
 
     @staticmethod
     def _apply(submission: Submission, ticket: CommitTicket) -> None:

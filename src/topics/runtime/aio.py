@@ -44,6 +44,12 @@ class AioDriver:
             self._flush_scheduled = True
             self._loop.call_soon(self._on_flush)
 
+    def soon(self, step: Callable[[], None]) -> None:
+        self._loop.call_soon(step)
+
+    def later(self, delay_ms: float, step: Callable[[], None]) -> None:
+        self._loop.call_later(delay_ms / 1000, step)
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._pools.run(job, done)
 

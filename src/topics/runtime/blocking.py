@@ -6,6 +6,8 @@ ticket without the lock; so callers on several threads share one sync. A ticker 
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -25,6 +27,8 @@ class BlockingDriver:
         self._flush: Callable[[], None] = lambda: None
         self._tick: Callable[[], None] = lambda: None
         self._flush_due = False
+        self._soon: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, Callable[[], None]]] = []
         self._stopped = threading.Event()
         self._ticker = threading.Thread(target=self._tick_forever, name="topics-tick", daemon=True)
 
@@ -54,6 +58,13 @@ class BlockingDriver:
     def wake(self) -> None:
         self._flush_due = True
 
+    def soon(self, step: Callable[[], None]) -> None:
+        self._soon.append(step)
+
+    def later(self, delay_ms: float, step: Callable[[], None]) -> None:
+        """To within a tick: nobody here waits for less."""
+        self._later.append((time.monotonic() + delay_ms / 1000, step))
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._pools.run(job, done)
 
@@ -76,10 +87,21 @@ class BlockingDriver:
         self._pools.close()
 
     def _flush_now(self) -> None:
-        while self._flush_due:
-            self._flush_due = False
-            self._flush()
+        while self._flush_due or self._soon:
+            if self._flush_due:
+                self._flush_due = False
+                self._flush()
+            while self._soon:
+                self._soon.popleft()()
 
     def _tick_forever(self) -> None:
         while not self._stopped.wait(TICK_S):
-            self.post(self._tick)
+            self.post(self._on_tick)
+
+    def _on_tick(self) -> None:
+        now = time.monotonic()
+        due = [step for at, step in self._later if at <= now]
+        self._later = [(at, step) for at, step in self._later if at > now]
+        for step in due:
+            step()
+        self._tick()

@@ -20,6 +20,12 @@ class Driver(Protocol):
     def wake(self) -> None:
         """From the owner: flush the kernel at the end of this turn."""
 
+    def soon(self, step: Callable[[], None]) -> None:
+        """From the owner: run `step` as the owner after this turn."""
+
+    def later(self, delay_ms: float, step: Callable[[], None]) -> None:
+        """From the owner: run `step` as the owner when so much time has passed."""
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         """From the owner: run `job` on the background pool, then `done(value, error)` as the owner."""
 

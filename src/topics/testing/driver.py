@@ -46,6 +46,8 @@ class SimDriver:
         self.hold_cold = False
         """While set, cold jobs wait: a cold store that does not answer."""
         self._cold: deque[Callable[[], None]] = deque()
+        self.clock: Clock = SimClock()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
 
     def attach(self, *, flush: Callable[[], None], sync: Callable[[], bool]) -> None:
         self._flush = flush
@@ -56,6 +58,20 @@ class SimDriver:
 
     def wake(self) -> None:
         self._flush_due = True
+
+    def soon(self, step: Callable[[], None]) -> None:
+        self._steps.append(step)
+
+    def later(self, delay_ms: float, step: Callable[[], None]) -> None:
+        self._timers.append((self.clock.monotonic() * 1000 + delay_ms, step))
+
+    def run_timers(self) -> None:
+        """Whatever is due by the clock, in order of time."""
+        now = self.clock.monotonic() * 1000
+        due = sorted((timer for timer in self._timers if timer[0] <= now), key=lambda timer: timer[0])
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        for _, step in due:
+            step()
 
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._steps.append(lambda: _carry_out(job, done))
@@ -177,6 +193,7 @@ class SimKernel:
             instance=lambda: INSTANCE,
         )
         driver = SimDriver()
+        driver.clock = clock
         writers: list[SimWriter] = []
 
         def make(commit: Commit, recovered: Recovered, settings: Settings, _: Driver) -> Writers:
@@ -208,6 +225,7 @@ class SimKernel:
 
     def tick(self) -> None:
         """Let time's work happen."""
+        self.driver.run_timers()
         self.kernel.tick()
         self.driver.pump()
 

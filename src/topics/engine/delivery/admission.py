@@ -1,0 +1,109 @@
+"""Admission: what happens to a write, delete or change when its log shard's queue is full (delivery.md section 9).
+
+    queue has room                                     go ahead
+    full, pressure below 0.95, or opted out            wait for room, up to 1000 ms, then 429 without detail
+    full, pressure 0.95 or more                        429 at once, with `retry_after_ms`
+
+Always holds: waiting commands of a shard go ahead in order of arrival, and nobody overtakes them; a refusal comes
+before anything is reserved; every command that waits is answered. Reads never come here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from topics.engine.commit import Commit
+from topics.engine.delivery.tuning import Tuning
+from topics.engine.ticket import Ticket, forward
+from topics.errors import Throttled, WalFull
+
+T = TypeVar("T")
+
+
+class _Waiting:
+    __slots__ = ("command", "deadline_ms", "since_ms", "ticket")
+
+    def __init__(self, command: Callable[[], Ticket[Any]], since_ms: float, deadline_ms: float) -> None:
+        self.command = command
+        self.since_ms = since_ms
+        self.deadline_ms = deadline_ms
+        self.ticket: AdmittedTicket[Any] = AdmittedTicket()
+
+
+class AdmittedTicket(Ticket[T]):
+    """The ticket of a command that had to wait; `wait_ms` is how long."""
+
+    __slots__ = ("wait_ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait_ms = 0.0
+
+
+class Admission:
+    def __init__(
+        self, commit: Commit, *, tuning: Tuning, now_ms: Callable[[], float], pressure: Callable[[], float]
+    ) -> None:
+        self._commit = commit
+        self._tuning = tuning
+        self._now_ms = now_ms
+        self._pressure = pressure
+        self._waiting: dict[int, deque[_Waiting]] = {}
+        self._listening = False
+
+    def admit(self, group: int, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
+        """Run `command` now, or when its shard has room; `may_refuse` is off for `disable_backpressure`."""
+        if group not in self._waiting and self._commit.has_room(group):
+            return command()
+        if may_refuse and self._pressure() >= self._tuning.refuse_from:
+            self._commit.count_full(group)
+            raise Throttled.shed(round(self._tuning.admit_wait_ms))
+        waiting = self._waiting.setdefault(group, deque())
+        if len(waiting) >= self._tuning.admit_waiting_max:
+            self._commit.count_full(group)
+            raise WalFull
+        now = self._now_ms()
+        place = _Waiting(command, now, now + self._tuning.admit_wait_ms)
+        waiting.append(place)
+        self._listen()
+        return place.ticket
+
+    def tick(self) -> None:
+        """Refuse those who waited too long."""
+        now = self._now_ms()
+        for group, waiting in list(self._waiting.items()):
+            while waiting and waiting[0].deadline_ms <= now:
+                place = waiting.popleft()
+                self._commit.count_full(group)
+                place.ticket.fail(WalFull())
+            if not waiting:
+                self._waiting.pop(group, None)
+
+    def _listen(self) -> None:
+        if not self._listening:
+            self._listening = True
+            self._commit.room_waiters.append(self._room)
+
+    def _room(self) -> None:
+        """Places came free somewhere: let the first of each shard go, as many as there are."""
+        self._listening = False
+        for group, waiting in list(self._waiting.items()):
+            while waiting and self._commit.has_room(group):
+                self._go(waiting.popleft())
+            if not waiting:
+                self._waiting.pop(group, None)
+        if self._waiting:
+            self._listen()
+
+    def _go(self, place: _Waiting) -> None:
+        place.ticket.wait_ms = self._now_ms() - place.since_ms
+        try:
+            following = place.command()
+        except Exception as error:
+            place.ticket.fail(error)
+        else:
+            forward(following, place.ticket)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))

@@ -1,0 +1,302 @@
+"""Delivery: marks topics, runs services in turn, and keeps the ladder (delivery.md sections 4 to 8).
+
+    published -> mark -> soon(run) -> begin, serve, finish ... until nothing is left or the turn is over
+
+Always holds: a marked topic is served, or waits for a reason the ladder gives; `run` is scheduled exactly while there
+is something a worker could do. `soon` runs a step after the present one, `later` after so many milliseconds, both on
+the owner's thread. Made by the server's application; tests call `step` and `tick` by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from topics.core.priority import base_priority
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.delivery import ladder
+from topics.engine.delivery.governor import Governor
+from topics.engine.delivery.ready import NOT_HELD, QUEUED, Entry, ReadySet
+from topics.engine.delivery.sizes import bytes_since
+from topics.engine.delivery.synced import Synced
+from topics.engine.delivery.tuning import Tuning
+from topics.engine.delivery.watched import Routed, RouterStep, Watched, Watcher
+from topics.engine.reads import Reads
+
+TOP_PRIORITY = 1000.0
+
+
+class Delivery:
+    def __init__(
+        self,
+        context: Context,
+        reads: Reads,
+        *,
+        soon: Callable[[Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], None],
+        busy: Callable[[], float] = lambda: 0.0,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._ctx = context
+        self._reads = reads
+        self._soon = soon
+        self._later = later
+        self._busy = busy
+        self.tuning = tuning or Tuning()
+        self._shards = [ReadySet(self.tuning, now_ms=self.now_ms, base=self._base) for _ in range(self.tuning.workers)]
+        self._watched: dict[int, Watched] = {}
+        self.governor = Governor(self.tuning)
+        self._deferral = ladder.Deferral(self.tuning)
+        self.synced = Synced(context, self._became_visible)
+        self.on_sample: list[Callable[[float], None]] = []
+        """Told the pressure after each sample: the commit window follows it."""
+        self.services_total = 0
+        self._hold_ms = 0.0
+        self._scheduled = False
+        self._timer_at: float | None = None
+        self._sample_at = self.now_ms() + self.tuning.governor_ms
+        context.on_published.append(self.published)
+        context.on_deleted.append(self._deleted)
+
+    def now_ms(self) -> float:
+        return self._ctx.clock.monotonic() * 1000
+
+    # --- what others read -----------------------------------------------------------------------------------------
+
+    @property
+    def pressure(self) -> float:
+        return self.governor.pressure
+
+    @property
+    def deferring(self) -> bool:
+        return self._deferral.on
+
+    @property
+    def stage(self) -> int:
+        return ladder.stage(self.pressure, self.tuning, deferring=self.deferring)
+
+    def depth(self) -> int:
+        """Entries that wait for a worker, held and deferred ones left out."""
+        return sum(shard.depth() for shard in self._shards)
+
+    # --- who watches ----------------------------------------------------------------------------------------------
+
+    def watch(
+        self, topic: TopicState, watcher: Watcher, *, fill_records: int, fill_bytes: int, strong: bool = False
+    ) -> Watched:
+        """Register; from here on no publication is missed. A batch of the watcher is full at `fill_*`."""
+        watched = self._of(topic)
+        watched.add(watcher, fill_records=fill_records, fill_bytes=fill_bytes)
+        if strong:
+            watched.strong += 1
+            self.synced.follow(topic)
+        return watched
+
+    def unwatch(self, watched: Watched, watcher: Watcher, *, strong: bool = False) -> None:
+        watched.watchers.pop(watcher, None)
+        watched.behind.pop(watcher, None)
+        if strong:
+            watched.strong -= 1
+            self.synced.unfollow(watched.topic)
+        self._forget_idle(watched)
+
+    def attach_routers(self, topic: TopicState, step: RouterStep) -> None:
+        """The topic has routers: `step` makes one bounded step of each."""
+        self._of(topic).route_step = step
+
+    def detach_routers(self, topic: TopicState) -> None:
+        watched = self._watched.get(topic.id)
+        if watched is not None:
+            watched.route_step = None
+            self._forget_idle(watched)
+
+    def _of(self, topic: TopicState) -> Watched:
+        watched = self._watched.get(topic.id)
+        if watched is None:
+            watched = self._watched[topic.id] = Watched(topic)
+        return watched
+
+    def _forget_idle(self, watched: Watched) -> None:
+        if watched.is_idle:
+            watched.bodies = None
+            if self._watched.get(watched.topic.id) is watched:
+                del self._watched[watched.topic.id]
+
+    # --- marks ----------------------------------------------------------------------------------------------------
+
+    def published(self, topic: TopicState) -> None:
+        """Records of a topic became visible: all the write path does for delivery."""
+        watched = self._watched.get(topic.id)
+        if watched is not None:
+            if watched.strong:
+                self.synced.published(topic)
+            self._mark_fresh(watched)
+
+    def wake(self, watched: Watched, watcher: Watcher) -> None:
+        """A watcher is behind and has room: it has just come, or its client has taken something."""
+        if watcher in watched.watchers:
+            watched.behind[watcher] = None
+            self._mark(watched)
+
+    def route(self, topic: TopicState) -> None:
+        """A router of the topic still has work."""
+        watched = self._watched.get(topic.id)
+        if watched is not None and watched.route_step is not None:
+            self._mark(self._routed(watched) if self.deferring else watched)
+
+    def _became_visible(self, topic: TopicState) -> None:
+        """More of the topic is synced."""
+        watched = self._watched.get(topic.id)
+        if watched is not None:
+            self._mark_fresh(watched)
+
+    def _deleted(self, topic: TopicState) -> None:
+        watched = self._watched.pop(topic.id, None)
+        if watched is not None:
+            watched.deleted = True
+            self._mark(watched)
+
+    def _mark_fresh(self, watched: Watched) -> None:
+        watched.fresh = True
+        hold_ms = self._hold_ms
+        if watched.route_step is not None and (hold_ms or self.deferring):
+            self._mark(self._routed(watched))  # what is held or postponed is the push, not the copy, and vice versa
+            if not watched.watchers:
+                return
+        if hold_ms and self._is_full(watched):
+            hold_ms = 0.0
+        watched.seen_seq = watched.topic.head
+        self._mark(watched, hold_ms=hold_ms)
+
+    def _is_full(self, watched: Watched) -> bool:
+        """Enough has come for a whole batch: a held push ends early."""
+        if watched.state != QUEUED or watched.held_until == NOT_HELD:
+            watched.held_records = watched.held_bytes = 0
+        watched.held_records += watched.topic.head - watched.seen_seq
+        watched.held_bytes += bytes_since(watched.topic, watched.seen_seq)
+        return watched.held_records >= watched.fill_records or watched.held_bytes >= watched.fill_bytes
+
+    def _mark(self, entry: Entry, *, hold_ms: float = 0.0) -> None:
+        if self._shard(entry).mark(entry, hold_ms=hold_ms):
+            if hold_ms:
+                self._arm()
+            else:
+                self._schedule()
+
+    # --- services -------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._soon(self.run)
+
+    def run(self) -> None:
+        """Serve until nothing is left to do, or the loop has to look at its sockets."""
+        self._scheduled = False
+        until = self.now_ms() + self.tuning.turn_ms
+        while self.step():
+            if self.now_ms() >= until:
+                self._schedule()
+                return
+
+    def step(self) -> bool:
+        """One service of each worker. False: there was nothing to do."""
+        done = False
+        for shard in self._shards:
+            entry = shard.begin()
+            if entry is not None:
+                done = True
+                now = self.now_ms()
+                self.governor.served(now - entry.ready_at)
+                shard.finish(entry, more=self._serve(entry, now))
+        return done
+
+    def _serve(self, entry: Entry, now: float) -> bool:
+        self.services_total += 1
+        if isinstance(entry, Routed):
+            return self._route(entry.watched)
+        assert isinstance(entry, Watched)
+        more = entry.serve(self._reads, now)
+        if entry.route_step is None or entry.deleted:
+            return more
+        if not self.deferring:
+            return self._route(entry) or more
+        self._mark(self._routed(entry))
+        return more
+
+    @staticmethod
+    def _route(watched: Watched) -> bool:
+        return watched.route_step is not None and not watched.deleted and watched.route_step()
+
+    @staticmethod
+    def _routed(watched: Watched) -> Routed:
+        if watched.router is None:
+            watched.router = Routed(watched)
+        return watched.router
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Look at the clock; to be called every 50 ms. Ageing each time, the governor every 100 ms."""
+        self.age()
+        now = self.now_ms()
+        if now >= self._sample_at:
+            self._sample_at = max(self._sample_at + self.tuning.governor_ms, now)
+            self.sample()
+        self._release()
+
+    def age(self) -> None:
+        moved = [shard.age() for shard in self._shards]
+        if any(moved):
+            self._schedule()
+
+    def sample(self) -> None:
+        """One look of the governor, and what the ladder makes of it."""
+        pressure = self.governor.sample(depth=self.depth(), busy=self._busy())
+        self._hold_ms = ladder.hold_ms(pressure, self.tuning)
+        was_on = self._deferral.on
+        if self._deferral.sample(pressure) != was_on:
+            for shard in self._shards:
+                shard.pause_b0(self._deferral.on)
+            self._schedule()
+        for tell in self.on_sample:
+            tell(pressure)
+
+    def _arm(self) -> None:
+        """Have a look when the first hold is over."""
+        due = [at for shard in self._shards if (at := shard.next_release_ms()) is not None]
+        if due and (self._timer_at is None or min(due) < self._timer_at):
+            self._timer_at = min(due)
+            self._later(max(self._timer_at - self.now_ms(), 0.0), self._release)
+
+    def _release(self) -> None:
+        self._timer_at = None
+        released = [shard.release_holds() for shard in self._shards]
+        if any(released):
+            self._schedule()
+        self._arm()
+
+    # --- where an entry belongs -----------------------------------------------------------------------------------
+
+    def _shard(self, entry: Entry) -> ReadySet:
+        if len(self._shards) == 1:
+            return self._shards[0]
+        watched = entry.watched if isinstance(entry, Routed) else entry
+        assert isinstance(watched, Watched)
+        return self._shards[hash(watched.topic.id) % len(self._shards)]
+
+    def _base(self, entry: Entry) -> float:
+        now = self._ctx.clock.now_ms()
+        if isinstance(entry, Routed):
+            base = base_priority(entry.watched.topic, now)
+            return self._one_band_below(base) if self.deferring else base
+        assert isinstance(entry, Watched)
+        return TOP_PRIORITY if entry.deleted else base_priority(entry.topic, now)
+
+    def _one_band_below(self, priority: float) -> float:
+        """Deferred router work starts at the bottom of the band below its topic's; B1 and B0 have none below."""
+        floors = self.tuning.band_floors
+        for floor, below in pairwise(floors):
+            if priority >= floor:
+                return float(below)
+        return priority

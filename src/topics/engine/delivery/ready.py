@@ -1,0 +1,176 @@
+"""ReadySet: the topics of one shard that have something to push, and whose turn it is (delivery.md sections 4 to 6).
+
+    idle -> queued -> in service -> idle
+                      in service, marked again -> queued, waiting since that mark
+
+Always holds: an entry waits at most once; marks while it waits change nothing; only a service ends a wait. A held entry
+is queued but in no band until its hold is over: waiting on purpose is not waiting for a worker, so neither a hold nor a
+deferral counts as depth or as latency. Stepped by `Delivery`, or by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from topics.engine.delivery.bands import B0, B4, Bands, band_of
+from topics.engine.delivery.tuning import Tuning
+
+IDLE, QUEUED, IN_SERVICE, AGAIN = range(4)
+NOT_HELD = 0.0
+
+
+class Entry:
+    """Something to be served: a topic's watchers, or its routers while they are deferred."""
+
+    __slots__ = ("again_at", "band", "enqueued_at", "held_until", "order", "ready_at", "state")
+
+    def __init__(self) -> None:
+        self.state = IDLE
+        self.band = B0
+        self.enqueued_at = 0.0
+        self.ready_at = 0.0  # since when it waits for a worker and for nothing else
+        self.again_at = 0.0  # the first mark during a service
+        self.held_until = NOT_HELD
+        self.order = 0
+
+
+class ReadySet:
+    """`base` gives an entry's priority without ageing, at the time of asking."""
+
+    def __init__(self, tuning: Tuning, *, now_ms: Callable[[], float], base: Callable[[Entry], float]) -> None:
+        self._tuning = tuning
+        self._now_ms = now_ms
+        self._base = base
+        self._bands: Bands[Entry] = Bands(tuning.band_weights)
+        self._held: list[tuple[float, int, Entry]] = []
+        self._held_live = 0
+        self._order = 0
+
+    # --- marks ----------------------------------------------------------------------------------------------------
+
+    def mark(self, entry: Entry, *, hold_ms: float = 0.0) -> bool:
+        """There is something to push. True if a worker may have to be woken for it."""
+        state = entry.state
+        if state == QUEUED:
+            return entry.held_until != NOT_HELD and not hold_ms and self._end_hold(entry)
+        if state == IDLE:
+            self._enqueue(entry, self._now_ms(), hold_ms)
+            return True
+        if state == IN_SERVICE:
+            entry.state = AGAIN
+            entry.again_at = self._now_ms()
+        return False
+
+    def _enqueue(self, entry: Entry, enqueued_at: float, hold_ms: float) -> None:
+        entry.state = QUEUED
+        entry.enqueued_at = entry.ready_at = enqueued_at
+        if hold_ms > 0:
+            self._hold(entry, enqueued_at + hold_ms)
+        else:
+            entry.held_until = NOT_HELD
+            self._to_band(entry, enqueued_at)
+
+    def _to_band(self, entry: Entry, now: float) -> None:
+        entry.band = self._fitting_band(entry, now)
+        self._bands.add(entry.band, entry.enqueued_at, entry)
+
+    def _fitting_band(self, entry: Entry, now: float) -> int:
+        tuning, waited = self._tuning, now - entry.enqueued_at
+        if waited >= tuning.age_cap_ms:
+            return B4
+        return band_of(self._base(entry) + tuning.age_per_ms * waited, tuning.band_floors)
+
+    # --- holds ----------------------------------------------------------------------------------------------------
+
+    def _hold(self, entry: Entry, until: float) -> None:
+        self._order += 1
+        entry.order = self._order
+        entry.held_until = until
+        self._held_live += 1
+        heappush(self._held, (until, entry.order, entry))
+
+    def _end_hold(self, entry: Entry) -> bool:
+        """Its place among the held is left behind, and passed over when its time comes."""
+        self._held_live -= 1
+        entry.held_until = NOT_HELD
+        entry.ready_at = self._now_ms()
+        self._to_band(entry, entry.ready_at)
+        return True
+
+    def release_holds(self) -> bool:
+        """Let go of everyone whose hold is over. Was there anyone?"""
+        now, released = self._now_ms(), False
+        while self._held and self._held[0][0] <= now:
+            _, order, entry = heappop(self._held)
+            if entry.order == order and entry.held_until != NOT_HELD:
+                released = self._end_hold(entry)
+        return released
+
+    def next_release_ms(self) -> float | None:
+        """When the next hold is over; None if nothing is held."""
+        while self._held:
+            until, order, entry = self._held[0]
+            if entry.order == order and entry.held_until != NOT_HELD:
+                return until
+            heappop(self._held)
+        return None
+
+    # --- service --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Entry | None:
+        """Take the next entry into service; None if there is nothing a worker could do."""
+        entry = self._bands.next()
+        if entry is not None:
+            entry.state = IN_SERVICE
+        return entry
+
+    def finish(self, entry: Entry, *, more: bool = False) -> bool:
+        """The service is over; `more`: something is left to do. True if the entry waits again."""
+        again_at = entry.again_at if entry.state == AGAIN else self._now_ms()
+        if entry.state != AGAIN and not more:
+            entry.state = IDLE
+            return False
+        self._enqueue(entry, again_at, 0.0)
+        return True
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def age(self) -> bool:
+        """Put everyone who waits into the band that fits by now. Did anyone move? Waiting only ever moves up."""
+        now, moved = self._now_ms(), False
+        for band in range(B0, B4):
+            waiting = self._bands.waiting(band)
+            rising = [(at, self._fitting_band(at[2], now)) for at in waiting]
+            rising = [(at, fitting) for at, fitting in rising if fitting > band]
+            if not rising:
+                continue
+            moved = True
+            gone = {at[2] for at, _ in rising}
+            self._bands.replace(band, [at for at in waiting if at[2] not in gone])
+            for at, fitting in rising:
+                self._rise(at, fitting, now)
+        return moved
+
+    def _rise(self, waiting: tuple[float, int, Entry], band: int, now: float) -> None:
+        entry = waiting[2]
+        if entry.band == B0 and self._bands.b0_paused:
+            entry.ready_at = now
+        entry.band = band
+        self._bands.move(waiting, band)
+
+    def pause_b0(self, paused: bool) -> None:
+        """Stage 3: the lowest band gets no credit."""
+        if self._bands.b0_paused and not paused:
+            now = self._now_ms()
+            for _, _, entry in self._bands.waiting(B0):
+                entry.ready_at = now
+        self._bands.pause_b0(paused)
+
+    # --- signals --------------------------------------------------------------------------------------------------
+
+    def depth(self) -> int:
+        """Entries that wait for a worker; held and deferred ones do not."""
+        return self._bands.runnable()
+
+    def __len__(self) -> int:
+        return len(self._bands) + self._held_live

@@ -1,0 +1,129 @@
+"""Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
+
+Always holds: a watcher is registered before the read that may find it level, so no publication is missed; a topic
+without watchers and routers has no `Watched` and costs its writers one lookup. A watcher that is level is not looked at
+again before the next publication."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from topics.core.read import ReadRequest
+from topics.core.topic import TopicState
+from topics.engine.delivery.ready import Entry
+from topics.engine.reads import ReadDone, Reads
+from topics.engine.ticket import Ticket
+
+RouterStep = Callable[[], bool]
+"""One step of a topic's routers; True: there is more to forward."""
+
+
+class Watcher(Protocol):
+    """A stream's or socket's interest in one topic, or a waiting long poll."""
+
+    def serve(self, service: Service) -> bool:
+        """Take one batch if there is room for it. True: there is more to come, and room."""
+
+    def topic_deleted(self) -> None:
+        """The topic is gone; nothing follows."""
+
+
+class Watched(Entry):
+    """`behind` are the watchers to look at although nothing was published. `bodies` belongs to whoever renders."""
+
+    __slots__ = (
+        "behind",
+        "bodies",
+        "deleted",
+        "fill_bytes",
+        "fill_records",
+        "fresh",
+        "held_bytes",
+        "held_records",
+        "route_step",
+        "router",
+        "seen_seq",
+        "strong",
+        "topic",
+        "watchers",
+    )
+
+    def __init__(self, topic: TopicState) -> None:
+        super().__init__()
+        self.topic = topic
+        self.watchers: dict[Watcher, None] = {}
+        self.behind: dict[Watcher, None] = {}
+        self.fresh = False  # published since the last service
+        self.deleted = False
+        self.strong = 0  # watchers that see only what is synced
+        self.seen_seq = topic.head  # of the last publication that was marked
+        self.held_records = self.held_bytes = 0  # that came while a push is held
+        self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
+        self.bodies: Any = None
+        self.route_step: RouterStep | None = None
+        self.router: Routed | None = None
+
+    def serve(self, reads: Reads, now_ms: float) -> bool:
+        """One batch for each watcher that has room and is behind. True: something is left to do."""
+        if self.deleted:
+            return self._say_goodbye()
+        if self.fresh:
+            targets, self.fresh = list(self.watchers), False
+        else:
+            targets = list(self.behind)
+        self.behind.clear()
+        service = Service(self, reads, now_ms)
+        behind, watchers = self.behind, self.watchers
+        for watcher in targets:
+            if watcher in watchers and watcher.serve(service):
+                behind[watcher] = None
+        return bool(behind)
+
+    def _say_goodbye(self) -> bool:
+        watchers, self.watchers = self.watchers, {}
+        self.behind.clear()
+        for watcher in watchers:
+            watcher.topic_deleted()
+        return False
+
+    def add(self, watcher: Watcher, *, fill_records: int, fill_bytes: int) -> None:
+        if not self.watchers:
+            self.fill_records = self.fill_bytes = sys.maxsize
+        self.fill_records = min(self.fill_records, fill_records)
+        self.fill_bytes = min(self.fill_bytes, fill_bytes)
+        self.watchers[watcher] = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.watchers and self.route_step is None
+
+
+class Routed(Entry):
+    """The routers of a topic as an entry of their own, while the ladder defers them."""
+
+    __slots__ = ("watched",)
+
+    def __init__(self, watched: Watched) -> None:
+        super().__init__()
+        self.watched = watched
+
+
+class Service:
+    """One service of a topic: what its watchers share. Equal reads are read once, equal texts rendered once."""
+
+    __slots__ = ("_reads", "now_ms", "shared", "topic", "watched")
+
+    def __init__(self, watched: Watched, reads: Reads, now_ms: float) -> None:
+        self.watched = watched
+        self.topic = watched.topic
+        self.now_ms = now_ms
+        self.shared: dict[Any, Any] = {}
+        self._reads = reads
+
+    def read(self, request: ReadRequest) -> Ticket[ReadDone]:
+        ticket: Ticket[ReadDone] | None = self.shared.get(request)
+        if ticket is None:
+            ticket = self.shared[request] = self._reads.read(self.topic, request)
+        return ticket
