@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -60,9 +61,9 @@ def _test(column: str, match: TextMatch) -> TextTest:
 
 def plan_batch(options: ReadOptions, pushed: Any = None, *, clock: WallClock = now_ms) -> list[Task]:
     """Tasks of a batch read."""
-    source = open_log(address_of(options))
-    cuts = wanted_cuts(source, options, clock)
-    ranges = {name: _range(source, cut, options, pushed) for name, cut in cuts.items() if _chosen(name, pushed)}
+    with closing(open_log(address_of(options))) as log:
+        cuts = wanted_cuts(log, options, clock)
+        ranges = {name: _range(log, cut, options, pushed) for name, cut in cuts.items() if _chosen(name, pushed)}
     total = sum(wanted.hi - wanted.lo for wanted in ranges.values())
     target = target_size(
         total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max

@@ -31,6 +31,9 @@ class Address:
 
 
 class Log(Protocol):
+    def close(self) -> None:
+        """Give back what is open."""
+
     def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
         """The wanted topics that exist, each at one moment, by name."""
 

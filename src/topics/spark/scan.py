@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
@@ -94,8 +95,8 @@ class _Scan:
             yield from self._read(piece)
             return
         except FileNotFoundError:
-            log = open_log(self.spec.address)
-            found = replan(log, self.task, self.done, piece.hi, now_ms=time.time_ns() // 1_000_000)
+            with closing(open_log(self.spec.address)) as log:
+                found = replan(log, self.task, self.done, piece.hi, now_ms=time.time_ns() // 1_000_000)
         yield from self._tombstones(settle(self.task.topic, found.gaps, self.spec.on_loss))
         self.task = found
         self.want = wanted_texts(self.spec.names, self.spec.tests, with_tag=bool(found.tag_deletes))

@@ -35,6 +35,9 @@ class ServerLog:
         self._address = address
         self._remote = remote or Remote(address)
 
+    def close(self) -> None:
+        self._remote.close()
+
     def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
         wanted = list(names) if names is not None else self._listed(prefix or "")
         found = ((name, self._cut(name)) for name in wanted)

@@ -184,4 +184,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.planner.trim(end)
 
     def stop(self) -> None:
-        """Nothing is held that would have to be given back."""
+        """May never be called: nothing is held but a connection."""
+        if self._planner is not None:
+            self._planner.close()

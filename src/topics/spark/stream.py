@@ -46,6 +46,9 @@ class StreamPlanner:
         self._target: Points | None = None
         self._latest: Points | None = None
 
+    def close(self) -> None:
+        self._log.close()
+
     def initial(self) -> dict[str, Any]:
         """Where a new query begins: `startingOffsets`, by default the end of every topic."""
         cuts = wanted_cuts(self._log, self._options, self._clock)

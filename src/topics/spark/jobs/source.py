@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from topics.errors import ConfigError
@@ -37,7 +38,8 @@ class JobSource:
     def cuts(self) -> dict[str, TopicCut]:
         """The topics at this moment; raises ConfigError for what cannot be read."""
         options = read_options(self.options())
-        return wanted_cuts(open_log(address_of(options)), options)
+        with closing(open_log(address_of(options))) as log:
+            return wanted_cuts(log, options)
 
     @property
     def shown(self) -> str:

@@ -1,0 +1,109 @@
+"""The table over a running server is what a full diff gives: through files where they are in reach, else as frames."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.spark.served import Served
+from tests.spark.world import read_tasks
+from topics.errors import ConfigError, DataLoss
+from topics.spark import server as server_log
+from topics.spark.batch import plan_batch
+from topics.spark.options import read_options
+
+
+def read_url(served: Served, topics: str, **given: str) -> pa.Table:
+    if served.key:
+        given.setdefault("apiKey", served.key.partition(":")[0])
+    options = read_options({"url": served.url, "subscribe": topics, **given}, streaming=False)
+    return read_tasks(plan_batch(options), options)
+
+
+def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
+    ts = [value // 1000 for value in table.column("ts").cast(pa.int64()).to_pylist()]
+    seq, node, tag = (table.column(name).to_pylist() for name in ("seq", "node", "tag"))
+    data = [json.loads(text) for text in table.column("data").to_pylist()]
+    meta = [None if text is None else json.loads(text) for text in table.column("meta").to_pylist()]
+    return list(zip(seq, ts, node, tag, data, meta, strict=True))
+
+
+@pytest.fixture(params=["files", "frames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to the bytes of a sealed segment."""
+    if request.param == "frames":
+        monkeypatch.setattr(server_log, "reachable_file", lambda block: None)
+    return str(request.param)
+
+
+def test_a_random_history_reads_the_same(served: Served, way: str) -> None:
+    rng, topic = random.Random(7), f"history-{way}"
+    served.put(topic, cap_records=900)
+    for _ in range(25):
+        count = rng.randint(1, 90)
+        meta = {"meta": {"k": rng.randint(0, 3)}} if rng.random() < 0.5 else {}
+        served.write(topic, *({"n": i, "é": "ü" * rng.randint(0, 9)} for i in range(count)), tag=f"t{count % 4}", **meta)
+        if rng.random() < 0.3:
+            served.delete(topic, match="t1" if rng.random() < 0.5 else "t*", before_seq=rng.randint(1, 900))
+        assert rows_in(read_url(served, topic)) == served.rows(topic)
+    served.wait_sealed(topic, 1)
+    assert rows_in(read_url(served, topic)) == served.rows(topic)
+
+
+def test_sealed_segments_are_read_from_files(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.write("sealed", *range(1000))
+    served.wait_sealed("sealed", 4)
+    asked: list[tuple[int, int]] = []
+    real = server_log.frames_between
+
+    def watched(address: Any, task: Any, lo: int, hi: int) -> Any:
+        asked.append((lo, hi))
+        return real(address, task, lo, hi)
+
+    monkeypatch.setattr(server_log, "frames_between", watched)
+    assert [row[0] for row in rows_in(read_url(served, "sealed"))] == list(range(1, 1001))
+    sealed_to = max(s["last_seq"] for s in served.segments("sealed")["segments"] if s["state"] == "sealed")
+    assert all(lo > sealed_to for lo, _ in asked)
+
+
+def test_timestamps_choose_the_range(served: Served, way: str) -> None:
+    topic = f"times-{way}"
+    for n in range(60):
+        served.write(topic, *[n] * 10)
+    rows = served.rows(topic)
+    middle = rows[300][1]
+    after = [row for row in rows if row[1] >= middle]
+    assert rows_in(read_url(served, topic, startingTimestamp=str(middle))) == after
+    before = [row for row in rows if row[1] < middle]
+    assert rows_in(read_url(served, topic, endingTimestamp=str(middle))) == before
+
+
+def test_a_gap_fails_or_becomes_a_row(served: Served) -> None:
+    served.put("gappy", cap_records=50)
+    served.write("gappy", *range(500))
+    given = {"startingOffsets": '{"gappy": 1}'}
+    with pytest.raises(DataLoss, match=r"1\.\.450 of topic 'gappy' are lost \(cap\)"):
+        read_url(served, "gappy", **given)
+    table = read_url(served, "gappy", onDataLoss="rows", **given)
+    lost = table.filter(pa.compute.equal(table["kind"], "tombstone")).to_pylist()
+    assert [(row["gap_from"], row["gap_to"], row["reason"]) for row in lost] == [(1, 450, "cap")]
+    assert table.num_rows == 51
+
+
+def test_unknown_topics_and_wrong_keys_are_told_at_planning(tmp_path: Path) -> None:
+    served = Served(tmp_path, key="right:read+write+admin")
+    try:
+        served.write("a", 1)
+        with pytest.raises(ConfigError, match=r"there is no topic 'b' in http.*; it has a"):
+            read_url(served, "b")
+        with pytest.raises(ConfigError, match="refuses the key.*unauthorized") as caught:
+            read_url(served, "a", apiKey="wr0ng-secret")
+        assert "wr0ng-secret" not in str(caught.value)
+        assert rows_in(read_url(served, "a", apiKey="right"))[0][4] == 1
+    finally:
+        served.stop()
