@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -212,7 +213,7 @@ class Live:
     def stop(self) -> None:
         for client in self._clients:
             client.close()
-        if self._thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
             self.ask_to_stop()
         self._thread.join(WAIT_S + 5)
         assert not self._thread.is_alive()
