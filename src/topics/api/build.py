@@ -12,7 +12,9 @@ from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
+from topics.api.queues import QueueEndpoints
 from topics.api.records import RecordEndpoints
+from topics.api.routers import RouterEndpoints
 from topics.api.topics import TopicEndpoints
 from topics.clock import Clock, Host
 from topics.config import Settings
@@ -30,6 +32,14 @@ ENGINE_ENDPOINTS = (
     "delete_records",
     "segments",
     "frames",
+    "put_router",
+    "get_router",
+    "list_routers",
+    "delete_router",
+    "claim",
+    "ack",
+    "nack",
+    "extend",
 )
 
 
@@ -75,6 +85,7 @@ class ServerApp:
         self.app.on_shutdown.append(long_polls.finish_all)
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls)
         bulk = BulkEndpoints(kernel, self._host)
+        routers, queues = RouterEndpoints(engine), QueueEndpoints(engine)
         self._endpoints = {
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,
@@ -85,13 +96,30 @@ class ServerApp:
             "delete_records": records.delete_records,
             "segments": bulk.segments,
             "frames": bulk.frames,
+            "put_router": routers.put_router,
+            "get_router": routers.get_router,
+            "list_routers": routers.list_routers,
+            "delete_router": routers.delete_router,
+            "claim": queues.claim,
+            "ack": queues.ack,
+            "nack": queues.nack,
+            "extend": queues.extend,
         }
+        self.metrics.gauges.queue_counters = engine.queues.counters
+        self.metrics.gauges.leases = self._leases
         self.app.serve_directly(self._endpoints)
         self.app.progress = None
 
     def _late(self, name: str) -> Callable[[Call], None]:
         """Stands in for an endpoint until `attach`; the application refuses before it comes here."""
         return lambda call: self._endpoints[name](call)
+
+    def _leases(self) -> int:
+        """Unexpired leases of all queues."""
+        assert self.kernel is not None
+        engine = self.kernel.engine
+        queues = [topic for topic in engine.state.by_id.values() if topic.config.is_queue]
+        return sum(counters.in_flight for topic in queues if (counters := engine.queues.counters(topic)) is not None)
 
     def _topic_count(self) -> int:
         assert self.kernel is not None

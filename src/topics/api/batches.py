@@ -1,0 +1,188 @@
+"""Batches: what one read found, rendered for those who were served by it.
+
+Watchers at one position with equal bounds share one read; a watcher that hides its own node's records shares it too
+whenever the read reached the head, for then hiding is all that differs. Always holds: a batch equals what the watcher's
+own read would have given. Nothing large is rendered on the loop. Asked by `Feed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from topics import limits
+from topics.api.bodies import Bodies, nodes_of
+from topics.core.read import ReadOutcome, ReadRequest
+from topics.core.topic import TopicState
+from topics.engine.delivery.watched import Service, Watched
+from topics.engine.reads import ReadDone, Reads
+from topics.engine.ticket import Ticket
+from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
+from topics.wire.records import View, render_array
+
+OffLoop = Callable[[Callable[[], bytes], Callable[[bytes | None, BaseException | None], None]], None]
+"""Run a job on a thread, then tell its outcome on the loop."""
+
+
+class Bounds(NamedTuple):
+    """What two watchers must have in common to share a read."""
+
+    limit: int
+    budget_bytes: int
+    strong: bool = False
+
+
+class Options(NamedTuple):
+    """What a subscription asked for."""
+
+    bounds: Bounds
+    view: View
+    nodes: frozenset[bytes] | None = None
+
+
+class Reader(Protocol):
+    """Who wants a batch: where it stands, and in which life of the topic."""
+
+    at: int
+    epoch: int
+    options: Options
+
+
+class Batch:
+    """One read's outcome. `memo` is for frames built from it that several connections can send."""
+
+    __slots__ = ("_texts", "_watched", "memo", "outcome", "records")
+
+    def __init__(self, outcome: ReadOutcome, watched: Watched) -> None:
+        self.outcome = outcome
+        self.records = outcome.records
+        self._watched = watched
+        self._texts: dict[View, bytes] = {}
+        self.memo: dict[Any, Any] = {}
+
+    @property
+    def is_large(self) -> bool:
+        """Too much to render on the loop."""
+        if self.records == 1:
+            run = self.outcome.runs[0]
+            return _body_bytes(run, 0) > limits.RENDER_INLINE_BYTES_MAX
+        return sum(map(_run_bytes, self.outcome.runs)) > limits.RENDER_INLINE_BYTES_MAX
+
+    def has_text(self, view: View) -> bool:
+        return view in self._texts
+
+    def text(self, view: View) -> bytes:
+        """The records as JSON, joined by commas."""
+        text = self._texts.get(view)
+        if text is None:
+            text = self._texts[view] = b",".join(self.bodies(view)) if self._is_shared else self._private(view)
+        return text
+
+    @property
+    def _is_shared(self) -> bool:
+        return len(self._watched.watchers) > 1
+
+    def bodies(self, view: View) -> list[bytes]:
+        cache: Bodies | None = self._watched.bodies
+        if cache is None:
+            cache = self._watched.bodies = Bodies()
+        runs = self.outcome.runs
+        if len(runs) == 1:
+            return cache.render(runs[0], view)
+        return [body for run in runs for body in cache.render(run, view)]
+
+    def _private(self, view: View) -> bytes:
+        return b",".join([render_array(run, None, view) for run in self.outcome.runs])
+
+    def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
+        """Render a large batch on a thread; `text` has it when the ticket resolves."""
+        ticket: Ticket[None] = Ticket()
+
+        def done(text: bytes | None, error: BaseException | None) -> None:
+            if error is not None:
+                ticket.fail(error)
+            else:
+                assert text is not None
+                self._texts[view] = text
+                ticket.resolve(None)
+
+        off_loop(lambda: self._private(view), done)
+        return ticket
+
+
+class WithoutNodes(Batch):
+    """A batch that reached the head, as somebody sees it who hides some nodes' records."""
+
+    __slots__ = ("_picks", "_whole")
+
+    def __init__(self, whole: Batch, nodes: frozenset[bytes], watched: Watched) -> None:
+        super().__init__(whole.outcome, watched)
+        self._whole = whole
+        written_by = whole.memo.get("nodes")
+        if written_by is None:
+            written_by = whole.memo["nodes"] = [node for run in whole.outcome.runs for node in nodes_of(run)]
+        self._picks = [at for at, node in enumerate(written_by) if node not in nodes]
+        self.records = len(self._picks)
+
+    def text(self, view: View) -> bytes:
+        if self.records == self._whole.records:
+            return self._whole.text(view)
+        bodies = self._whole.memo.get(view)
+        if bodies is None:
+            bodies = self._whole.memo[view] = self._whole.bodies(view)
+        return b",".join([bodies[at] for at in self._picks])
+
+
+class Batches:
+    """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
+
+    def __init__(self, reads: Reads, *, head_limit: Callable[[TopicState], int], off_loop: OffLoop) -> None:
+        self._reads = reads
+        self._head_limit = head_limit
+        self.off_loop = off_loop
+
+    def shared(self, service: Service, reader: Reader) -> Batch | Ticket[ReadDone]:
+        """In a service: with others, if they ask for the same."""
+        options, topic = reader.options, service.topic
+        nodes = options.nodes if topic.config.dedupe_node else None
+        if nodes is not None and topic.head - reader.at > options.bounds.limit:
+            return self.alone(service.watched, reader)
+        key = reader.at, reader.epoch, options.bounds
+        batch: Batch | Ticket[ReadDone] | None = service.shared.get(key)
+        if batch is None:
+            batch = service.shared[key] = self._read(service.watched, reader, None)
+        if nodes is None or not isinstance(batch, Batch):
+            return batch if nodes is None else self.alone(service.watched, reader)
+        if batch.outcome.caught_up and not batch.is_large:
+            return WithoutNodes(batch, nodes, service.watched)
+        return self.alone(service.watched, reader)
+
+    def alone(self, watched: Watched, reader: Reader) -> Batch | Ticket[ReadDone]:
+        """A read of its own; a ticket if files have to be asked."""
+        return self._read(watched, reader, reader.options.nodes)
+
+    def _read(self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None) -> Batch | Ticket[ReadDone]:
+        bounds = reader.options.bounds
+        request = ReadRequest(
+            from_seq=reader.at,
+            limit=bounds.limit,
+            budget_bytes=bounds.budget_bytes,
+            nodes=nodes,
+            epoch=reader.epoch,
+            head_limit=self._head_limit(watched.topic) if bounds.strong else None,
+        )
+        ticket = self._reads.read(watched.topic, request)
+        if not ticket.done or ticket.error is not None:
+            return ticket
+        return Batch(ticket.result().outcome, watched)
+
+
+def _run_bytes(run: RecordRun) -> int:
+    """About how long the run is; too much for picked records, which lie apart."""
+    last = len(run) - 1
+    return 0 if last < 0 else run.body_offs[last] - run.body_offs[0] + _body_bytes(run, last)
+
+
+def _body_bytes(run: RecordRun, at: int) -> int:
+    _, _, node_len, tag_len, data_len = BODY_HEAD.unpack_from(run.buf, run.body_offs[at])
+    size: int = BODY_HEAD_BYTES + node_len + tag_len + data_len
+    return size

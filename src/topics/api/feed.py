@@ -1,0 +1,171 @@
+"""Feed: one connection's subscription to one topic: where it stands, and what it does when it is served.
+
+Always holds: batches of one feed are pushed one after the other, in seq order; a feed that waits for files or for a
+thread is skipped by services and goes on by itself until it reaches what is in memory; after `close` nothing is pushed
+for it. Served by `Delivery` through `Watched`; pushes into its channel, which is a stream or a socket."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Protocol
+
+from topics.api.batches import Batch, Batches, Options
+from topics.core.topic import TopicState
+from topics.engine.delivery.delivery import Delivery
+from topics.engine.delivery.watched import Service, Watched
+from topics.engine.reads import ReadDone
+from topics.engine.ticket import Ticket
+from topics.errors import TopicNotFound
+
+log = logging.getLogger("topics.delivery")
+
+
+class Channel(Protocol):
+    """A connection that feeds push into."""
+
+    def has_room(self, feed: Feed) -> bool:
+        """May something be read and rendered for this feed now? If not, the channel wakes it when that changes."""
+
+    def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
+        """Send what the batch says, and move the feed."""
+
+    def topic_gone(self, feed: Feed) -> None: ...
+
+    def read_failed(self, feed: Feed, error: BaseException) -> None:
+        """The feed stands still; the channel wakes it after a while."""
+
+
+class Feed:
+    __slots__ = (
+        "_batches",
+        "_busy",
+        "_delivery",
+        "_watched",
+        "at",
+        "channel",
+        "closed",
+        "epoch",
+        "is_first_read",
+        "is_level",
+        "name",
+        "number",
+        "options",
+        "queued",
+    )
+
+    def __init__(
+        self, channel: Channel, name: str, options: Options, *, at: int, epoch: int, number: int = 0
+    ) -> None:
+        self.channel = channel
+        self.name = name
+        self.options = options
+        self.at = at  # everything up to it was pushed or passed over
+        self.epoch = epoch  # the life of the topic that `at` belongs to
+        self.number = number  # its place in the connection
+        self.is_level = False  # the client was told that it has seen everything
+        self.is_first_read = True
+        self.queued = 0  # pushes that the channel has not handed to its transport
+        self.closed = False
+        self._busy = False
+        self._watched: Watched | None = None
+
+    # --- beginning and end ----------------------------------------------------------------------------------------
+
+    def attach(self, delivery: Delivery, batches: Batches, topic: TopicState, *, now_ms: int) -> None:
+        """Register first, then ask to be served: what is published in between is not missed."""
+        self._delivery = delivery
+        self._batches = batches
+        bounds = self.options.bounds
+        topic.touch(now_ms, read=False)
+        self._watched = delivery.watch(
+            topic, self, fill_records=bounds.limit, fill_bytes=bounds.budget_bytes, strong=bounds.strong
+        )
+        self.wake()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            if self._watched is not None:
+                self._delivery.unwatch(self._watched, self, strong=self.options.bounds.strong)
+
+    def topic_deleted(self) -> None:
+        if not self.closed:
+            self.close()
+            self.channel.topic_gone(self)
+
+    # --- being served ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Is there something to read, or to say?"""
+        watched = self._watched
+        if self.closed or watched is None or watched.deleted:
+            return False
+        head = watched.topic.head
+        if self.options.bounds.strong and self.epoch == watched.topic.epoch:
+            head = self._delivery.synced.limit(watched.topic)
+            return self.at < head or (self.at == head and not self.is_level)
+        return self.at != head or not self.is_level or self.epoch != watched.topic.epoch
+
+    def wake(self) -> None:
+        if not self._busy and self.is_behind:
+            assert self._watched is not None
+            self._delivery.wake(self._watched, self)
+
+    def serve(self, service: Service) -> bool:
+        if self._busy or not self.is_behind or not self.channel.has_room(self):
+            return False
+        batch = self._batches.shared(service, self)
+        return self._take(batch, service.now_ms) and self.is_behind and self.channel.has_room(self)
+
+    def _take(self, batch: Batch | Ticket[ReadDone], now_ms: float) -> bool:
+        """Push a batch, or wait for it. True if it was pushed."""
+        if not isinstance(batch, Batch):
+            self._busy = True
+            batch.then(self._arrived)
+            return False
+        view = self.options.view
+        if batch.records and not batch.has_text(view) and batch.is_large:
+            self._busy = True
+            batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch))
+            return False
+        self.channel.push(self, batch, now_ms)
+        return True
+
+    # --- going on alone -------------------------------------------------------------------------------------------
+
+    def _arrived(self, done: Ticket[ReadDone]) -> None:
+        self._busy = False
+        if self.closed or self._watched is None:
+            return
+        if done.error is not None:
+            self._failed(done.error)
+        else:
+            self._pursue(Batch(done.result().outcome, self._watched))
+
+    def _rendered(self, batch: Batch, done: Ticket[None]) -> None:
+        self._busy = False
+        if self.closed:
+            return
+        if done.error is not None:
+            self._failed(done.error)
+        else:
+            self._pursue(batch)
+
+    def _pursue(self, batch: Batch) -> None:
+        """Push what was waited for and read on; services take over again once a read stays in memory."""
+        if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
+            return
+        if not self.is_behind or not self.channel.has_room(self):
+            return
+        assert self._watched is not None
+        following = self._batches.alone(self._watched, self)
+        if self._take(following, self._delivery.now_ms()):
+            self.wake()
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, TopicNotFound):
+            return  # it was deleted while we waited: the news of that is on its way
+        log.warning("reading topic %s for a stream failed: %s", self.name, error)
+        self.channel.read_failed(self, error)
