@@ -80,12 +80,20 @@ def test_the_flag_byte_alone_keeps_a_record_deleted_when_the_log_is_trimmed(wher
 
 
 @pytest.mark.parametrize("where", SEQS)
-def test_a_killed_process_that_flipped_without_a_sync_is_made_up_for(where: str) -> None:
-    lab = seven().delete(SEQS[where])
-    lab.flips.sync()
+@pytest.mark.parametrize("killed_before", ["*.data", "*.idx", "nothing"])
+def test_a_killed_process_that_flipped_without_a_sync_is_made_up_for(where: str, killed_before: str) -> None:
+    lab, seq = seven().delete(SEQS[where]), SEQS[where]
+    lab.faults.fail("datasync", killed_before, error=KeyboardInterrupt())
+    try:
+        lab.flips.sync()
+    except KeyboardInterrupt:
+        pass
     again = lab.restart()  # flags are in the page cache; the replayed delete finds them already set
     again.snapshot().trim_wal()
-    assert SEQS[where] not in again.power_cut().checked().served()
+    assert entry_flags(again, seq) & 4
+    after = again.power_cut()
+    assert after.is_dead(seq)
+    assert seq not in after.checked().served()
 
 
 @pytest.mark.parametrize("where", SEQS)

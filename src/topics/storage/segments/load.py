@@ -29,7 +29,7 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import heal
 from topics.storage.segments.listing import Listing, Parts, list_topic_dir
 from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
-from topics.storage.segments.old_flags import sync_old_flags
+from topics.storage.segments.old_flags import mirror_flags, sync_old_flags
 from topics.storage.segments.open_end import OpenEnd, judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import TopicDir
@@ -242,7 +242,9 @@ class _Loader:
         data = opened.data[: end.data_len]
         sizes = accounted_sizes(end.entries, data, first_seq=opened.first)
         self._put_in_order(opened, None)
-        sync_old_flags(self.place, opened.first, Pair(end.entries, data))
+        flags = _flags(end, data)
+        sync_old_flags(self.place, opened.first, flags, end.entries["len"])
+        mirror_flags(self.place, opened.first, flags, end.entries["flags"])
         segment = ActiveSegment(
             self.place,
             first_seq=opened.first,
@@ -256,7 +258,7 @@ class _Loader:
             offs=end.entries["offset"].copy(),
             lens=end.entries["len"].copy(),
             ts=end.entries["ts"].copy(),
-            flags=_flags(end, data),
+            flags=flags,
             sizes=sizes,
             tags=frame_tags(end.entries, data, first_seq=opened.first),
         )

@@ -10,20 +10,38 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from topics.formats.idx import IDX_DELETED
+import numpy as np
+
+from topics.formats.buffers import U8, U32
+from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+from topics.storage.fs import write_all
 
 if TYPE_CHECKING:
-    from topics.storage.segments.pair import Pair
     from topics.storage.segments.place import TopicDir
 
 
-def sync_old_flags(place: TopicDir, first_seq: int, pair: Pair) -> None:
-    """Sync both files once recovery may write, if the index holds flags that may not be durable."""
+def sync_old_flags(place: TopicDir, first_seq: int, flags: U8, lens: U32) -> None:
+    """Sync both files once recovery may write, if there are flags that may not be durable."""
     env = place.env
     if env.may_write or env.rebooted:
         return
-    if bool((((pair.flags & IDX_DELETED) != 0) & (pair.lens > 0)).any()):
+    if bool((((flags & IDX_DELETED) != 0) & (lens > 0)).any()):
         env.write_or_defer(partial(sync_files, place, first_seq))
+
+
+def mirror_flags(place: TopicDir, first_seq: int, flags: U8, in_index: U8) -> None:
+    """Set in the index what only the frames say; nobody would do it later, because the slots count as dead already."""
+    slots = np.flatnonzero(flags != in_index)
+    if len(slots):
+        place.env.write_or_defer(partial(_write_flags, place, first_seq, slots.tolist(), flags[slots].tolist()))
+
+
+def _write_flags(place: TopicDir, first_seq: int, slots: list[int], flags: list[int]) -> None:
+    sync_files(place, first_seq)
+    with place.env.files.borrow(place.file(first_seq, "idx"), "rw") as file:
+        for slot, value in zip(slots, flags, strict=True):
+            write_all(file, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))
+        file.datasync()
 
 
 def sync_files(place: TopicDir, first_seq: int) -> None:

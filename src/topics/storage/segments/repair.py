@@ -48,7 +48,11 @@ def repair_segment(segment: SealedSegment, find_wal: FindWal, slots: Sequence[in
         return False
     pieces, entries = _rebuilt(segment, pair, frames)
     segment.stand_in(Pair(entries, memoryview(b"".join(pieces))))
-    segment.place.env.write_or_defer(lambda: _put_on_disk(segment, pieces, entries))
+    try:
+        segment.place.env.write_or_defer(lambda: _put_on_disk(segment, pieces, entries))
+    except OSError:  # flags must never be written by places that the files do not have
+        segment.stand_in(None)
+        return False
     segment.place.env.report(
         Finding(
             topic_id=segment.place.topic_id,

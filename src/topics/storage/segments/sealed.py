@@ -246,7 +246,7 @@ class SealedSegment:
         if idx is not None and (self._checked or self._agrees(idx, data)):
             pair = Pair(read_idx(idx), data, self._known_bad())
             if not self._checked:
-                sync_old_flags(self.place, self.first_seq, pair)
+                sync_old_flags(self.place, self.first_seq, pair.flags, pair.lens)
             self._checked = True
             self.data_len = len(data)
             return pair
