@@ -35,6 +35,7 @@ class Context:
         self.shards = shards
         self.jobs = jobs
         self.parking = Parking()
+        self._groups: dict[int, int] = {}  # a hash per write is too dear
         self.witness = Witness(state)
         self.ceilings = Ceilings(block=settings.seq_reserve)
         self.fed = state.fed
@@ -55,7 +56,10 @@ class Context:
         """Ask for a tick at this time of the engine's clock; without a runtime that can, the next tick has to do."""
 
     def group_of(self, topic_id: int) -> int:
-        return shard_of(topic_id, self.shards)
+        group = self._groups.get(topic_id)
+        if group is None:
+            group = self._groups[topic_id] = shard_of(topic_id, self.shards)
+        return group
 
     def check_exists(self, topic: TopicState) -> None:
         """After a wait: the instance a command began with may be gone."""
@@ -74,6 +78,7 @@ class Context:
 
     def deleted(self, topic: TopicState) -> None:
         self.ceilings.forget(topic.id)
+        self._groups.pop(topic.id, None)
         self.jobs.topic_removed(topic)
         for listener in self.on_deleted:
             listener(topic)

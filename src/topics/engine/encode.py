@@ -30,6 +30,21 @@ def control_frame(op: ops.Op, *, ts: int, durable: bool, more: bool) -> bytes:
     )
 
 
+def append_submission(append: ops.Append, *, durable: bool) -> Submission:
+    """The commonest submission: the records of one write and nothing else."""
+    assert append.frames is not None
+    count = append.count
+    return Submission(
+        [append.frames],
+        frame_count=count,
+        client_frames=count,
+        durable=durable,
+        ops=[append],
+        topic_id=append.topic_id,
+        size=len(append.frames),
+    )
+
+
 def submission(
     controls: Sequence[ops.Op], append: ops.Append | None, *, topic_id: int, ts: int, durable: bool, client_frames: int
 ) -> Submission:

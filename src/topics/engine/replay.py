@@ -8,9 +8,10 @@ append of a topic nobody knows is kept until `settle` can say whether it was del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,12 +22,15 @@ from topics.core.seqs import decide_restart, hole_op
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.decode import append_of, control_op
-from topics.formats.bodies import CkptMark, OpenMark, TierMark, TopicMark
+from topics.engine.rederive import Rederive
+from topics.engine.rederive_source import Read
+from topics.formats.bodies import CkptMark, OpenMark, RouterCreate, RouterDelete, TierMark, TopicMark
 from topics.formats.buffers import Buffer
 from topics.formats.frame import FrameType
 from topics.formats.wal import WalColumns
+from topics.model import ops
 from topics.model.config import DEFAULT_CONFIG
-from topics.model.ops import Append, Evict, HeadMark, Op, TopicCreate, TopicDelete
+from topics.model.ops import Append, Evict, HeadMark, Op, Pin, RouterMark, RouterPut, TopicCreate, TopicDelete
 
 Rows = npt.NDArray[np.int64]
 
@@ -45,9 +49,34 @@ class Replay:
         self._held: dict[int, list[Append]] = {}
         self._unknown: dict[int, list[Append]] = {}
         self._gone: set[int] = set()
+        self.rederive = Rederive(state)
         self.highest_ts = 0
         self.lost_seqs = 0
+        self._proven: dict[int, bool] = {}
         self.notices: list[str] = []
+
+    def prepare(self, logs: Iterable[WalColumns], stored: Iterable[tuple[RouterPut, RouterMark]]) -> None:
+        """Routers and their last places, out of the snapshot and of all logs in order, before anything is replayed:
+        what they feed has to wait for copies, and what they read has to be watched."""
+        routers, places = self._state.routers, self.rederive.places
+        for put, place in stored:
+            routers.put(put)
+            places[place.name] = place
+        for columns in logs:
+            for row in sorted(columns.bodies):
+                body = columns.bodies[row]
+                if isinstance(body, RouterCreate | RouterDelete):
+                    op = control_op(body, topic_id=0, seq=0, ts=int(columns.ts[row]))
+                    known = routers.get(body.name)
+                    apply(self._state, op)
+                    if routers.get(body.name) is not known:
+                        places.pop(body.name, None)
+                elif isinstance(body, CkptMark):
+                    marks = (RouterMark(**msgspec.structs.asdict(mark)) for mark in body.routers)
+                    places.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
+        self.rederive.begin()
+        for topic in self._state.by_id.values():
+            self.rederive.watch(topic)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -82,12 +111,25 @@ class Replay:
         self._op(control_op(body, topic_id=topic_id, seq=int(columns.seq[row]), ts=int(columns.ts[row])))
 
     def _op(self, op: Op) -> None:
+        if isinstance(op, ops.RouterPut | ops.RouterDelete):
+            return  # known from `prepare`
         if isinstance(op, TopicDelete):
             self._gone.add(op.topic_id)
             self._unknown.pop(op.topic_id, None)
             self._held.pop(op.topic_id, None)
+            self.rederive.let_go(op.topic_id)
         if isinstance(op, TopicCreate) and op.topic_id in self._gone:
             return
+        if self.rederive.holds(getattr(op, "topic_id", 0)) and not isinstance(op, TopicCreate):
+            self.rederive.hold(op.topic_id, op)  # type: ignore[union-attr]
+            return
+        self._op_now(op)
+
+    def _op_now(self, op: Op) -> None:
+        if isinstance(op, Append):
+            self._append_now(op)
+            return
+        self.rederive.look(op)
         effect = apply(self._state, op)
         if isinstance(op, TopicCreate) and effect.fate is Fate.APPLIED:
             self._welcome(self._state.by_id[op.topic_id])
@@ -98,6 +140,7 @@ class Replay:
     def _welcome(self, topic: TopicState) -> None:
         topic.replaying = True
         self._created(topic)
+        self.rederive.watch(topic)
         for op in self._unknown.pop(topic.id, ()):
             self._append(op)
 
@@ -124,10 +167,17 @@ class Replay:
     # --- appends --------------------------------------------------------------------------------------------------
 
     def _append(self, op: Append) -> None:
+        if self.rederive.holds(op.topic_id):
+            self.rederive.hold(op.topic_id, op)
+        else:
+            self._append_now(op)
+
+    def _append_now(self, op: Append) -> None:
         if op.topic_id not in self._state.by_id:
             if op.topic_id not in self._gone:
                 self._unknown.setdefault(op.topic_id, []).append(op)
             return
+        self.rederive.look(op)
         if apply(self._state, op).fate is Fate.AHEAD:
             self._held.setdefault(op.topic_id, []).append(op)
         elif op.topic_id in self._held:
@@ -144,6 +194,10 @@ class Replay:
 
     def settle_unknown(self) -> None:
         """Appends whose TopicCreate is gone: dropped if the topic was deleted, else kept under a name of our own."""
+        for topic_id in self.rederive.held_ids():
+            if topic_id not in self._state.by_id:
+                for held in self.rederive.let_go(topic_id):
+                    self._op_now(held)
         for topic_id in sorted(self._unknown):
             appends = self._unknown[topic_id]
             if topic_id < self._first_new_id and topic_id not in self._known_ids:
@@ -156,6 +210,10 @@ class Replay:
             for op in appends:
                 self._append(op)
         self._unknown.clear()
+
+    def settle_routers(self, read: Read) -> None:
+        """Copies that were in no segment are made again; frames of destinations take effect between them."""
+        self._proven = self.rederive.run(read, self._op_now)
 
     def settle_holes(self) -> list[HeadMark]:
         """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""
@@ -175,10 +233,39 @@ class Replay:
         """What a crash may have taken from the end of each topic."""
         marks: list[HeadMark] = []
         for topic in list(self._state.by_id.values()):
-            mark = decide_restart(topic, same_boot=same_boot, behind=behind.get(topic.id, 0))
+            is_whole = self._is_whole(topic, same_boot, behind, set())
+            mark = decide_restart(topic, same_boot=same_boot, behind=behind.get(topic.id, 0), is_whole=is_whole)
             if mark is not None:
-                marks.append(self._lose(topic, mark))
+                marks += self._pinned(topic, self._lose(topic, mark))
         return marks
+
+    def _is_whole(self, topic: TopicState, same_boot: bool, behind: dict[int, int], seen: set[int]) -> bool | None:
+        """Is every record back that anyone may have seen? None: that is for the topic's class alone to say."""
+        routers = self._state.routers.into(topic.id)
+        if not routers:
+            return True if topic.config.is_fsync else None
+        if topic.id in seen:
+            return True
+        seen.add(topic.id)
+        source = self._state.by_id[routers[0].source_id]
+        if not self._proven.get(topic.id, False) or topic.id in behind or source.id in behind:
+            return False
+        if not (topic.config.is_fsync or same_boot):
+            return False
+        if self._state.routers.into(source.id):
+            return self._is_whole(source, same_boot, behind, seen)
+        return source.config.is_fsync or (same_boot and not source.config.is_ephemeral)
+
+    def _pinned(self, topic: TopicState, mark: HeadMark) -> list[HeadMark]:
+        """The places of the routers behind a jump of their destination, so that the next start knows them too."""
+        pins = [
+            Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base)
+            for m in (router.mark(dest_head=topic.head) for router in self._state.routers.into(topic.id))
+        ]
+        if not pins:
+            return [mark]
+        first = msgspec.structs.replace(mark, pin=pins[0])
+        return [first, *(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin) for pin in pins[1:])]
 
     def settle_queues(self) -> None:
         """What is left of leases, now that it is known which jobs there are."""

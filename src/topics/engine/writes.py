@@ -16,7 +16,7 @@ from topics.core.retention import due
 from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
 from topics.engine.context import Context
-from topics.engine.encode import submission
+from topics.engine.encode import append_submission, submission
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved, settled
 from topics.errors import CommitFailed, Throttled
@@ -100,17 +100,22 @@ class Writes:
         group = ctx.group_of(topic.id)
         config = topic.config
         mark = None
-        if not config.is_fsync or topic.id in ctx.fed:
-            mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
+        last_seq = reservation.first_seq + reservation.count - 1
+        if last_seq > topic.ceiling and (not config.is_fsync or topic.id in ctx.fed):
+            mark = ctx.ceilings.raise_over(topic, last_seq, reservation.ts)
         if config.is_ephemeral:
             op = self.encode(topic, batch, reservation, durable=False)
             return self._commit_resident(topic, op, reservation, group, mark)
-        controls = self._pins(topic, reservation, mark)
-        durable = config.is_fsync or bool(controls)
+        controls = self._pins(topic, reservation, mark) if mark is not None or topic.id in ctx.fed else ()
+        durable = config.durability == "fsync" or bool(controls)
         op = self.encode(topic, batch, reservation, durable=durable)
-        sub = submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
+        sub = (
+            submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
+            if controls
+            else append_submission(op, durable=durable)
+        )
         # Above the applied ceiling although no mark of its own: a mark submitted earlier has yet to be synced.
-        waits = not durable and reservation.last_seq > topic.ceiling
+        waits = not durable and last_seq > topic.ceiling
         ticket = ctx.commit.submit(
             group,
             sub,
@@ -119,7 +124,7 @@ class Writes:
             gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
         )
         ctx.state.staged_bytes += batch.total_bytes
-        if mark is None:
+        if mark is None and topic.ceiling - last_seq < topic.block >> 1:
             self._refill(topic, group, reservation.ts)
         return ticket
 
@@ -156,8 +161,9 @@ class Writes:
         state = self._ctx.state
         state.staged_bytes -= size
         op: Append = sub.ops[-1]  # type: ignore[assignment]
-        for control in sub.ops[:-1]:
-            apply(state, control)  # type: ignore[arg-type]
+        if len(sub.ops) > 1:
+            for control in sub.ops[:-1]:
+                apply(state, control)  # type: ignore[arg-type]
             self._ctx.ceilings.settle(topic)
         op.file = sub.file
         op.base += sub.offset

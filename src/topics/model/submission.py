@@ -37,13 +37,14 @@ class Submission:
         ops: Sequence[object] = (),
         ticket: object = None,
         topic_id: int = 0,
+        size: int | None = None,
     ) -> None:
         self.frames = frames
-        self.size = sum(map(len, frames))
+        self.size = sum(map(len, frames)) if size is None else size
         self.frame_count = frame_count
         self.client_frames = client_frames
         self.durable = durable
-        self.ops = list(ops)
+        self.ops = ops if isinstance(ops, list) else list(ops)
         self.ticket = ticket
         self.topic_id = topic_id
         # Filled by the write: index of the file in `WalFiles`, byte offset of the first frame in it, and the group's
