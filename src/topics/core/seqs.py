@@ -34,6 +34,8 @@ def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
     removal = Removal()
     floor = topic.floors.lost + 1
     for lo, hi, reason in ranges:
+        if reason == "restart" and not topic.config.is_ephemeral:  # whose records never come back, but whose keys may
+            topic.idem.forget_lost(lo, hi)
         if lo > floor:
             for piece in topic.lost.add(lo, hi, reason):
                 _kill_inside(topic, *piece, removal)
@@ -62,18 +64,20 @@ def hole_op(topic: TopicState, next_seq: int) -> HeadMark:
     return HeadMark(topic_id=topic.id, ceiling=topic.ceiling, resume_at=next_seq, lost=(lost,))
 
 
-def decide_restart(topic: TopicState, *, same_boot: bool, behind: int = 0) -> HeadMark | None:
+def decide_restart(
+    topic: TopicState, *, same_boot: bool, behind: int = 0, is_whole: bool | None = None
+) -> HeadMark | None:
     """What a restart took: seqs that may have been acked and did not come back. None if nothing is missing.
 
     `same_boot`: the kernel never died, so everything written is still there and the ceiling says nothing. `behind` is
-    the highest seq in log bytes that recovery had to set aside; it counts whatever the boot. Ends the replay."""
+    the highest seq in log bytes that recovery had to set aside; it counts whatever the boot. `is_whole` is given where
+    routers feed the topic, or did: is everything back that anyone may have seen? Ends the replay."""
     topic.replaying = False
     trim_to_cap(topic, now=topic.last_ts)  # of records that were in segments before their frames came by
     recovered = max(topic.head, topic.floors.earliest_seq - 1)
-    topic.idem.forget_above(topic.head)
     if topic.config.durability == "ephemeral":
         return _restart_ephemeral(topic, max(recovered, topic.ceiling))
-    trusted = same_boot and topic.config.durability in ("disk", "memory")
+    trusted = same_boot and topic.config.durability in ("disk", "memory") if is_whole is None else is_whole
     target = max(recovered, behind, 0 if trusted else topic.ceiling)
     if target > topic.head:
         lost: Lost = (topic.head + 1, target, "restart")

@@ -143,8 +143,8 @@ class Checkpointer:
                 return
             routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
             marks = self._mark(result, positions, routers)
-            marks.then(partial(self._marked, result, positions, dirty, ticket))
             marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
+            marks.then(partial(self._marked, result, positions, dirty, ticket))
 
         self._driver.run(lambda: checkpoint.run(job), written)
         return ticket

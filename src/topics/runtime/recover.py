@@ -12,19 +12,21 @@ from dataclasses import dataclass, field
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
+from topics.core.extent import Extent, Place
 from topics.core.load import ActiveColumns, load_active, load_sealed
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.encode import submission
 from topics.engine.replay import Replay
-from topics.errors import MetadataLost
+from topics.errors import ColdUnavailable, MetadataLost
 from topics.formats.names import shard_of
 from topics.formats.snapshot import Snapshot, TopicItem
 from topics.model.ops import HeadMark
+from topics.model.run import RecordRun
 from topics.runtime.expected import Marks
-from topics.runtime.images import topic_from_item
+from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.store import Store, TopicFiles
-from topics.storage.fetch import Fetcher
+from topics.storage.fetch import ActiveRead, Fetcher, Read, SealedRead, WalRead
 from topics.storage.fs import Fs
 from topics.storage.layout import DataDir, group_keys
 from topics.storage.lock import DataDirLock
@@ -193,6 +195,8 @@ class Recovery:
                 self._state.add(topic)
                 self._attach(topic)
         replay = Replay(self._state, created=self._attach, breathe=self._report)
+        stored = () if snapshot is None else map(router_from_item, snapshot.routers)
+        replay.prepare((scanned.columns for scanned in ordered), stored)
         for scanned in ordered:
             replay.file(scanned.columns, buffer=scanned.buffer(), file=scanned.file.index)
             scanned.release()
@@ -226,6 +230,7 @@ class Recovery:
 
     def _settle(self, replay: Replay, *, same_boot: bool) -> list[HeadMark]:
         replay.settle_unknown()
+        replay.settle_routers(self._read_again)
         marks = replay.settle_holes()
         behind = quarantined_ceilings(self._fs, self._data)
         marks += replay.settle_ceilings(same_boot=same_boot, behind=behind)
@@ -234,6 +239,20 @@ class Recovery:
             log.warning("%s", notice)
         self._state.total_bytes = sum(topic.bytes for topic in self._state.by_id.values())
         return marks
+
+    def _read_again(self, topic: TopicState, extent: Extent) -> RecordRun:
+        """Records of one place, for routers that copy them again."""
+        read: Read
+        if extent.place is Place.WAL:
+            read = WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
+        elif extent.place is Place.SEALED:
+            read = SealedRead(extent.view, extent.slots)  # type: ignore[arg-type]
+        else:
+            active = self._loaded[topic.id].active
+            if extent.place is Place.INDEX or active is None:
+                raise ColdUnavailable(topic.name, reason="its index is not loaded during recovery")
+            read = ActiveRead(active.segment, extent.seqs, extent.offs, extent.lens)
+        return Fetcher(read_wal=self._files.pread).fetch([read]).parts[0].run
 
     # --- step 8: clean up and open --------------------------------------------------------------------------------
 

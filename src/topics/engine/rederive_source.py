@@ -1,0 +1,251 @@
+"""Sources in recovery: which records each router had copied before the crash (storage.md section 9.6).
+
+Copies are not in the log; but the source is, and its Delete and EvictWatermark frames say how far each router had come
+when records died. So, just before such a frame takes records away, everything a router had passed by then is noted as
+copied. What died by a count cap, which has no frame, counts as copied too: if it was lost instead, the destination's
+log says so. At the end everything that is left is copied as usual.
+
+    taken      source seqs to be copied again, in order, dead ones included
+    barriers   stretches that were lost before the router came by: only a pin in the destination's log leads past them
+    is_broken  a record died in a way that leaves open whether it had been copied: nothing behind it is proven
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from topics.core.extent import Extent, Place
+from topics.core.front import blocks_from
+from topics.core.pick import PickWalk
+from topics.core.recent import RecentCache
+from topics.core.router import Router
+from topics.core.router_copy import Copy, chosen, hops_of
+from topics.core.sealed import Sealed
+from topics.core.tail import TailRun
+from topics.core.topic import TopicState
+from topics.model.ops import DELETED, Append, Delete, Evict
+from topics.model.run import RecordRun
+
+Read = Callable[[TopicState, Extent], RecordRun]
+"""Fetch records of one place, now; raises a TopicsError where that cannot be done."""
+
+FILL_RECORDS = 1024
+NO_CACHE = RecentCache(0)
+
+
+class SourceLog:
+    """One source topic: where its records lie in the log, and which of them were dead before the log was read."""
+
+    def __init__(self, topic: TopicState, *, after: int) -> None:
+        self.topic = topic
+        self.traces: list[Trace] = []
+        self.busy = False  # frames of it are still to be replayed: what it holds may yet change
+        self._appends: list[Append] = []
+        self._firsts: list[int] = []
+        self._revived: set[int] = set()
+        self._dead_before = _dead_slots(topic, after=after)
+        self._deleted_below = 0
+
+    # --- while its frames are replayed ----------------------------------------------------------------------------
+
+    def appended(self, op: Append) -> None:
+        """A record that was flagged in its segment before its own frame came by is alive until its delete does."""
+        if not self._firsts or op.first_seq > self._firsts[-1]:
+            self._appends.append(op)
+            self._firsts.append(op.first_seq)
+        if self._dead_before:
+            seqs = self._dead_before.intersection(range(op.first_seq, op.first_seq + op.count))
+            self._revived |= seqs
+            self._dead_before -= seqs
+
+    def before(self, op: Delete | Evict) -> None:
+        """Records are about to die."""
+        places = {mark.name: mark.cursor for mark in op.routed}
+        for trace in self.traces:
+            cursor = places.get(trace.router.name)
+            if cursor is not None:
+                if isinstance(op, Delete):
+                    trace.is_broken |= self._is_open(op, trace.walk, cursor)
+                trace.extend(cursor)
+        if isinstance(op, Evict):
+            for trace in self.traces:
+                if trace.router.name in places and trace.walk + 1 < op.evict_floor:
+                    trace.barriers.append((trace.walk + 1, op.evict_floor - 1))
+        else:
+            self._bury(op)
+
+    def _is_open(self, op: Delete, walk: int, cursor: int) -> bool:
+        """Does the delete cover a record that was dead already when the segments were loaded? It may be the one that
+        killed it, after it was copied, or not."""
+        return any(walk < seq <= cursor and _covers(op, seq) for seq in self._dead_before)
+
+    def _bury(self, op: Delete) -> None:
+        self._revived = {seq for seq in self._revived if not self._covers(op, seq)}
+        if op.seqs is None and op.match is None and op.bound_head is not None:
+            bound = op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head)
+            self._deleted_below = max(self._deleted_below, bound)
+
+    def _covers(self, op: Delete, seq: int) -> bool:
+        if not _covers(op, seq) or op.match is None:
+            return _covers(op, seq)
+        found = self._logged(seq)
+        return found is not None and found.tags is not None and op.match.matches(found.tags[seq - found.first_seq])
+
+    def _logged(self, seq: int) -> Append | None:
+        at = bisect_right(self._firsts, seq)
+        if at and seq <= self._appends[at - 1].last_seq:
+            return self._appends[at - 1]
+        return None
+
+    # --- what is in it --------------------------------------------------------------------------------------------
+
+    def candidates(self, lo: int, hi: int) -> Iterator[int]:
+        """Seqs `lo..hi` that were not deleted on request, as far as that is known now; ends at a hole."""
+        at = lo
+        for block in blocks_from(self.topic, lo):
+            first = max(block.first_seq, lo)
+            if first > hi or first > at:
+                break
+            stop = min(block.next_seq, hi + 1)
+            alive = block.live_slots(first - block.first_seq, stop - block.first_seq).tolist()
+            seqs = {block.first_seq + slot for slot in alive} | {s for s in self._revived if first <= s < stop}
+            yield from (seq for seq in sorted(seqs) if seq >= self._deleted_below)
+            at = stop
+
+    def reaches(self, lo: int, hi: int) -> int:
+        """How far from `lo` on every seq has a slot, up to `hi`; `lo - 1` if not even the first has."""
+        at = lo
+        for block in blocks_from(self.topic, lo):
+            if block.first_seq > at or at > hi:
+                break
+            at = min(block.next_seq, hi + 1)
+        return at - 1
+
+    def records(self, seqs: list[int], read: Read) -> list[tuple[RecordRun, int]]:
+        """The records themselves, dead ones out of the log."""
+        found: dict[int, tuple[RecordRun, int]] = {}
+        logged: dict[int, list[int]] = {}
+        for seq in seqs:
+            op = None if self.topic.resident.find(seq) is not None else self._logged(seq)
+            if op is not None:
+                logged.setdefault(id(op), []).append(seq)
+        for mine in logged.values():
+            op = self._logged(mine[0])
+            assert op is not None
+            run = read(self.topic, _extent(op, mine))
+            found.update((run.seq(at), (run, at)) for at in range(len(run)))
+        walk = PickWalk(self.topic, [seq for seq in seqs if seq not in found], NO_CACHE)
+        while (extent := walk.need()) is not None:
+            walk.feed(read(self.topic, extent))
+        found.update(walk.found)
+        return [found[seq] for seq in seqs if seq in found]
+
+    def hops_known(self, seq: int) -> bool:
+        """A record that lies in a segment has forgotten how it came there."""
+        run = self.topic.tail.find(seq)
+        return run is not None and seq > self.topic.ckpt_seq
+
+
+class Trace:
+    """One router, and what it had copied."""
+
+    def __init__(self, router: Router, source: SourceLog, *, is_deep: bool) -> None:
+        self.router = router
+        self.source = source
+        self.walk = router.cursor
+        self.taken: list[int] = []
+        self.barriers: list[tuple[int, int]] = []
+        self.is_broken = False
+        self.copies: list[Copy] = []
+        self.scanned = router.cursor  # everything taken up to here is in `copies` or was not for the destination
+        self._is_deep = is_deep
+        source.traces.append(self)
+
+    def extend(self, upto: int) -> None:
+        """Everything up to there had its turn."""
+        if self.is_broken or upto <= self.walk:
+            return
+        upto = self.source.reaches(self.walk + 1, upto)
+        blocked = next((lo for lo, hi in self.barriers if lo <= upto and hi > self.walk), None)
+        if blocked is not None:
+            upto = min(upto, blocked - 1)
+        self.taken += self.source.candidates(self.walk + 1, upto)
+        self.walk = max(self.walk, upto)
+
+    def passed(self, cursor: int) -> None:
+        """A pin says that the router stood there: what lay before it is done with, copied or lost."""
+        self.walk = max(self.walk, cursor)
+        self.scanned = max(self.scanned, cursor)
+        self.taken = [seq for seq in self.taken if seq > cursor]
+        self.copies = [copy for copy in self.copies if copy.source_seq > cursor]
+        self.barriers = [(lo, hi) for lo, hi in self.barriers if hi > cursor]
+
+    def refresh(self) -> None:
+        """When nothing of the source is to come any more, all it has is certain."""
+        if not self.source.busy:
+            self.extend(self.source.topic.head)
+
+    def fill(self, read: Read) -> bool:
+        """Read on and choose; False if there is nothing to read."""
+        self.refresh()
+        if not self.taken:
+            self.scanned = max(self.scanned, self.walk)
+            return False
+        seqs, self.taken = self.taken[:FILL_RECORDS], self.taken[FILL_RECORDS:]
+        topic = self.source.topic
+        if self._is_deep and not all(map(self.source.hops_known, seqs)):
+            self.is_broken = True
+            return False
+        found = self.source.records(seqs, read)
+        if len(found) != len(seqs):
+            self.is_broken = True
+            return False
+        hops = hops_of(topic, seqs)
+        for (run, at), came_through in zip(found, hops, strict=True):
+            self.copies += chosen(self.router, topic, _one(run, at), [came_through])
+        self.scanned = seqs[-1]
+        return True
+
+    @property
+    def settled_to(self) -> int:
+        """The highest source seq that needs no more work once `copies` are in the destination."""
+        return self.copies[0].source_seq - 1 if self.copies else self.scanned
+
+
+def _dead_slots(topic: TopicState, *, after: int) -> set[int]:
+    """Seqs with a slot, above `after`, that were deleted before any frame was replayed."""
+    dead: set[int] = set()
+    for block in blocks_from(topic, after + 1):
+        if isinstance(block, TailRun):
+            flags = np.frombuffer(block.flags[:], np.uint8)
+            dead.update((np.flatnonzero(flags & DELETED) + block.first_seq).tolist())
+        elif isinstance(block, Sealed) and block.deleted and block.view.tier == "hot":
+            dead.update((np.flatnonzero(block.dead(0, block.count)) + block.first_seq).tolist())
+    return {seq for seq in dead if seq > after}
+
+
+def _covers(op: Delete, seq: int) -> bool:
+    """By position; whether a tag matches is another matter."""
+    if op.seqs is not None:
+        return seq in op.seqs
+    assert op.bound_head is not None
+    return seq < (op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head))
+
+
+def _extent(op: Append, seqs: list[int]) -> Extent:
+    at = np.array(seqs, np.int64) - op.first_seq
+    return Extent(
+        Place.WAL,
+        at + op.first_seq,
+        np.frombuffer(op.sizes, np.uint32)[at],
+        file=op.file,
+        offs=np.frombuffer(op.offs, np.uint32)[at] + np.uint32(op.base),
+        lens=np.frombuffer(op.lens, np.uint32)[at],
+    )
+
+
+def _one(run: RecordRun, at: int) -> RecordRun:
+    return RecordRun(run.buf, [run.body_offs[at]], run.flags[at : at + 1])

@@ -1,0 +1,190 @@
+"""A whole engine on a simulated disk, spoken to in short sentences. Time moves only through `advance`."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+
+from topics.core.read import ReadOutcome, ReadRequest
+from topics.engine.engine import Engine
+from topics.engine.queue_pass import Claimed
+from topics.engine.ticket import Ticket
+from topics.model.config import patch_from, resolve_config
+from topics.model.match import parse_match
+from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.router import RouterDef
+from topics.storage.fs import Fs
+from topics.testing import SimClock, SimFs, SimHost
+from topics.testing.driver import SimKernel
+
+Row = tuple[int, Any]
+
+
+def batch(*values: Any, tag: str | None = None, node: str | None = None, meta: Any = None) -> WriteBatch:
+    given = msgspec.UNSET if meta is None else msgspec.Raw(msgspec.json.encode(meta))
+    return build_batch(
+        [RecordIn(msgspec.Raw(msgspec.json.encode(value)), tag=tag, node=node, meta=given) for value in values]
+    )
+
+
+class World:
+    def __init__(
+        self,
+        disk: SimFs | None = None,
+        *,
+        clock: SimClock | None = None,
+        host: SimHost | None = None,
+        fs: Fs | None = None,
+        **settings: Any,
+    ) -> None:
+        self.disk = disk or SimFs()
+        self.clock = clock or SimClock()
+        self.host = host or SimHost()
+        self.settings = settings
+        self.kernel = SimKernel.open(fs or self.disk, clock=self.clock, host=self.host, **settings)
+
+    @property
+    def engine(self) -> Engine:
+        return self.kernel.engine
+
+    def call(self, ticket: Ticket[Any]) -> Any:
+        self.kernel.pump()
+        assert ticket.done, "a call was never answered"
+        return ticket.result()
+
+    # --- topics ---------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str, **config: Any) -> None:
+        self.call(self.engine.put_topic(name, resolve_config(patch_from(config))))
+
+    def queue(self, name: str, **config: Any) -> None:
+        self.topic(name, type="queue", **config)
+
+    def drop(self, name: str) -> Any:
+        return self.call(self.engine.drop_topic(name))
+
+    def write(self, name: str, *values: Any, **more: Any) -> Any:
+        return self.call(self.engine.write(name, batch(*values, **more)))
+
+    def delete(self, name: str, *, before: int | None = None, match: str | None = None) -> int:
+        found = None if match is None else parse_match(match)
+        deleted: int = self.call(self.engine.delete_records(name, before_seq=before, match=found)).deleted
+        return deleted
+
+    def outcome(self, name: str, from_seq: int = 0) -> ReadOutcome:
+        done = self.call(self.engine.read(name, ReadRequest(from_seq=from_seq, limit=1000, budget_bytes=1 << 23)))
+        outcome: ReadOutcome = done.outcome
+        return outcome
+
+    def rows(self, name: str) -> list[Row]:
+        """Every live record as seq and data, past all gaps."""
+        return [(record["$seq"], record["data"]) for record in self.records(name)]
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        at = 0
+        while True:
+            outcome = self.outcome(name, at)
+            for run in outcome.runs:
+                for record in run.records():
+                    blob = msgspec.json.decode(record.blob)
+                    shown = {"$seq": record.seq, "$ts": record.ts, "data": blob["d"], "meta": blob.get("m")}
+                    shown |= {"$node": record.node, "$tag": record.tag}
+                    found.append(shown)
+            at = outcome.next_from_seq
+            if outcome.caught_up:
+                return found
+
+    def data(self, name: str) -> list[Any]:
+        return [data for _, data in self.rows(name)]
+
+    def gaps(self, name: str, from_seq: int = 0) -> list[tuple[int, int, str]]:
+        """What a reader from there on is told about losses."""
+        found = []
+        while True:
+            outcome = self.outcome(name, from_seq)
+            if outcome.tombstone is not None:
+                found.append((outcome.tombstone.gap_from, outcome.tombstone.gap_to, outcome.tombstone.reason))
+            from_seq = outcome.next_from_seq
+            if outcome.caught_up:
+                return found
+
+    def state(self, name: str) -> Any:
+        return self.call(self.engine.topic_state(name))
+
+    # --- queues ---------------------------------------------------------------------------------------------------
+
+    def claim(self, name: str = "q", node: str = "w", max: int = 1, lease_ms: int | None = None) -> list[Any]:
+        claimed: Claimed = self.call(self.engine.queues.claim(name, node=node, max=max, lease_ms=lease_ms))
+        return claimed.jobs
+
+    def claim_later(self, name: str = "q", node: str = "w", max: int = 1) -> Ticket[Claimed]:
+        return self.engine.queues.claim(name, node=node, max=max)
+
+    def seqs(self, *args: Any, **kwargs: Any) -> list[int]:
+        return [job.seq for job in self.claim(*args, **kwargs)]
+
+    def ack(self, *seqs: int, name: str = "q", node: str = "w", fences: list[int | None] | None = None) -> Any:
+        return self.call(self.engine.queues.ack(name, node=node, seqs=list(seqs), fences=fences))
+
+    def nack(self, *seqs: int, name: str = "q", node: str = "w", delay_ms: int = 0, fences: Any = None) -> Any:
+        return self.call(self.engine.queues.nack(name, node=node, seqs=list(seqs), delay_ms=delay_ms, fences=fences))
+
+    def extend(self, *seqs: int, name: str = "q", node: str = "w", lease_ms: int = 30_000, fences: Any = None) -> Any:
+        return self.call(self.engine.queues.extend(name, node=node, seqs=list(seqs), lease_ms=lease_ms, fences=fences))
+
+    def counters(self, name: str = "q") -> tuple[int, int, int]:
+        queue = self.state(name).queue
+        return queue.ready, queue.in_flight, queue.dead_lettered
+
+    # --- routers --------------------------------------------------------------------------------------------------
+
+    def router(self, name: str, source: str, dest: str, *, filter: str | None = None, **more: Any) -> Any:
+        match = None if filter is None else parse_match(filter)
+        return self.call(
+            self.engine.routers.put(RouterDef(name=name, source=source, dest=dest, filter=match, **more))
+        )
+
+    def drop_router(self, name: str) -> bool:
+        deleted: bool = self.call(self.engine.routers.delete(name))
+        return deleted
+
+    def forwarded(self, name: str) -> int:
+        total: int = self.call(self.engine.routers.get(name)).forwarded_total
+        return total
+
+    # --- time and trouble -----------------------------------------------------------------------------------------
+
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.kernel.tick()
+
+    def rest(self) -> None:
+        """Everything that needs no more time happens."""
+        self.kernel.tick()
+
+    def checkpoint(self) -> None:
+        self.kernel.checkpoint()
+
+    def snapshot(self) -> None:
+        self.kernel.snapshot()
+
+    def killed(self, **settings: Any) -> World:
+        """The process dies; the next one starts on what it wrote."""
+        disk = self.disk.clone()
+        disk.kill()
+        return World(disk.reboot(), clock=self.clock, host=self.host, **{**self.settings, **settings})
+
+    def cut(self, seed: int = 0, pattern: str = "lose_all", **settings: Any) -> World:
+        """Power goes: what was not synced is at the disk's mercy."""
+        disk = self.disk.clone()
+        disk.power_cut(Random(seed), pattern)
+        host = SimHost("boot-after")
+        return World(disk.reboot(), clock=self.clock, host=host, **{**self.settings, **settings})
+
+    def stopped(self, **settings: Any) -> World:
+        """A clean stop and start."""
+        self.kernel.close()
+        return World(self.disk, clock=self.clock, host=self.host, **{**self.settings, **settings})

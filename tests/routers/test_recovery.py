@@ -1,0 +1,232 @@
+"""Copies after a crash: they come back with the seqs they had, or are announced (storage.md section 9.6)."""
+
+import pytest
+
+from tests.queues.world import World
+
+
+@pytest.fixture(params=["fsync", "disk"])
+def world(request):
+    world = World(wal_shards=2)
+    world.topic("a", durability=request.param)
+    world.topic("b", durability=request.param)
+    world.router("r", "a", "b")
+    return world
+
+
+def again(world):
+    """After a kill, and after a second one right behind it, everything reads the same."""
+    before = {name: (world.rows(name), world.gaps(name)) for name in world.engine.state.topics}
+    once = world.killed()
+    assert {name: (once.rows(name), once.gaps(name)) for name in once.engine.state.topics} == before
+    twice = once.killed()
+    assert {name: (twice.rows(name), twice.gaps(name)) for name in twice.engine.state.topics} == before
+    return twice
+
+
+def test_copies_that_are_in_no_segment_come_back(world):
+    world.write("a", 1, 2, 3)
+    assert world.rows("b") == [(1, 1), (2, 2), (3, 3)]
+    world = again(world)
+    world.write("a", 4)
+    assert world.rows("b")[3:] == [(4, 4)]
+    assert world.forwarded("r") == 4
+
+
+def test_copies_in_segments_are_not_made_twice(world):
+    world.write("a", 1, 2)
+    world.rows("b")
+    world.checkpoint()
+    world.write("a", 3)
+    world.rows("b")
+    world = again(world)
+    world.snapshot()
+    world.write("a", 4)
+    world.rows("b")
+    again(world)
+
+
+def test_direct_writes_keep_their_places_between_copies(world):
+    world.write("a", 1, 2)
+    world.rows("b")
+    world.write("b", "x")
+    world.write("a", 3)
+    world.rows("b")
+    world.write("b", "y", "z")
+    world.write("a", 4)
+    assert world.data("b") == [1, 2, "x", 3, "y", "z", 4]
+    world = again(world)
+    world.write("a", 5)
+    assert world.data("b")[-1] == 5
+
+
+def test_a_copy_outlives_the_delete_of_its_source_record(world):
+    world.write("a", 1, 2, 3, tag="t")
+    world.rows("b")
+    world.delete("a", before=3)
+    world.delete("a", match="t")
+    assert world.rows("a") == []
+    world.write("a", 4)
+    assert world.data("b") == [1, 2, 3, 4]
+    again(world)
+
+
+def test_what_was_deleted_before_its_turn_is_not_copied_later(world):
+    world.topic("b", cap_records=1, discard="reject", durability=world.state("b").config.durability)
+    world.write("a", 1, 2, 3)
+    assert world.data("b") == [1]
+    world.delete("a", before=3)
+    assert world.delete("b", before=2) == 1
+    assert world.data("b") == [3]
+    again(world)
+
+
+def test_deletes_in_the_destination_stay_deleted(world):
+    world.write("a", 1, 2, 3, 4, tag="t")
+    world.rows("b")
+    world.delete("b", before=2)
+    world.write("a", 5, tag="u")
+    world.rows("b")
+    world.delete("b", match="u")
+    assert world.data("b") == [2, 3, 4]
+    again(world)
+
+
+def test_a_chain_comes_back_source_first(world):
+    world.router("r2", "b", "c")
+    world.write("a", 1, 2)
+    assert world.data("c") == [1, 2]
+    world.write("b", "x")
+    assert world.data("c") == [1, 2, "x"]
+    world = again(world)
+    world.write("a", 3)
+    assert world.data("c") == [1, 2, "x", 3]
+
+
+def test_a_mirror_comes_back(world):
+    world.router("back", "b", "a", allow_cycle=True)
+    world.write("a", 1)
+    world.write("b", 2)
+    world.rest()
+    assert len(world.rows("a")) + len(world.rows("b")) == 2 + 8 + 8
+    again(world)
+
+
+def test_a_cap_on_the_source_does_not_break_the_mapping(world):
+    world.topic("a", cap_records=2, durability=world.state("a").config.durability)
+    for value in range(6):
+        world.write("a", value)
+        world.rows("b")
+    assert world.data("b") == list(range(6))
+    again(world)
+
+
+def test_lost_source_records_stay_announced_at_their_place(world):
+    durability = world.state("a").config.durability
+    world.topic("a", cap_records=2, durability=durability)
+    world.topic("b", cap_records=1, discard="reject", durability=durability)
+    world.write("a", 1)
+    world.rows("b")
+    world.write("a", 2, 3, 4, 5)
+    world.delete("b", before=2)
+    world.advance(2000)
+    assert world.data("b") == [4]
+    assert world.gaps("b", 1) == [(2, 3, "source_trim")]
+    world.delete("b", before=5)
+    world.advance(2000)
+    assert world.data("b") == [5]
+    again(world)
+
+
+def test_a_power_cut_announces_what_it_took():
+    world = World()
+    world.topic("a", durability="disk")
+    world.router("r", "a", "b")
+    world.write("a", 1)
+    world.rows("b")
+    world.kernel.sync_all()
+    for value in (2, 3, 4):
+        world.write("a", value)
+    assert world.data("b") == [1, 2, 3, 4]
+    head = world.state("b").head_seq
+    cut = world.cut()
+    assert cut.data("a") == [1]
+    assert cut.data("b") == [1]
+    assert cut.gaps("b")
+    cut.write("a", 5)
+    assert cut.data("b") == [1, 5]
+    assert cut.rows("b")[-1][0] > head
+
+
+def test_two_routers_into_one_destination_repeat_rather_than_lose():
+    world = World()
+    world.topic("a", durability="fsync")
+    world.topic("b", durability="fsync")
+    world.router("r1", "a", "b", filter="x*")
+    world.router("r2", "a", "b")
+    world.write("a", 1, tag="x1")
+    world.write("a", 2)
+    assert sorted(world.data("b")) == [1, 1, 2]
+    head = world.state("b").head_seq
+    again = world.killed()
+    assert sorted(again.data("b")) == [1, 1, 2]
+    assert again.rows("b")[0][0] > head
+    assert again.gaps("b")[0][2] == "restart"
+
+
+def test_exactly_once_repeats_nothing_that_is_still_there():
+    world = World()
+    world.topic("a", durability="fsync")
+    world.router("r1", "a", "b", guarantee="exactly_once")
+    world.router("r2", "a", "b", guarantee="exactly_once", filter="x*")
+    world.write("a", 1, tag="x")
+    world.rows("b")
+    world.checkpoint()
+    again = world.killed()
+    assert again.data("b") == [1, 1]
+    again.write("a", 2)
+    assert again.data("b") == [1, 1, 2]
+
+
+def test_routers_and_totals_survive_a_clean_stop(world):
+    world.write("a", 1, 2)
+    world.rows("b")
+    before = world.rows("b"), world.forwarded("r"), world.state("b").head_seq
+    world = world.stopped()
+    assert (world.rows("b"), world.forwarded("r"), world.state("b").head_seq) == before
+    assert world.gaps("b") == []
+    world.write("a", 3)
+    assert world.rows("b")[-1] == (3, 3)
+
+
+def test_a_deleted_router_leaves_its_copies(world):
+    world.write("a", 1, 2)
+    world.rows("b")
+    assert world.drop_router("r")
+    world.write("a", 3)
+    world = again(world)
+    assert world.data("b") == [1, 2]
+    world.router("r", "a", "b")
+    world.write("a", 4)
+    assert world.data("b") == [1, 2, 4]
+    again(world)
+
+
+def test_a_deleted_source_leaves_its_copies(world):
+    world.write("a", 1, 2)
+    world.rows("b")
+    assert world.drop("a").routers_removed == ["r"]
+    world = again(world)
+    assert world.data("b") == [1, 2]
+    assert len(world.engine.state.routers) == 0
+
+
+def test_an_updated_router_keeps_its_progress(world):
+    world.write("a", 1)
+    world.rows("b")
+    world.router("r", "a", "b", filter="keep*", preserve_tag=False)
+    world.write("a", 2, tag="no")
+    world.write("a", 3, tag="keep")
+    assert world.data("b") == [1, 3]
+    world = again(world)
+    assert world.forwarded("r") == 2
