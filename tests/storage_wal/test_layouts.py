@@ -11,7 +11,7 @@ from tests.storage_wal.rig import FLAT, Log, Model, new_log
 from topics.storage.layout import group_keys
 from topics.storage.wal.reader import newest_layout
 from topics.storage.wal.rotation import Layout
-from topics.testing import CrashPoints
+from topics.testing import CrashPoints, SimCrash, SimFs
 
 
 def change(log: Log, shards: int) -> Log:
@@ -102,3 +102,16 @@ def test_a_group_without_a_position_replays_only_what_the_snapshot_generation_st
     after = log.crash().restart()
     assert after.found("shard-01") == [sent.data]
     assert [file.number for file in after.scans["shard-01"].passed] == [1]
+
+
+def test_a_shard_directory_made_by_a_process_that_was_killed_is_durable_before_anything_is_acked_in_it() -> None:
+    log = Log(SimFs(), shards=2)
+    log.faults.hook = lambda call: (
+        log.faults.crash() if (call.kind, call.path) == ("mkdir", "data/wal/shard-01") else None
+    )
+    with pytest.raises(SimCrash):
+        log.start()
+    assert log.disk.is_dir("data/wal/shard-01")
+    after = log.kill().restart()
+    after.send(2, key="shard-01")
+    assert len(after.crash("lose_all").twice().found("shard-01")) == 1

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from topics.errors import DataDirLocked
+from topics.storage.fs import Fs
 from topics.storage.layout import DataDir, group_keys
 from topics.storage.lock import DataDirLock, parse_boot
 from topics.storage.osfs import OsFs
-from topics.testing import FaultFs, SimFs
+from topics.testing import FaultFs, SimCrash, SimFs
 
 PATH = "data/.topics.lock"
 
@@ -154,6 +155,31 @@ def test_a_directory_is_new_until_something_is_stored() -> None:
     assert data.is_new(disk)
     disk.plant("data/meta/snapshot.0001.bin", b"x")
     assert not data.is_new(disk)
+
+
+def make_all(data: DataDir, fs: Fs) -> None:
+    data.make_root(fs)
+    data.make_missing(fs)
+
+
+def test_directories_made_by_a_process_that_was_killed_are_made_durable_by_the_next() -> None:
+    for at in range(1, 7):
+        disk = SimFs()
+        faults = FaultFs(disk)
+        data = DataDir("data")
+        faults.crash("sync_dir", at=at)
+        with pytest.raises(SimCrash):
+            make_all(data, faults)
+        disk = disk.reboot()
+        make_all(data, disk)
+        disk.power_cut()
+        assert disk.reboot().listdir("data") == ["meta", "topics", "wal"]
+
+
+def test_a_root_below_a_directory_we_may_not_open_is_fine_once_it_exists() -> None:
+    faults = FaultFs(fresh())
+    faults.fail("sync_dir", ".", code=errno.EACCES)
+    DataDir("data").make_root(faults)
 
 
 def test_an_unreadable_directory_is_never_taken_for_new() -> None:

@@ -13,7 +13,7 @@ from topics.storage.fs import Fs
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.steady import SteadyFs
 from topics.storage.wal.files import Position
-from topics.testing import FOREVER, CrashPoints, FaultFs, SimFs
+from topics.testing import FOREVER, CrashPoints, FaultFs, SimCrash, SimFs
 from topics.testing.orderfs import OrderFs
 
 META = "data/meta"
@@ -244,6 +244,21 @@ def test_a_crash_at_any_call_of_an_install_leaves_the_old_or_the_new_one() -> No
             assert found != snapshot(4), state
         after.install(snapshot(after.next_number, at=7))
         assert len(SnapshotStore(state.disk, META).kept()) <= 2
+
+
+def test_a_snapshot_whose_name_was_not_synced_before_a_kill_is_durable_before_its_position_counts() -> None:
+    disk = made(SimFs(), 3, 4)
+    faults = FaultFs(disk)
+    store, _ = stored(faults)
+    faults.crash("sync_dir")
+    with pytest.raises(SimCrash):
+        store.install(snapshot(5))
+    disk = disk.reboot()
+    store, found = stored(disk)
+    assert found == snapshot(5)
+    assert store.kept()[0] == {"": Position(50, 84)}
+    disk.power_cut()
+    assert stored(disk.reboot())[1] == snapshot(5)
 
 
 def test_positions_and_layout_come_from_the_body() -> None:
