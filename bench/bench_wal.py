@@ -3,7 +3,7 @@
 Prints microseconds per call (median, 90th and 99th percentile) and records per second, and holds the two promises of
 the storage issue that belong to this layer: a lone `fsync` append within 0.25 ms of raw `fdatasync`, and at least one
 million records a second through `encode_appends` and `write`. Files go to a temporary directory next to the sources,
-because /tmp may be memory. `bench_wal.py DIR` uses another one.
+because the system's temporary directory may be memory. `bench_wal.py DIR` uses another one.
 """
 
 from __future__ import annotations
