@@ -152,6 +152,7 @@ class Lab:
             if not self.is_dead(seq):  # what is flagged already is not flagged again
                 self._flip(seq)
         self.dead |= self.log.unabsorbed
+        self.flips.sync()
 
     # --- what a user does -----------------------------------------------------------------------------------------
 

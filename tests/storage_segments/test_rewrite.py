@@ -147,9 +147,12 @@ def test_a_delete_during_a_rewrite_is_flagged_in_the_new_copy(moment: str) -> No
     assert 4 not in lab.power_cut().checked().served()
 
 
+@pytest.mark.parametrize(("gone", "seq"), [((2, 3, 5), 4), ((1,), 2)])
 @pytest.mark.parametrize("nth", range(1, 12))
-def test_a_delete_at_any_call_of_a_rewrite_stays_deleted(nth: int) -> None:
-    lab = half_dead().restart()
+def test_a_delete_at_any_call_of_a_rewrite_hits_its_record_and_no_other(
+    nth: int, gone: tuple[int, ...], seq: int
+) -> None:
+    lab = new_lab().append(5).append(1).checkpoint().delete(*gone).snapshot().trim_wal().restart()
     dead = dead_of(lab)
     calls = 0
 
@@ -158,7 +161,7 @@ def test_a_delete_at_any_call_of_a_rewrite_stays_deleted(nth: int) -> None:
         if call.kind in ("create", "pwrite", "fsync", "datasync", "rename", "sync_dir"):
             calls += 1
             if calls == nth:
-                lab.delete(4)
+                lab.delete(seq)
 
     lab.faults.hook = strike
     assert rewrite(lab.segment(1), dead)

@@ -155,7 +155,7 @@ def test_a_mark_that_cannot_be_logged_leaves_hot_in_charge() -> None:
         relocate(lab.segment(1), refuse)
     assert lab.segment(1).tier == "hot"
     lab.delete(3)
-    lab.checked()
+    lab.restart().checked()
     moved(lab.restart()).checked()
 
 
