@@ -14,8 +14,8 @@ from topics.api.bodies import Bodies, nodes_of
 from topics.core.read import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.delivery.watched import Service, Watched
-from topics.engine.reads import ReadDone, Reads
-from topics.engine.ticket import Ticket
+from topics.engine.reads import Reads
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
 from topics.wire.records import View, render_array
 
@@ -58,6 +58,10 @@ class Batch:
         self._watched = watched
         self._texts: dict[View, bytes] = {}
         self.memo: dict[Any, Any] = {}
+
+    @property
+    def epoch(self) -> int:
+        return self._watched.topic.epoch
 
     @property
     def is_large(self) -> bool:
@@ -140,14 +144,14 @@ class Batches:
         self._head_limit = head_limit
         self.off_loop = off_loop
 
-    def shared(self, service: Service, reader: Reader) -> Batch | Ticket[ReadDone]:
+    def shared(self, service: Service, reader: Reader) -> Batch | Ticket[Batch]:
         """In a service: with others, if they ask for the same."""
         options, topic = reader.options, service.topic
         nodes = options.nodes if topic.config.dedupe_node else None
         if nodes is not None and topic.head - reader.at > options.bounds.limit:
             return self.alone(service.watched, reader)
         key = reader.at, reader.epoch, options.bounds
-        batch: Batch | Ticket[ReadDone] | None = service.shared.get(key)
+        batch: Batch | Ticket[Batch] | None = service.shared.get(key)
         if batch is None:
             batch = service.shared[key] = self._read(service.watched, reader, None)
         if nodes is None or not isinstance(batch, Batch):
@@ -156,11 +160,11 @@ class Batches:
             return WithoutNodes(batch, nodes, service.watched)
         return self.alone(service.watched, reader)
 
-    def alone(self, watched: Watched, reader: Reader) -> Batch | Ticket[ReadDone]:
+    def alone(self, watched: Watched, reader: Reader) -> Batch | Ticket[Batch]:
         """A read of its own; a ticket if files have to be asked."""
         return self._read(watched, reader, reader.options.nodes)
 
-    def _read(self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None) -> Batch | Ticket[ReadDone]:
+    def _read(self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None) -> Batch | Ticket[Batch]:
         bounds = reader.options.bounds
         request = ReadRequest(
             from_seq=reader.at,
@@ -171,9 +175,9 @@ class Batches:
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
         )
         ticket = self._reads.read(watched.topic, request)
-        if not ticket.done or ticket.error is not None:
-            return ticket
-        return Batch(ticket.result().outcome, watched)
+        if ticket.done and ticket.error is None:
+            return Batch(ticket.result().outcome, watched)
+        return chain(ticket, lambda done: resolved(Batch(done.outcome, watched)))
 
 
 def _run_bytes(run: RecordRun) -> int:

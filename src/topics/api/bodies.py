@@ -13,7 +13,7 @@ from topics.model.run import BODY_HEAD, RecordRun
 from topics.wire.records import View, render_list
 
 BYTES_MAX = 8 * limits.MIB
-"""All bodies of a topic together; the lowest seqs make room. The contract bounds seqs only, and a record can be large."""
+"""All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""
 
 Variants = list[bytes | None]
 

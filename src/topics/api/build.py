@@ -10,6 +10,7 @@ from collections.abc import Callable
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call
+from topics.api.live import Live
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
 from topics.api.queues import QueueEndpoints
@@ -19,6 +20,7 @@ from topics.api.topics import TopicEndpoints
 from topics.clock import Clock, Host
 from topics.config import Settings
 from topics.engine.longpoll import LongPolls
+from topics.runtime.busy import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.keys import KeyRing
 
@@ -40,6 +42,9 @@ ENGINE_ENDPOINTS = (
     "ack",
     "nack",
     "extend",
+    "create_watch",
+    "watch_stream",
+    "websocket",
 )
 
 
@@ -49,7 +54,9 @@ class ServerApp:
         self._host = host
         self._clock = clock
         self._started_s = clock.monotonic()
+        self._keys = keys
         self._endpoints: dict[str, Handler] = {}
+        self.live: Live | None = None
         self.kernel: Kernel | None = None
         self.probes = Probes(uptime_ms=self.uptime_ms, topic_count=self._topic_count)
         self.metrics = Metrics(uptime_ms=self.uptime_ms, progress=lambda: self.app.progress)
@@ -104,11 +111,20 @@ class ServerApp:
             "ack": queues.ack,
             "nack": queues.nack,
             "extend": queues.extend,
+            **self._attach_live(kernel).handlers,
         }
         self.metrics.gauges.queue_counters = engine.queues.counters
         self.metrics.gauges.leases = self._leases
         self.app.serve_directly(self._endpoints)
         self.app.progress = None
+
+    def _attach_live(self, kernel: Kernel) -> Live:
+        live = self.live = Live(kernel, self._settings, keys=self._keys, busy=BusyShare())
+        self.app.on_shutdown.append(live.streams.shut_down)
+        gauges = self.metrics.gauges
+        gauges.streams, gauges.watch_sessions = live.streams.__len__, live.sessions.__len__
+        gauges.more.append(live.families)
+        return live
 
     def _late(self, name: str) -> Callable[[Call], None]:
         """Stands in for an endpoint until `attach`; the application refuses before it comes here."""

@@ -14,7 +14,6 @@ from topics.api.batches import Batch, Batches, Options
 from topics.core.topic import TopicState
 from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.watched import Service, Watched
-from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound
 
@@ -46,6 +45,7 @@ class Feed:
         "channel",
         "closed",
         "epoch",
+        "has_failed",
         "is_first_read",
         "is_level",
         "name",
@@ -54,9 +54,7 @@ class Feed:
         "queued",
     )
 
-    def __init__(
-        self, channel: Channel, name: str, options: Options, *, at: int, epoch: int, number: int = 0
-    ) -> None:
+    def __init__(self, channel: Channel, name: str, options: Options, *, at: int, epoch: int, number: int = 0) -> None:
         self.channel = channel
         self.name = name
         self.options = options
@@ -65,6 +63,7 @@ class Feed:
         self.number = number  # its place in the connection
         self.is_level = False  # the client was told that it has seen everything
         self.is_first_read = True
+        self.has_failed = False  # its last read failed, and the client knows
         self.queued = 0  # pushes that the channel has not handed to its transport
         self.closed = False
         self._busy = False
@@ -119,7 +118,7 @@ class Feed:
         batch = self._batches.shared(service, self)
         return self._take(batch, service.now_ms) and self.is_behind and self.channel.has_room(self)
 
-    def _take(self, batch: Batch | Ticket[ReadDone], now_ms: float) -> bool:
+    def _take(self, batch: Batch | Ticket[Batch], now_ms: float) -> bool:
         """Push a batch, or wait for it. True if it was pushed."""
         if not isinstance(batch, Batch):
             self._busy = True
@@ -135,14 +134,14 @@ class Feed:
 
     # --- going on alone -------------------------------------------------------------------------------------------
 
-    def _arrived(self, done: Ticket[ReadDone]) -> None:
+    def _arrived(self, done: Ticket[Batch]) -> None:
         self._busy = False
-        if self.closed or self._watched is None:
+        if self.closed:
             return
         if done.error is not None:
             self._failed(done.error)
         else:
-            self._pursue(Batch(done.result().outcome, self._watched))
+            self._pursue(done.result())
 
     def _rendered(self, batch: Batch, done: Ticket[None]) -> None:
         self._busy = False

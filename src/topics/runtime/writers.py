@@ -9,6 +9,9 @@ from typing import Protocol
 class Writer(Protocol):
     """Moves one group's submissions into its file and syncs them."""
 
+    window_s: float
+    """The longest a sync waits for more writers to share it."""
+
     def start(self) -> None: ...
 
     def pump(self) -> None:
@@ -30,6 +33,11 @@ class Writers:
     def pump(self) -> None:
         for writer in self._writers:
             writer.pump()
+
+    def set_window(self, window_s: float) -> None:
+        """Read by the groups' threads at their next sync."""
+        for writer in self._writers:
+            writer.window_s = window_s
 
     def stop(self) -> None:
         for writer in self._writers:

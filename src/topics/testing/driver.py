@@ -126,6 +126,7 @@ class SimWriter:
         self._commit = commit
         self._settings = settings
         self._sync_wanted = False
+        self.window_s = 0.0
 
     def start(self) -> None:
         return

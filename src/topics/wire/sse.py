@@ -46,7 +46,12 @@ def deleted_data(topic: str) -> bytes:
 
 def shutdown_data(message: str = "the server is shutting down") -> bytes:
     """Last words of a watch stream."""
-    return msgspec.json.encode({"code": SHUTTING_DOWN, "message": message})
+    return error_data(SHUTTING_DOWN, message)
+
+
+def error_data(code: str, message: str) -> bytes:
+    """Something went wrong with a stream; whether it goes on is the code's business."""
+    return msgspec.json.encode({"code": code, "message": message})
 
 
 def job_data(topic: str, job: bytes) -> bytes:

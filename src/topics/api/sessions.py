@@ -1,0 +1,121 @@
+"""Sessions: watch sessions by id: what is watched, by whom, and how far it was delivered (http-api.md section 17.2).
+
+Always holds: a session without an open stream for 300,000 ms is gone, at the latest when the next one is made or
+opened; an open stream keeps its session; the number of sessions never exceeds the cap."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from topics import limits
+from topics.api.batches import Options
+from topics.errors import NotFound, Throttled
+from topics.wire.base64url import encode_base64url
+
+WID_BYTES = 16
+CROSSED_IDS_MAX = 1024
+
+
+class Place:
+    """One topic of a session: the cursor, and the life of the topic it belongs to.
+
+    A resume id does not say which life its number belongs to. So after a topic was recreated, the ids sent since then
+    are remembered: any other number is of the old life, and the news of the new one is told again."""
+
+    __slots__ = ("_epoch_before", "_ids_since", "cursor", "epoch", "name")
+
+    def __init__(self, name: str, *, cursor: int, epoch: int) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.epoch = epoch
+        self._epoch_before = 0
+        self._ids_since: set[int] | None = None
+
+    def move(self, cursor: int, epoch: int) -> None:
+        """A frame with this cursor was handed to the transport."""
+        if epoch != self.epoch:
+            self._epoch_before, self.epoch = self.epoch, epoch
+            self._ids_since = set()
+        if self._ids_since is not None:
+            self._ids_since.add(cursor)
+            if len(self._ids_since) > CROSSED_IDS_MAX:
+                self._ids_since = None
+        self.cursor = cursor
+
+    def go_back(self, cursor: int) -> None:
+        """A client came back with this cursor in its id; it may only move the place back."""
+        ids_since, self._ids_since = self._ids_since, None
+        if ids_since is not None and cursor not in ids_since:
+            self.epoch = self._epoch_before
+            self.cursor = cursor
+        else:
+            self.cursor = min(self.cursor, cursor)
+
+
+class Session:
+    __slots__ = ("heartbeat_ms", "idle_since_ms", "options", "owner", "places", "streams", "wid")
+
+    def __init__(
+        self, places: list[Place], options: Options, *, heartbeat_ms: int, owner: bytes | None, now_ms: int
+    ) -> None:
+        self.wid = "wid_" + encode_base64url(secrets.token_bytes(WID_BYTES)).decode()
+        self.places = sorted(places, key=lambda place: place.name)
+        self.options = options
+        self.heartbeat_ms = heartbeat_ms
+        self.owner = owner  # digest of the key that made it
+        self.streams = 0
+        self.idle_since_ms = now_ms
+
+    def resume(self, cursors: dict[str, int] | None) -> None:
+        """Apply a `Last-Event-ID`."""
+        if cursors:
+            for place in self.places:
+                if (cursor := cursors.get(place.name)) is not None:
+                    place.go_back(cursor)
+
+
+class Sessions:
+    def __init__(self, *, cap: int, now_ms: Callable[[], int], ttl_ms: int = limits.SESSION_TTL_MS) -> None:
+        self._cap = cap
+        self._now_ms = now_ms
+        self._ttl_ms = ttl_ms
+        self._by_id: dict[str, Session] = {}
+        self._idle: dict[str, Session] = {}  # without a stream, the longest idle first
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, places: list[Place], options: Options, *, heartbeat_ms: int, owner: bytes | None) -> Session:
+        self.collect()
+        if self._cap and len(self._by_id) >= self._cap:
+            raise Throttled.cap("max_watch_sessions", max=self._cap)
+        session = Session(places, options, heartbeat_ms=heartbeat_ms, owner=owner, now_ms=self._now_ms())
+        self._by_id[session.wid] = self._idle[session.wid] = session
+        return session
+
+    def find(self, wid: str) -> Session:
+        self.collect()
+        session = self._by_id.get(wid)
+        if session is None:
+            raise NotFound("there is no such watch session, or it has expired")
+        return session
+
+    def opened(self, session: Session) -> None:
+        session.streams += 1
+        self._idle.pop(session.wid, None)
+
+    def stream_ended(self, session: Session) -> None:
+        session.streams -= 1
+        if not session.streams:
+            session.idle_since_ms = self._now_ms()
+            self._idle[session.wid] = session
+
+    def collect(self) -> None:
+        """Drop what has expired."""
+        oldest = self._now_ms() - self._ttl_ms
+        while self._idle:
+            session = next(iter(self._idle.values()))
+            if session.idle_since_ms > oldest:
+                return
+            del self._idle[session.wid], self._by_id[session.wid]

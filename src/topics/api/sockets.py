@@ -1,0 +1,316 @@
+"""Sockets: one WebSocket: its commands, in order, and its subscriptions (http-api.md section 18).
+
+Always holds: a command is taken up only when a place for its reply is free and the one before it was answered; its
+reply comes before every frame it gave rise to; after `unsubscribed` nothing of that topic is sent; at most four
+messages wait for the client, and while they do no command is read, so its own socket slows the client down."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from topics.api.batches import Batch, Bounds, Options
+from topics.api.feed import Feed
+from topics.api.outbound import Messages
+from topics.api.watch import WatchServices
+from topics.api.watch_endpoints import start_of
+from topics.core.topic import TopicState
+from topics.engine.ticket import Ticket
+from topics.engine.writes import Appended
+from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
+from topics.model.config import resolve_config
+from topics.model.results import AppendResult, WatchStart
+from topics.net.messages import WsSink
+from topics.net.ws import GOING_AWAY
+from topics.wire import ws
+from topics.wire.auth import check_config_on_write, check_name, check_scope
+from topics.wire.keys import READ, WRITE, Key
+from topics.wire.records import View
+from topics.wire.replies import append_performance, performance
+from topics.wire.requests import TopicStart, node_set
+
+log = logging.getLogger("topics.api")
+
+T = TypeVar("T")
+Reply = Callable[[], bytes]
+
+
+class Socket:
+    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "closed")
+
+    def __init__(self, services: WatchServices, sink: WsSink, key: Key | None) -> None:
+        self._services = services
+        self._sink = sink
+        self._key = key
+        self._messages = Messages(self, sink, services.patience, services.streams.look_after)
+        self._feeds: dict[str, Feed] = {}
+        self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
+        self._is_busy = False  # a command is being carried out
+        self.closed = False
+
+    def begin(self) -> None:
+        self._services.streams.enter(self, None if self._key is None else self._key.digest)
+        self._sink.on_close(self._ended)
+        self._sink.on_message(self._received)
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _received(self, payload: bytes, is_text: bool) -> None:
+        self._begin_command()
+        if not is_text:
+            self._reply(ws.error_frame(None, ws.UNSUPPORTED_MESSAGE, "messages are JSON text"))
+            return
+        try:
+            command = ws.decode_command(payload)
+        except InvalidRequest as error:
+            self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
+            return
+        try:
+            _COMMANDS[type(command)](self, command)
+        except Exception as error:
+            self._refuse(command.request_id, error)
+
+    def _begin_command(self) -> None:
+        """One at a time: no further command is read until this one is answered."""
+        self._is_busy = True
+        self._messages.reserve()
+        self._sink.pause_reading()
+
+    def _reply(self, frame: bytes) -> None:
+        self._messages.send_reserved(frame, self._now_ms())
+        self._is_busy = False
+        self._read_on()
+
+    def _refuse(self, request_id: msgspec.Raw, error: BaseException) -> None:
+        if not isinstance(error, TopicsError):
+            log.error("a WebSocket command failed", exc_info=error)
+            error = Internal()
+        self._reply(ws.refusal_frame(request_id, error))
+
+    def _read_on(self) -> None:
+        if not self._is_busy and not self.closed and self._messages.places() > 0:
+            self._sink.resume_reading()
+
+    def _when(self, ticket: Ticket[T], request_id: msgspec.Raw, answer: Callable[[T], None]) -> None:
+        ticket.then(partial(self._settle, request_id, answer))
+
+    def _settle(self, request_id: msgspec.Raw, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
+        if self.closed:
+            return
+        if done.error is not None:
+            self._refuse(request_id, done.error)
+            return
+        try:
+            answer(done.value)
+        except Exception as error:
+            self._refuse(request_id, error)
+
+    # --- subscriptions --------------------------------------------------------------------------------------------
+
+    def _subscribe(self, command: ws.Subscribe) -> None:
+        check_scope(self._key, READ)
+        starts = command.starts()
+        for name in starts:
+            check_name(self._key, name)
+        engine = self._services.engine
+        known = engine.state.topics
+        missing = [name for name in starts if name not in known]
+        if missing and not command.lenient:
+            raise TopicNotFound(missing[0])
+        topics = [known[name] for name in starts if name in known]
+        settled = engine.settling.settle_all(topics)
+        self._when(settled, command.request_id, lambda _: self._subscribed(command, starts, topics))
+
+    def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
+        engine, options = self._services.engine, _options(command)
+        for topic in topics:
+            engine.context.check_exists(topic)
+        shown: dict[str, WatchStart] = {topic.name: start_of(topic, starts[topic.name]) for topic in topics}
+        for name in shown:
+            self._drop(name)
+        self._reply(ws.subscribed_frame(command.request_id, shown))
+        now_ms = engine.context.clock.now_ms()
+        for topic in sorted(topics, key=lambda topic: topic.name):
+            feed = Feed(self, topic.name, options, at=shown[topic.name].from_seq, epoch=topic.epoch)
+            self._feeds[topic.name] = feed
+            feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
+
+    def _unsubscribe(self, command: ws.Unsubscribe) -> None:
+        names = command.names()
+        for name in names:
+            self._drop(name)
+        self._reply(ws.unsubscribed_frame(command.request_id, names))
+
+    def _drop(self, name: str) -> None:
+        feed = self._feeds.pop(name, None)
+        if feed is not None:
+            feed.close()
+        if name in self._gone:
+            self._gone.remove(name)
+
+    # --- publish, ping --------------------------------------------------------------------------------------------
+
+    def _publish(self, command: ws.Publish) -> None:
+        check_scope(self._key, WRITE)
+        if command.config is not None:
+            check_config_on_write(self._key, command.topic)
+        check_name(self._key, command.topic)
+        began_ms = self._now_ms()
+        batch = command.batch()
+        config = None if command.config is None else resolve_config(command.config)
+        ticket = self._services.engine.write(command.topic, batch, create=command.create, config=config)
+        self._when(ticket, command.request_id, partial(self._published, command, began_ms))
+
+    def _published(self, command: ws.Publish, began_ms: float, done: Appended) -> None:
+        elapsed_ms = self._now_ms() - began_ms
+        if done.deduped:
+            spent = performance(elapsed_ms)
+        else:
+            topic = self._services.engine.state.topics.get(command.topic)
+            spent = append_performance(
+                elapsed_ms,
+                wal_append_ms=done.append_ms,
+                fsync_ms=done.sync_ms,
+                is_fsync=topic is not None and topic.config.is_fsync,
+            )
+        result = AppendResult(
+            topic=command.topic,
+            first_seq=done.first_seq,
+            last_seq=done.last_seq,
+            head_seq=done.head,
+            count=done.count,
+            created=done.created,
+            deduped=done.deduped,
+        )
+        frame = ws.ack_frame(command.request_id, result, return_seqs=command.return_seqs, performance=spent)
+        self._reply(frame)
+
+    def _ping(self, command: ws.Ping) -> None:
+        self._reply(ws.pong_frame(command.request_id))
+
+    # --- Channel: what feeds push ---------------------------------------------------------------------------------
+
+    def has_room(self, feed: Feed) -> bool:
+        return not self.closed and not self._gone and self._messages.places() > 0
+
+    def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
+        """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
+        outcome, frames = batch.outcome, _frames_of(batch, feed)
+        feed.epoch = batch.epoch
+        feed.has_failed = False
+        if frames.tombstone:
+            feed.at, feed.is_level = frames.gap_at, False
+            self._messages.send(frames.tombstone, now_ms)
+        if frames.record:
+            if frames.tombstone and not self._messages.places() > 0:
+                return
+            feed.is_level = False
+            self._messages.send(frames.record, now_ms)
+        feed.at = outcome.next_from_seq
+        if outcome.caught_up and not feed.is_level and self._messages.places() > 0:
+            feed.is_level = True
+            self._messages.send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+
+    def topic_gone(self, feed: Feed) -> None:
+        self._feeds.pop(feed.name, None)
+        self._gone.append(feed.name)
+        self._tell_gone()
+
+    def _tell_gone(self) -> None:
+        while self._gone and self._messages.places() > 0:
+            self._messages.send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
+
+    def read_failed(self, feed: Feed, error: BaseException) -> None:
+        if not feed.has_failed and self._messages.places() > 0:
+            feed.has_failed = True
+            shown = error if isinstance(error, TopicsError) else Internal()
+            self._messages.send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
+        self._services.streams.retry(feed)
+
+    # --- Owner: what becomes of it --------------------------------------------------------------------------------
+
+    def handed_over(self, mark: None) -> None:
+        return
+
+    def dropped(self, marks: list[None]) -> None:
+        return
+
+    def has_room_again(self) -> None:
+        if self.closed:
+            return
+        self._tell_gone()
+        for feed in list(self._feeds.values()):
+            feed.wake()
+        self._read_on()
+
+    def too_slow(self) -> None:
+        self._services.streams.too_slow_total += 1
+        self._sink.abort()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        self._sink.send_text(ws.error_frame(None, ws.SHUTTING_DOWN, "the server is shutting down"))
+        self._sink.close(GOING_AWAY)
+
+    def _ended(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+        self._services.streams.leave(self)
+
+    def _now_ms(self) -> float:
+        return self._services.streams.now_ms()
+
+
+class _Frames(NamedTuple):
+    """The messages of a batch, empty where there is none."""
+
+    tombstone: bytes
+    record: bytes
+    gap_at: int
+
+
+def _frames_of(batch: Batch, feed: Feed) -> _Frames:
+    key = "ws", feed.options.view
+    frames: _Frames | None = batch.memo.get(key)
+    if frames is None:
+        frames = batch.memo[key] = _make_frames(batch, feed)
+    return frames
+
+
+def _make_frames(batch: Batch, feed: Feed) -> _Frames:
+    outcome, tombstone, record, gap_at = batch.outcome, b"", b"", 0
+    if outcome.tombstone is not None:
+        gap = outcome.tombstone
+        gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
+        tombstone = ws.tombstone_frame(feed.name, gap)
+    if batch.records:
+        text = batch.text(feed.options.view)
+        to_seq, head_seq = outcome.next_from_seq, outcome.head_seq
+        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq)
+    return _Frames(tombstone, record, gap_at)
+
+
+def _options(command: ws.Subscribe) -> Options:
+    return Options(
+        bounds=Bounds(command.limit, command.max_batch_bytes),
+        view=View(data=command.include_data, tags=command.include_tags, meta=command.include_meta),
+        nodes=node_set(command.node),
+    )
+
+
+_COMMANDS: dict[type, Callable[[Socket, Any], None]] = {
+    ws.Subscribe: Socket._subscribe,
+    ws.Unsubscribe: Socket._unsubscribe,
+    ws.Publish: Socket._publish,
+    ws.Ping: Socket._ping,
+}

@@ -1,0 +1,90 @@
+"""SSE frames of one batch: built once for all streams that send the same; ids are added per stream.
+
+id: eyJpbnZvaWNlcyI6OH0      <- joined() puts it in front of each frame
+event: record
+data: {"topic":"invoices",...}
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable
+
+from topics.api.batches import Batch
+from topics.api.feed import Feed
+from topics.net.sse import one_line
+from topics.wire import sse
+
+
+class SseFrames:
+    """Frames without their ids, empty where there is none. A tombstone's id stands at `gap_at`."""
+
+    __slots__ = ("_alone", "_at", "_name", "caught_up", "gap_at", "record", "tombstone")
+
+    def __init__(self, batch: Batch, feed: Feed) -> None:
+        outcome, name = batch.outcome, feed.name
+        self._name = name
+        self._at = outcome.next_from_seq
+        self._alone: list[bytes | None] = [None, None]
+        self.tombstone = self.record = b""
+        self.gap_at = 0
+        gap = outcome.tombstone
+        if gap is not None:
+            self.gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
+            self.tombstone = _tail(sse.TOMBSTONE, sse.tombstone_data(name, gap, is_first_read=feed.is_first_read))
+        if batch.records:
+            text = batch.text(feed.options.view)
+            data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=outcome.head_seq)
+            self.record = _tail(sse.RECORD, data)
+        self.caught_up = _tail(sse.CAUGHT_UP, sse.caught_up_data(name, head_seq=outcome.head_seq))
+
+    @property
+    def says_something(self) -> bool:
+        return bool(self.record or self.tombstone)
+
+    @property
+    def count(self) -> int:
+        """Without `caught_up`."""
+        return bool(self.record) + bool(self.tombstone)
+
+    def joined(self, gap_id: bytes, own_id: bytes, *, with_level: bool) -> bytes:
+        """One write: tombstone, records, and the news that the client has seen everything."""
+        parts: list[bytes] = []
+        if self.tombstone:
+            parts += (b"id: ", gap_id, self.tombstone)
+        if self.record:
+            parts += (b"id: ", own_id, self.record)
+        if with_level:
+            parts += (b"id: ", own_id, self.caught_up)
+        return b"".join(parts)
+
+    def alone(self, with_level: bool) -> bytes:
+        """For streams with this one topic: their ids are equal too."""
+        data = self._alone[with_level]
+        if data is None:
+            gap_id = id_of([piece(self._name, self.gap_at)]) if self.tombstone else b""
+            own_id = id_of([piece(self._name, self._at)])
+            data = self._alone[with_level] = self.joined(gap_id, own_id, with_level=with_level)
+        return data
+
+
+def frames_of(batch: Batch, feed: Feed) -> SseFrames:
+    key = feed.options.view, feed.is_first_read
+    frames: SseFrames | None = batch.memo.get(key)
+    if frames is None:
+        frames = batch.memo[key] = SseFrames(batch, feed)
+    return frames
+
+
+def piece(name: str, at: int) -> bytes:
+    """One topic's part of an id. Names of existing topics are plain ASCII."""
+    return b'"%b":%d' % (name.encode(), at)
+
+
+def id_of(pieces: Iterable[bytes]) -> bytes:
+    """As `wire.sse.encode_id`, from parts that a stream keeps: with many topics each frame changes one of them."""
+    return urlsafe_b64encode(b"{" + b",".join(pieces) + b"}").rstrip(b"=")
+
+
+def _tail(event: bytes, data: bytes) -> bytes:
+    return b"\nevent: %b\ndata: %b\n\n" % (event, one_line(data))

@@ -1,0 +1,103 @@
+"""Streams: all open streams and sockets: how many there may be, what time asks of them, and their last words.
+
+Always holds: a place is taken before a stream opens and given back exactly once, whatever ends it; one tick looks after
+all of them, there is no timer per stream. `cap` 0 means no cap; caps per key count only while keys are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Protocol
+
+from topics.api.feed import Feed
+from topics.api.outbound import Pulse
+from topics.errors import Throttled
+
+RETRY_READ_MS = 1000.0
+"""A feed whose read failed tries again after this long."""
+
+
+class Stream(Protocol):
+    """An open stream or socket."""
+
+    def shut_down(self) -> None:
+        """Say the last words and end."""
+
+
+class Beating(Protocol):
+    """A stream that must not be silent for too long."""
+
+    closed: bool
+
+    def beat(self, now_ms: float) -> float:
+        """Say something if it is time to; returns when to ask again."""
+
+
+class Streams:
+    def __init__(self, *, cap: int, cap_per_key: int, now_ms: Callable[[], float]) -> None:
+        self._cap = cap
+        self._cap_per_key = cap_per_key
+        self.now_ms = now_ms
+        self._open: dict[Stream, bytes | None] = {}
+        self._by_key: dict[bytes, int] = {}
+        self._looked_after: list[Pulse] = []
+        self._beats: list[tuple[float, int, Beating]] = []
+        self._retries: list[tuple[float, int, Feed]] = []
+        self._order = 0
+        self.shed_total = 0
+        self.too_slow_total = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # --- places ---------------------------------------------------------------------------------------------------
+
+    def check_room(self, key: bytes | None) -> None:
+        """May the key (its digest) open one more? Asked right before `enter`, in one step with it."""
+        if self._cap and len(self._open) >= self._cap:
+            raise Throttled.cap("max_sse_connections", max=self._cap)
+        if key is not None and self._cap_per_key and self._by_key.get(key, 0) >= self._cap_per_key:
+            raise Throttled.cap("max_sse_connections_per_key", max=self._cap_per_key)
+
+    def enter(self, stream: Stream, key: bytes | None) -> None:
+        self._open[stream] = key
+        if key is not None:
+            self._by_key[key] = self._by_key.get(key, 0) + 1
+
+    def leave(self, stream: Stream) -> None:
+        key = self._open.pop(stream)
+        if key is not None:
+            left = self._by_key[key] - 1
+            if left:
+                self._by_key[key] = left
+            else:
+                del self._by_key[key]
+
+    # --- time -----------------------------------------------------------------------------------------------------
+
+    def look_after(self, pulse: Pulse) -> None:
+        self._looked_after.append(pulse)
+
+    def beat_at(self, at_ms: float, stream: Beating) -> None:
+        self._order += 1
+        heappush(self._beats, (at_ms, self._order, stream))
+
+    def retry(self, feed: Feed) -> None:
+        self._order += 1
+        heappush(self._retries, (self.now_ms() + RETRY_READ_MS, self._order, feed))
+
+    def tick(self) -> None:
+        now = self.now_ms()
+        looked_after, self._looked_after = self._looked_after, []
+        self._looked_after.extend([pulse for pulse in looked_after if pulse.look(now)])
+        while self._retries and self._retries[0][0] <= now:
+            heappop(self._retries)[2].wake()
+        while self._beats and self._beats[0][0] <= now:
+            stream = heappop(self._beats)[2]
+            if not stream.closed:
+                self.beat_at(stream.beat(now), stream)
+
+    def shut_down(self) -> None:
+        """The server drains: everyone says goodbye."""
+        for stream in list(self._open):
+            stream.shut_down()

@@ -1,0 +1,227 @@
+"""Watch streams: the server-sent events of one session on one connection (http-api.md section 17).
+
+Always holds: frames of one topic are in seq order, a tombstone before what follows the gap; the id of a frame is the
+position of every topic after it; a cursor of the session moves when its frame is handed to the transport, so a session
+goes on where the transport got to. One batch is one write. Opened by `watch_endpoints`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topics.api.batches import Batch, Batches
+from topics.api.feed import Feed
+from topics.api.outbound import Outbound, Patience
+from topics.api.sessions import Session, Sessions
+from topics.api.sse_frames import SseFrames, frames_of, id_of, piece
+from topics.api.streams import Streams
+from topics.engine.delivery.delivery import Delivery
+from topics.engine.engine import Engine
+from topics.errors import Internal, TopicsError
+from topics.net import sse as framing
+from topics.net.messages import StreamSink
+from topics.wire import sse
+
+
+class Mark(NamedTuple):
+    """Where a feed stands once these frames are handed over."""
+
+    feed: Feed
+    at: int
+    epoch: int
+
+
+class WatchServices(NamedTuple):
+    """What every stream works with."""
+
+    engine: Engine
+    delivery: Delivery
+    batches: Batches
+    streams: Streams
+    sessions: Sessions
+    patience: Patience
+
+
+class WatchStream:
+    __slots__ = (
+        "_feeds",
+        "_heartbeat_ms",
+        "_is_ending",
+        "_open_feeds",
+        "_outbound",
+        "_pieces",
+        "_sent_ms",
+        "_services",
+        "_session",
+        "_sink",
+        "closed",
+    )
+
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink) -> None:
+        self._services = services
+        self._session = session
+        self._sink = sink
+        self._heartbeat_ms = session.heartbeat_ms
+        self._outbound: Outbound[Mark] = Outbound(self, sink, services.patience, services.streams.look_after)
+        self._feeds: list[Feed] = []
+        self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
+        self._open_feeds = 0
+        self._sent_ms = services.streams.now_ms()
+        self._is_ending = False
+        self.closed = False
+
+    # --- beginning ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Register everything, then let services do the rest."""
+        services, session = self._services, self._session
+        services.streams.enter(self, session.owner)
+        services.sessions.opened(session)
+        self._sink.on_close(self._ended)
+        if self.closed:
+            return
+        self._sink.send(framing.RETRY)
+        services.streams.beat_at(self._sent_ms + self._heartbeat_ms, self)
+        self._attach()
+        if not self._open_feeds:
+            self._end_when_empty()
+
+    def _attach(self) -> None:
+        """All feeds come before the first of them is served: each id shows every topic."""
+        services, session = self._services, self._session
+        for number, place in enumerate(session.places):
+            feed = Feed(self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number)
+            self._feeds.append(feed)
+            self._pieces.append(piece(place.name, place.cursor))
+        self._open_feeds = len(self._feeds)
+        now_ms = services.engine.context.clock.now_ms()
+        for feed in self._feeds:
+            topic = services.engine.state.topics.get(feed.name)
+            if topic is None:
+                feed.topic_deleted()
+            else:
+                feed.attach(services.delivery, services.batches, topic, now_ms=now_ms)
+
+    # --- Channel: what feeds push -----------------------------------------------------------------------------------
+
+    def has_room(self, feed: Feed) -> bool:
+        """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
+        return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
+
+    def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
+        outcome, frames = batch.outcome, frames_of(batch, feed)
+        reaches_level = outcome.caught_up and (frames.says_something or not feed.is_level)
+        feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
+        feed.is_first_read = feed.has_failed = False
+        feed.is_level = reaches_level or (feed.is_level and not frames.says_something)
+        mark = Mark(feed, feed.at, feed.epoch)
+        if not frames.says_something and not reaches_level:
+            self._pieces[feed.number] = piece(feed.name, feed.at)
+            if not feed.queued:
+                self._moved(mark)
+            return
+        data = frames.alone(reaches_level) if len(self._feeds) == 1 else self._with_ids(feed, frames, reaches_level)
+        self._sent_ms = now_ms
+        if self._outbound.offer(data, mark, now_ms, frames=frames.count + reaches_level):
+            self._moved(mark)
+        else:
+            feed.queued += 1
+
+    def _with_ids(self, feed: Feed, frames: SseFrames, reaches_level: bool) -> bytes:
+        gap_id = self._id(feed, frames.gap_at) if frames.tombstone else b""
+        return frames.joined(gap_id, self._id(feed, feed.at), with_level=reaches_level)
+
+    def _id(self, feed: Feed, at: int) -> bytes:
+        """The position of every topic, this one being at `at`."""
+        self._pieces[feed.number] = piece(feed.name, at)
+        return id_of(self._pieces)
+
+    def _moved(self, mark: Mark) -> None:
+        self._session.places[mark.feed.number].move(mark.at, mark.epoch)
+
+    def topic_gone(self, feed: Feed) -> None:
+        self._open_feeds -= 1
+        frame = framing.frame(self._id(feed, feed.at), sse.TOPIC_DELETED, sse.deleted_data(feed.name))
+        self._say(frame, feed)
+        if not self._open_feeds:
+            self._end_when_empty()
+
+    def read_failed(self, feed: Feed, error: BaseException) -> None:
+        if not feed.has_failed:
+            feed.has_failed = True
+            shown = error if isinstance(error, TopicsError) else Internal()
+            self._say(framing.frame(None, sse.ERROR, sse.error_data(shown.code, shown.message)), feed)
+        self._services.streams.retry(feed)
+
+    def _say(self, frame: bytes, feed: Feed) -> None:
+        """Something that is no batch, and is not dropped for a slow client."""
+        now_ms = self._sent_ms = self._services.streams.now_ms()
+        place = self._session.places[feed.number]
+        if not self._outbound.offer(frame, Mark(feed, place.cursor, place.epoch), now_ms, keep=True):
+            feed.queued += 1
+
+    # --- Owner: what becomes of it ----------------------------------------------------------------------------------
+
+    def handed_over(self, mark: Mark) -> None:
+        feed = mark.feed
+        feed.queued -= 1
+        if not feed.closed:
+            self._moved(mark)
+            if not feed.queued and len(self._feeds) > 1:
+                feed.wake()
+        if self._is_ending:
+            self._end_when_empty()
+
+    def dropped(self, marks: list[Mark]) -> None:
+        self._services.streams.shed_total += 1
+        for feed in {mark.feed for mark in marks}:
+            place = self._session.places[feed.number]
+            feed.at, feed.epoch = place.cursor, place.epoch
+            feed.is_level = False
+            self._pieces[feed.number] = piece(feed.name, feed.at)
+        for mark in marks:
+            mark.feed.queued -= 1
+
+    def has_room_again(self) -> None:
+        for feed in self._feeds:
+            feed.wake()
+
+    def too_slow(self) -> None:
+        self._services.streams.too_slow_total += 1
+        data = sse.error_data("slow_consumer", "nothing was taken from this stream for too long")
+        self._farewell(framing.frame(None, sse.ERROR, data))
+
+    # --- time and end -----------------------------------------------------------------------------------------------
+
+    def beat(self, now_ms: float) -> float:
+        if now_ms - self._sent_ms >= self._heartbeat_ms and self._outbound.is_empty:
+            self._sent_ms = now_ms
+            self._sink.send(framing.HEARTBEAT)
+        return max(self._sent_ms, now_ms - self._heartbeat_ms + 1) + self._heartbeat_ms
+
+    def shut_down(self) -> None:
+        self._farewell(framing.frame(None, sse.ERROR, sse.shutdown_data()))
+
+    def _farewell(self, frame: bytes) -> None:
+        """Last words, if they fit behind what the transport still has; else the client is cut off."""
+        self._outbound.clear()
+        if self._sink.buffered_bytes() < self._services.patience.hand_over_bytes:
+            self._sink.send(frame)
+            self._sink.end()
+        else:
+            self._sink.abort()
+
+    def _end_when_empty(self) -> None:
+        self._is_ending = True
+        if self._outbound.is_empty and not self.closed:
+            self._sink.end()
+
+    def _ended(self) -> None:
+        """The client has gone, or we ended it."""
+        if self.closed:
+            return
+        self.closed = True
+        for feed in self._feeds:
+            feed.close()
+        self._outbound.clear()
+        self._services.streams.leave(self)
+        self._services.sessions.stream_ended(self._session)
