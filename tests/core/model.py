@@ -8,7 +8,15 @@ to the model (`restart`), because only the disk knows.
 
 from dataclasses import dataclass, field
 
-LIVE, DELETED, CAP, TTL, RESTART, SOURCE_TRIM, UNUSED = "live", "deleted", "cap", "ttl", "restart", "source_trim", "unused"
+LIVE, DELETED, CAP, TTL, RESTART, SOURCE_TRIM, UNUSED = (
+    "live",
+    "deleted",
+    "cap",
+    "ttl",
+    "restart",
+    "source_trim",
+    "unused",
+)
 EXAMINED_MAX = 10_000
 
 
@@ -362,8 +370,8 @@ class Model:
         topic.staged = []
         del topic.log[kept_head:]
         topic.reserved_ts = max((rec.ts for rec in topic.log), default=0)
-        kept = {key: memo for key, memo in topic.keys.items() if memo[1].first_seq + memo[1].count - 1 <= kept_head}
-        topic.keys = kept if keys_kept else {}
+        if not keys_kept:
+            topic.keys = {}
         if topic.config.durability == "ephemeral":
             self._restart_ephemeral(topic, head)
         elif head > kept_head:

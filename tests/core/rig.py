@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-
 from tests.core.disk import Disk, FakeView
+
 from topics.core import append, capture, checkpoint, delete, lifecycle, load, retention, seqs
 from topics.core.apply import apply
 from topics.core.effects import Effect, Fate
@@ -341,7 +341,6 @@ class Rig:
         image = log.snapshot.image if log.snapshot is not None else None
         dead = list(image.dead) if image is not None else []
         totals = {row[0]: (row[5], row[6]) for row in image.segments} if image is not None and trusted else {}
-        before = topic.bytes
         for view in self.disk.sealed.get(topic.id, []):
             cold = view.tier == "cold"
             view.loaded = not cold or view.first_seq not in totals
@@ -349,7 +348,6 @@ class Rig:
         active = self.disk.active_columns(topic.id)
         if active is not None:
             load.load_active(topic, active, dead=dead)
-        self.state.total_bytes += topic.bytes - before
 
 
 def seqs_of(outcome: ReadOutcome) -> list[int]:

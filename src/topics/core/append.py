@@ -166,33 +166,50 @@ def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = Non
     """Publish a batch. Of records known already nothing changes; of a batch ahead of the head nothing happens yet."""
     if topic.config.durability == "ephemeral" and op.file != RESIDENT:
         return Effect(Fate.IGNORED, topic.id)  # a frame from the time before the topic became ephemeral
-    if op.first_seq != topic.head + 1:
-        if op.first_seq > topic.head + 1:
-            return Effect(Fate.AHEAD, topic.id)
-        return _apply_overlap(topic, op, recent)
+    if op.first_seq > topic.head + 1:
+        return Effect(Fate.AHEAD, topic.id)
     if topic.config.ttl_ms and topic.config.cap_records and op.ts[0] != op.ts[-1]:
         return _apply_by_time(topic, op, recent)
+    if op.first_seq <= topic.head:
+        return _apply_overlap(topic, op, recent)
     _add_slots(topic, op, recent)
     topic.head = op.first_seq + op.count - 1
     topic.last_ts = max(topic.last_ts, op.ts[-1])
     topic.last_write_ts = op.ts[-1]
     _settle_reservation(topic, op)
-    removal = None
+    return Effect(Fate.APPLIED, topic.id, first_seq=op.first_seq, last_seq=topic.head, removal=_trim_behind(topic, op))
+
+
+def _trim_behind(topic: TopicState, op: Append) -> Removal | None:
+    """The count cap follows from the log: also from records that are in segments already when their frames come by."""
+    if topic.replaying:
+        topic.replay_head = max(topic.replay_head, op.last_seq)
     cap = topic.config.cap_records
-    if cap and topic.count > cap:
-        removal = trim_to_cap(topic, now=op.ts[-1])
-    return Effect(Fate.APPLIED, topic.id, first_seq=op.first_seq, last_seq=topic.head, removal=removal)
+    return trim_to_cap(topic, now=op.ts[-1]) if cap and topic.count > cap else None
 
 
 def _apply_by_time(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
     """Recovery joins writes. Where both cap and TTL rule, each moment is trimmed by itself, as it was then."""
-    first_seq, at = op.first_seq, 0
-    removal = Removal()
+    at = 0
+    whole = Effect(Fate.DUPLICATE, topic.id, removal=Removal())
     while at < op.count:
         stop = bisect_right(op.ts, op.ts[at], at)
-        removal.add(apply_append(topic, sliced(op, at, stop), recent).removal)
+        whole.join(apply_append(topic, sliced(op, at, stop), recent))
         at = stop
-    return Effect(Fate.APPLIED, topic.id, first_seq=first_seq, last_seq=topic.head, removal=removal)
+    return whole
+
+
+def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
+    """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
+    unknown = _unknown_runs(topic, op)
+    for at, stop in unknown:
+        _add_slots(topic, sliced(op, at, stop), None)
+    effect = Effect(Fate.FILLED if unknown else Fate.DUPLICATE, topic.id)
+    known = min(topic.head + 1 - op.first_seq, op.count)
+    effect.removal = _trim_behind(topic, sliced(op, 0, known))
+    if known < op.count:
+        effect.join(apply_append(topic, sliced(op, known, op.count), recent))
+    return effect
 
 
 def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> None:
@@ -202,11 +219,9 @@ def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> Non
     )
     below = topic.floors.earliest_seq - op.first_seq
     if below <= 0:
-        topic.count += op.count
-        topic.bytes += total_bytes(op.sizes)
+        topic.count_in(op.count, total_bytes(op.sizes))
     elif below < op.count:  # recovery: the floors had passed some of these records before
-        topic.count += op.count - below
-        topic.bytes += total_bytes(op.sizes[below:])
+        topic.count_in(op.count - below, total_bytes(op.sizes[below:]))
     if op.tags is not None:
         topic.tags.add(op.first_seq, op.tags)
     if op.frames is not None:
@@ -225,18 +240,6 @@ def _settle_reservation(topic: TopicState, op: Append) -> None:
     if op.key is not None and topic.config.idempotency_window_ms:
         topic.idem.staged.discard(op.key)
         topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
-
-
-def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
-    """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
-    filled = False
-    for at, stop in _unknown_runs(topic, op):
-        _add_slots(topic, sliced(op, at, stop), None)
-        filled = True
-    above = topic.head + 1 - op.first_seq
-    if above < op.count:
-        return apply_append(topic, sliced(op, above, op.count), recent)
-    return Effect(Fate.FILLED if filled else Fate.DUPLICATE, topic.id)
 
 
 def _unknown_runs(topic: TopicState, op: Append) -> list[tuple[int, int]]:

@@ -42,11 +42,9 @@ def apply(state: State, op: Op) -> Effect:
     topic = state.by_id.get(op.topic_id)  # type: ignore[union-attr]
     if topic is None:
         return Effect(Fate.IGNORED, op.topic_id)  # type: ignore[union-attr]
-    bytes_before = topic.bytes
     effect = on_topic(state, topic, op)
     if topic.queue is not None and effect.removal is not None:
         topic.queue.removed(effect.removal, topic.floors.earliest_seq)
-    state.total_bytes += topic.bytes - bytes_before
     return effect
 
 

@@ -68,7 +68,7 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
         last_ts=topic.last_ts,
         head=topic.head,
         ceiling=topic.head if clean else max(topic.ceiling, topic.head),
-        ckpt_seq=topic.ckpt_seq,
+        ckpt_seq=settled_seq(topic),
         base_seq=topic.base_seq,
         earliest_seq=topic.earliest_seq,
         evict_floor=topic.evict_floor,
@@ -108,10 +108,20 @@ def restore(image: TopicImage) -> TopicState:
     topic.last_write_ts = image.last_ts or None  # every record there was has come by a write
     topic.ceiling = max(image.ceiling, image.head)
     topic.ckpt_seq = image.ckpt_seq
-    topic.head = topic.reserved_head = max([image.ckpt_seq, *(hi for _, hi, _ in image.lost if hi <= image.head)])
+    topic.head = topic.reserved_head = image.ckpt_seq
     topic.idem = IdemWindow.restored((row[0].encode(), WriteMemo(*row[1:])) for row in image.idem)
     topic.replaying = True
+    topic.replay_head = image.ckpt_seq
     return topic
+
+
+def settled_seq(topic: TopicState) -> int:
+    """Where replay may start: everything up to here lies in segments, is lost, or never was."""
+    for run in topic.tail.runs:
+        placed = np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC
+        if not placed.all():
+            return run.first_seq + int(placed.argmin()) - 1
+    return topic.head
 
 
 def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:

@@ -37,6 +37,19 @@ class Effect:
         self.last_seq = last_seq
         self.removal = removal
 
+    def join(self, later: Effect) -> None:
+        """Together with what the rest of the same op did."""
+        if later.fate is Fate.APPLIED:
+            if self.fate is not Fate.APPLIED:
+                self.first_seq = later.first_seq
+            self.last_seq = later.last_seq
+        if later.fate is not Fate.DUPLICATE:
+            self.fate = later.fate
+        if self.removal is None:
+            self.removal = later.removal
+        else:
+            self.removal.add(later.removal)
+
     @property
     def removed_count(self) -> int:
         return 0 if self.removal is None else self.removal.count

@@ -8,6 +8,7 @@ seqs a queue must let go. What always holds afterwards: `earliest_seq` is the sm
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import merge
 from itertools import chain
 
@@ -64,15 +65,26 @@ def blocks_from(topic: TopicState, seq: int) -> Iterator[Slots]:
     return chain(sealed.from_seq(seq), topic.tail.runs_from(seq))
 
 
+@contextmanager
+def awaited(topic: TopicState, block: Slots | None) -> Iterator[None]:
+    """If the block's index has to be loaded first, put it on the topic's waiting list; the error goes on."""
+    try:
+        yield
+    except ColdUnavailable:
+        assert block is not None
+        topic.awaiting.setdefault(block.first_seq, [])
+        raise
+
+
 def first_live(topic: TopicState, seq: int) -> int:
     """The smallest live seq at or above `seq` (which is not below the floors), or `head + 1`."""
     for block in blocks_from(topic, seq):
         if isinstance(block, Sealed) and block.live == 0:
             continue
         try:
-            slot = block.first_live(max(seq - block.first_seq, 0), block.count)
+            with awaited(topic, block):
+                slot = block.first_live(max(seq - block.first_seq, 0), block.count)
         except ColdUnavailable:  # not below this one, at least; it is settled when the index has come
-            topic.awaiting.setdefault(block.first_seq, [])
             return max(seq, block.first_seq)
         if slot < block.count:
             return block.first_seq + slot
@@ -86,7 +98,8 @@ def last_live_below(topic: TopicState, bound: int) -> int:
         if block.first_seq >= bound:
             break
         lo = max(earliest - block.first_seq, 0)
-        slot = block.last_live(lo, min(bound - block.first_seq, block.count))
+        with awaited(topic, block):
+            slot = block.last_live(lo, min(bound - block.first_seq, block.count))
         if slot >= lo:
             found = block.first_seq + slot
     return found
@@ -144,14 +157,12 @@ def verify(topic: TopicState, block: Sealed) -> bool:
     """Make sure that a segment's totals agree with its flags before slots are taken out of it. False: its index is in
     the cold store and not loaded, and the segment is put on the topic's waiting list."""
     try:
-        if block.deleted < 0:
-            count, size = block.recount(topic.floors.earliest_seq)
-            topic.count += count
-            topic.bytes += size
-        elif not block.overlay_complete:
-            block.is_dead(0)  # can the flags be had?
+        with awaited(topic, block):
+            if block.deleted < 0:
+                topic.count_in(*block.recount(topic.floors.earliest_seq))
+            elif not block.overlay_complete:
+                block.is_dead(0)  # can the flags be had?
     except ColdUnavailable:
-        topic.awaiting.setdefault(block.first_seq, [])
         return False
     return True
 
@@ -184,8 +195,7 @@ def alive_of(block: Slots, slots: I64) -> I64:
 
 
 def _count_out(topic: TopicState, removal: Removal, totals: tuple[int, int]) -> None:
-    topic.count -= totals[0]
-    topic.bytes -= totals[1]
+    topic.count_in(-totals[0], -totals[1])
     removal.count += totals[0]
     removal.bytes += totals[1]
 

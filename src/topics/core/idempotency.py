@@ -48,10 +48,10 @@ class IdemWindow:
             if memo is not None and memo.ts == ts:
                 del memos[key]
 
-    def forget_above(self, head: int) -> None:
-        """After a crash: a key whose records did not all come back must append afresh."""
+    def forget_lost(self, lo: int, hi: int) -> None:
+        """After a crash: a key some of whose records `lo..hi` did not come back must append afresh."""
         for key, memo in list(self._memos.items()):
-            if memo.first_seq + memo.count - 1 > head:
+            if memo.first_seq <= hi and memo.first_seq + memo.count > lo:
                 del self._memos[key]
 
     def items(self) -> Iterator[tuple[bytes, WriteMemo]]:

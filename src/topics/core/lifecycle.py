@@ -56,7 +56,7 @@ def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[O
         raise TopicExistsIncompatible.type_change(topic.name, existing_type=old.type, requested_type=config.type)
     if old == config:
         return []
-    update = ConfigUpdate(topic.id, topic.name, config)
+    update = ConfigUpdate(topic.id, topic.name, config, now)
     floors = _floors_to_log(topic, config, now)
     return [update] if floors is None else [floors, update]
 
@@ -98,7 +98,7 @@ def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> E
     old, topic.config = topic.config, op.config
     if op.config.is_fsync and not old.is_fsync and not fed:
         topic.ceiling = topic.head
-    removal = trim_to_cap(topic, now=topic.last_ts)
+    removal = trim_to_cap(topic, now=max(op.ts, topic.last_ts))
     return Effect(Fate.APPLIED, topic.id, removal=removal)
 
 

@@ -45,8 +45,7 @@ def load_sealed(
     else:
         segment = Sealed.trusted(view, live=totals[0], live_bytes=totals[1], dead=slots)
     topic.sealed.add(segment)
-    topic.count += segment.live
-    topic.bytes += segment.live_bytes
+    topic.count_in(segment.live, segment.live_bytes)
     _reached(topic, view.first_seq + view.count - 1)
 
 
@@ -67,9 +66,7 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     )
     lo = active.first_seq - run.first_seq
     below = max(topic.floors.earliest_seq - active.first_seq, 0)
-    live, size = run.live_totals(min(lo + below, run.count), run.count)
-    topic.count += live
-    topic.bytes += size
+    topic.count_in(*run.live_totals(min(lo + below, run.count), run.count))
     if active.tags is not None:
         topic.tags.add(active.first_seq, active.tags)
     topic.last_ts = topic.last_write_ts = max(topic.last_ts, int(active.ts[-1]))

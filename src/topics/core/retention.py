@@ -10,9 +10,8 @@ move `evict_floor`. Both walk from the front by whole segments first, so the cos
 
 from __future__ import annotations
 
-from topics.core.front import Removal, blocks_from, first_live, kill_below, last_live_below, verify
+from topics.core.front import Removal, awaited, blocks_from, first_live, kill_below, last_live_below
 from topics.core.sealed import Sealed
-from topics.core.slots import Slots
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
 from topics.model.ops import Evict
@@ -80,7 +79,9 @@ def first_ts(topic: TopicState) -> int:
     """Timestamp of the oldest live record; the topic must have one."""
     known = topic.first_ts
     if known is None:
-        known = topic.first_ts = topic.ts_of(first_live(topic, topic.floors.earliest_seq))
+        seq = first_live(topic, topic.floors.earliest_seq)
+        with awaited(topic, topic.sealed.find(seq)):
+            known = topic.first_ts = topic.ts_of(seq)
     return known
 
 
@@ -95,11 +96,8 @@ def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
     """The highest live seq with a timestamp below the cutoff; 0 if there is none."""
     bound = 0
     for block in blocks_from(topic, topic.floors.earliest_seq):
-        try:
+        with awaited(topic, block):
             expired = block.expired(cutoff_ts)
-        except ColdUnavailable:
-            topic.awaiting.setdefault(block.first_seq, [])
-            raise
         if expired:
             bound = block.first_seq + expired
         if expired < block.count:
@@ -111,7 +109,8 @@ def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
 def _really_expired(topic: TopicState, seq: int, cutoff_ts: int) -> bool:
     """An index entry is not checksummed: before a floor rests on one, the record's own frame must agree."""
     sealed = topic.sealed.find(seq)
-    return sealed is None or sealed.view.checked_ts(seq - sealed.first_seq) < cutoff_ts
+    with awaited(topic, sealed):
+        return sealed is None or sealed.view.checked_ts(seq - sealed.first_seq) < cutoff_ts
 
 
 def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
@@ -121,18 +120,12 @@ def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
         if isinstance(block, Sealed) and block.live_bytes < need_bytes:
             need_bytes -= block.live_bytes
             continue
-        slot, freed = _ready(topic, block).slot_freeing(max(earliest - block.first_seq, 0), need_bytes)
+        with awaited(topic, block):
+            slot, freed = block.slot_freeing(max(earliest - block.first_seq, 0), need_bytes)
         if slot >= 0:
             return block.first_seq + slot
         need_bytes -= freed
     raise AssertionError("a topic holds fewer bytes than it counts")
-
-
-def _ready(topic: TopicState, block: Slots) -> Slots:
-    """The block, with its flags at hand; else it is on the topic's waiting list."""
-    if isinstance(block, Sealed) and not verify(topic, block):
-        raise ColdUnavailable(topic.name, reason="the index of a cold segment is not loaded yet")
-    return block
 
 
 # --- applying --------------------------------------------------------------------------------------------------------
@@ -158,8 +151,12 @@ def absorb_lost(topic: TopicState) -> None:
 def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
     """Evict the oldest live records beyond `cap_records`. What had expired by `now` was lost to its TTL instead."""
     config = topic.config
+    if config.cap_records == 0 or topic.count <= config.cap_records or config.discard != "old":
+        return None
     excess = topic.count - config.cap_records
-    if config.cap_records == 0 or excess <= 0 or config.discard != "old":
+    if topic.replaying:
+        excess -= _live_above(topic, topic.replay_head)
+    if excess <= 0:
         return None
     try:
         _note_trim(topic, _nth_live(topic, excess), now)
@@ -181,6 +178,13 @@ def _note_trim(topic: TopicState, last: int, now: int) -> None:
         floors.cap_lost = max(floors.cap_lost, last)
 
 
+def _live_above(topic: TopicState, seq: int) -> int:
+    """Live records that were not written yet at this point of the log."""
+    return sum(
+        block.live_totals(max(seq + 1 - block.first_seq, 0), block.count)[0] for block in blocks_from(topic, seq + 1)
+    )
+
+
 def _nth_live(topic: TopicState, nth: int) -> int:
     """Seq of the nth live record from the front."""
     earliest = topic.floors.earliest_seq
@@ -188,7 +192,8 @@ def _nth_live(topic: TopicState, nth: int) -> int:
         if isinstance(block, Sealed) and block.live < nth:
             nth -= block.live
             continue
-        slot, seen = _ready(topic, block).nth_live(max(earliest - block.first_seq, 0), nth)
+        with awaited(topic, block):
+            slot, seen = block.nth_live(max(earliest - block.first_seq, 0), nth)
         if slot >= 0:
             return block.first_seq + slot
         nth -= seen

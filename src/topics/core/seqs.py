@@ -23,6 +23,8 @@ def apply_head(topic: TopicState, op: HeadMark) -> Effect:
         new_head = max(new_head, op.resume_at - 1)
     topic.head = new_head
     topic.reserved_head = max(topic.reserved_head, new_head)
+    if op.resume_at is not None:
+        topic.replay_head = max(topic.replay_head, op.resume_at - 1)
     if not op.lost and new_head == old_head:
         return Effect(Fate.APPLIED, topic.id)
     removal = _lose(topic, op.lost)

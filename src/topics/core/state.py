@@ -11,7 +11,7 @@ from sortedcontainers import SortedDict
 
 from topics.core.recent import RecentCache
 from topics.core.router import RouterTable
-from topics.core.topic import TopicState
+from topics.core.topic import Totals, TopicState
 from topics.errors import TopicNotFound
 
 
@@ -25,7 +25,7 @@ class State:
         "shadowed",
         "staged_bytes",
         "topics",
-        "total_bytes",
+        "totals",
     )
 
     def __init__(self, *, recent_bytes: int = 0) -> None:
@@ -35,9 +35,14 @@ class State:
         self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
         self.routers = RouterTable(self.fed)
         self.next_topic_id = 1
-        self.total_bytes = 0  # live bytes of all topics
+        self.totals = Totals()
         self.staged_bytes = 0  # of writes being committed
         self.recent = RecentCache(recent_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """Live bytes of all topics."""
+        return self.totals.bytes
 
     def topic(self, name: str) -> TopicState:
         """The live instance of a name; raises TopicNotFound."""
@@ -50,7 +55,8 @@ class State:
         """A new or recovered instance."""
         self.by_id[topic.id] = topic
         self.next_topic_id = max(self.next_topic_id, topic.id + 1)
-        self.total_bytes += topic.bytes
+        topic.totals = self.totals
+        self.totals.bytes += topic.bytes
         known = self.topics.get(topic.name)
         older = topic if known is not None and known.id > topic.id else known
         if older is not None:
@@ -62,7 +68,8 @@ class State:
         """An instance is gone; its id is never used again."""
         del self.by_id[topic.id]
         self.routers.drop_topic(topic.id)
-        self.total_bytes -= topic.bytes
+        self.totals.bytes -= topic.bytes
+        topic.totals = Totals()  # whoever still holds it changes nothing here
         self.recent.drop_topic(topic.id)
         if self.shadowed.pop(topic.id, None) is not None:
             return

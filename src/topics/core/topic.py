@@ -19,6 +19,16 @@ from topics.core.tail import Tail
 from topics.model.config import TopicConfig
 from topics.model.ops import DELETED, Delete
 
+
+class Totals:
+    """Live bytes over all topics of a state; a topic that belongs to none has its own."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 SEQ_RESERVE = 256  # seqs of a ceiling block to begin with; the engine grows it for busy topics
 
 
@@ -46,6 +56,7 @@ class TopicState:
         "lost",
         "name",
         "queue",
+        "replay_head",
         "replaying",
         "reserved_head",
         "reserved_ts",
@@ -55,6 +66,7 @@ class TopicState:
         "staged_count",
         "tags",
         "tail",
+        "totals",
     )
 
     def __init__(self, *, topic_id: int, name: str, epoch: int, config: TopicConfig, created_ts: int) -> None:
@@ -71,6 +83,7 @@ class TopicState:
         self.lost = LostRanges()
         self.count = 0
         self.bytes = 0
+        self.totals = Totals()
         self.first_ts: int | None = None  # of the record at `earliest_seq`, once somebody asked; None: not known
         self.tail = Tail()
         self.sealed = SealedRun()
@@ -79,6 +92,7 @@ class TopicState:
         self.idem = IdemWindow()
         self.queue = QueueState() if config.is_queue else None  # the type never changes
         self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
+        self.replay_head = 0  # while replaying: the head at that point of the log; segments may hold later records
         self.replaying = False  # recovery is still bringing records; `earliest_seq` waits for it
 
         # durable seq state
@@ -97,6 +111,12 @@ class TopicState:
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.last_consumed: int | None = None
+
+    def count_in(self, count: int, size: int) -> None:
+        """So many live records and bytes more; negative for less. The only way these totals change."""
+        self.count += count
+        self.bytes += size
+        self.totals.bytes += size
 
     # --- watermarks ----------------------------------------------------------------------------------------------
 

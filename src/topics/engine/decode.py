@@ -158,8 +158,8 @@ def _create(body: bodies.TopicCreate, topic_id: int, _seq: int, _ts: int) -> ops
     return ops.TopicCreate(topic_id, body.name, body.epoch, TopicConfig.from_stored(body.config), body.created_ts)
 
 
-def _config(body: bodies.ConfigUpdate, topic_id: int, _seq: int, _ts: int) -> ops.ConfigUpdate:
-    return ops.ConfigUpdate(topic_id, body.name, TopicConfig.from_stored(body.config))
+def _config(body: bodies.ConfigUpdate, topic_id: int, _seq: int, ts: int) -> ops.ConfigUpdate:
+    return ops.ConfigUpdate(topic_id, body.name, TopicConfig.from_stored(body.config), ts)
 
 
 _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {

@@ -84,11 +84,12 @@ class TopicDelete(msgspec.Struct, frozen=True):
 
 
 class ConfigUpdate(msgspec.Struct, frozen=True):
-    """`config` is complete, never a delta."""
+    """`config` is complete, never a delta. `ts` is when it was decided."""
 
     topic_id: int
     name: str
     config: TopicConfig
+    ts: int = 0
 
 
 class RouterPut(msgspec.Struct, frozen=True, kw_only=True):

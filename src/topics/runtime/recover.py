@@ -224,7 +224,6 @@ class Recovery:
             load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted and not segment.counted else None)
         if loaded.active is not None:
             load_active(topic, _columns(loaded.active), dead=dead)
-        self._state.total_bytes += topic.bytes
 
     # --- step 7: settle -------------------------------------------------------------------------------------------
 
@@ -237,7 +236,6 @@ class Recovery:
         replay.settle_queues()
         for notice in replay.notices:
             log.warning("%s", notice)
-        self._state.total_bytes = sum(topic.bytes for topic in self._state.by_id.values())
         return marks
 
     def _read_again(self, topic: TopicState, extent: Extent) -> RecordRun:
