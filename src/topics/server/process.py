@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 from topics.api.build import ServerApp
@@ -62,6 +64,7 @@ class ServerProcess:
         app.attach(kernel)
         self._settle_memory()
         log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
+        tell_supervisor(b"READY=1")
         await stop.wait()
         await self._drain(server, kernel, driver)
 
@@ -98,8 +101,21 @@ class ServerProcess:
 
     async def _drain(self, server: Server, kernel: Kernel, driver: AioDriver) -> None:
         log.info("stopping")
+        tell_supervisor(b"STOPPING=1")
         await server.stop()
         await future_of(kernel.begin_close(), asyncio.get_running_loop())
         await asyncio.get_running_loop().run_in_executor(None, kernel.finish_close)
         driver.close()
         log.info("stopped")
+
+
+def tell_supervisor(state: bytes) -> None:
+    """systemd's readiness protocol: one datagram, if somebody asked for it."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        try:
+            door.sendto(state, "\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            log.warning("the supervisor could not be told %s: %s", state.decode(), error)
