@@ -1,0 +1,166 @@
+"""Exhausted jobs go to the dead-letter topic: copy first, delete then (semantics.md section 16.9)."""
+
+import pytest
+
+from tests.queues.world import World
+from topics.core.meta import with_keys
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.queue("q", max_deliveries=2, dead_letter="dead", leases_durable=True)
+    return world
+
+
+def exhaust(world, *seqs):
+    for _ in range(2):
+        assert world.seqs(max=len(seqs)) == list(seqs)
+        world.nack(*seqs)
+
+
+def test_the_third_attempt_moves_the_job_with_its_provenance(world):
+    world.write("q", {"to": "x"}, tag="t", node="n", meta={"k": "v"})
+    exhaust(world, 1)
+    assert world.claim() == []
+    [letter] = world.records("dead")
+    assert (letter["data"], letter["$tag"], letter["$node"]) == ({"to": "x"}, b"t", b"n")
+    assert letter["meta"] == {
+        "k": "v",
+        "$dead_letter_from": "q",
+        "$dead_letter_deliveries": "2",
+        "$dead_letter_src_seq": "1",
+    }
+    assert world.counters() == (0, 0, 1)
+    assert world.rows("q") == []
+    assert world.gaps("q") == []
+
+
+def test_the_pass_goes_on_with_the_next_job(world):
+    world.write("q", 1, 2, 3)
+    exhaust(world, 1, 2)
+    assert world.seqs(max=5) == [3]
+    assert world.data("dead") == [1, 2]
+
+
+def test_expiry_counts_as_a_delivery(world):
+    world.write("q", 1)
+    for _ in range(2):
+        world.claim(lease_ms=100)
+        world.advance(101)
+    assert world.claim() == []
+    assert world.data("dead") == [1]
+
+
+def test_without_a_limit_or_a_target_jobs_come_back_for_ever():
+    world = World()
+    for name, config in (("a", {"max_deliveries": 1}), ("b", {"dead_letter": "dead"})):
+        world.queue(name, **config)
+        world.write(name, 1)
+        for _ in range(5):
+            assert world.seqs(name) == [1]
+            world.nack(1, name=name)
+    assert "dead" not in world.engine.state.topics
+
+
+def test_a_job_that_cannot_be_copied_stays_with_its_count_and_is_given_to_nobody(world):
+    world.topic("dead", cap_records=1, discard="reject")
+    world.write("dead", "full")
+    world.write("q", 1, 2)
+    exhaust(world, 1)
+    assert world.seqs(max=5) == [2]
+    assert world.counters() == (1, 1, 0)
+    world.delete("dead", before=2)
+    assert world.claim() == []
+    assert world.data("dead") == [1]
+    assert world.counters() == (0, 1, 1)
+
+
+def test_several_jobs_fill_a_bounded_topic_one_by_one(world):
+    world.topic("dead", cap_records=2, discard="reject")
+    world.write("q", 1, 2, 3)
+    exhaust(world, 1, 2, 3)
+    assert world.claim() == []
+    assert world.data("dead") == [1, 2]
+    assert world.counters() == (1, 0, 2)
+
+
+def test_raising_the_limit_lets_a_waiting_job_out_again(world):
+    world.topic("dead", cap_records=1, discard="reject")
+    world.write("dead", "full")
+    world.write("q", 1)
+    exhaust(world, 1)
+    assert world.claim() == []
+    world.queue("q", max_deliveries=3, dead_letter="dead")
+    [job] = world.claim()
+    assert job.deliveries == 3
+
+
+def test_counts_and_moves_survive_a_crash(world):
+    world.write("q", 1, 2)
+    exhaust(world, 1, 2)
+    world.claim(max=2)
+    world = world.killed()
+    assert world.counters() == (0, 0, 2)
+    assert world.data("dead") == [1, 2]
+    world.snapshot()
+    world.write("q", 3)
+    world = world.killed()
+    assert world.counters() == (1, 0, 2)
+
+
+def test_moves_are_counted_once_whatever_a_snapshot_saw(world):
+    world.write("q", 1, 2)
+    exhaust(world, 1, 2)
+    taken = world.kernel.kernel.snapshotter.run()
+    moved = world.claim_later(max=2)  # behind the snapshot's position in the log, but before it looks at the queue
+    world.kernel.pump()
+    assert taken.done
+    assert moved.result().jobs == []
+    assert world.counters() == (0, 0, 2)
+    assert world.killed().counters() == (0, 0, 2)
+    assert world.stopped().counters() == (0, 0, 2)
+
+
+def test_a_letter_that_dies_again_names_its_last_queue():
+    world = World()
+    world.queue("q", max_deliveries=1, dead_letter="dead")
+    world.queue("dead", max_deliveries=1, dead_letter="grave")
+    world.write("q", 1)
+    world.claim()
+    world.nack(1)
+    world.claim()
+    world.claim("dead")
+    world.nack(1, name="dead")
+    world.claim("dead")
+    [letter] = world.records("grave")
+    assert letter["meta"] == {
+        "$dead_letter_from": "dead",
+        "$dead_letter_deliveries": "1",
+        "$dead_letter_src_seq": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        (None, b'{"x":1}'),
+        (b"{}", b'{"x":1}'),
+        (b" { } ", b'{"x":1}'),
+        (b'{ "a" : 1.50 }', b'{ "a" : 1.50 ,"x":1}'),
+        (b'{"x":9,"b":[1,2]}', b'{"b":[1,2],"x":1}'),
+        (b'{"b":"}" , "x":{"y":0}}', b'{"b":"}","x":1}'),
+        (b'"text"', b'{"x":1,"_topics_original_meta":"text"}'),
+        (b"[1]", b'{"x":1,"_topics_original_meta":[1]}'),
+        (b'{"s":"\\ud800"}', b'{"s":"\\ud800","x":1}'),
+        (b'{"s":"\\ud800","x":2}', b'{"s":"\\ud800","x":1}'),
+        (b'{"\\u0078":2,"y":3}', b'{"y":3,"x":1}'),
+    ],
+)
+def test_added_keys_leave_the_callers_bytes_alone(meta, expected):
+    assert with_keys(meta, {"x": b"1"}) == expected
+
+
+def test_an_object_with_too_many_keys_is_wrapped():
+    assert with_keys(b'{"a":1,"b":2}', {"x": b"1"}, keys_max=2) == b'{"x":1,"_topics_original_meta":{"a":1,"b":2}}'
+    assert with_keys(b'{"a":1,"x":2}', {"x": b"1"}, keys_max=2) == b'{"a":1,"x":1}'

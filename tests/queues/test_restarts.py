@@ -1,0 +1,151 @@
+"""What a restart leaves of a queue (semantics.md section 16.8)."""
+
+import pytest
+
+from tests.queues.world import World
+
+RESTARTS = ["killed", "stopped"]
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_without_durable_leases_every_job_is_claimable_at_once(restart, snapshot):
+    world = World()
+    world.queue("q")
+    world.write("q", *range(6))
+    world.claim(max=4)
+    world.ack(1)
+    world.nack(2, delay_ms=60_000)
+    if snapshot:
+        world.snapshot()
+    world.nack(3)
+    world = getattr(world, restart)()
+    assert world.counters() == (5, 0, 0)
+    jobs = world.claim(max=9)
+    assert [(job.seq, job.deliveries) for job in jobs] == [(2, 1), (3, 1), (4, 1), (5, 1), (6, 1)]
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_durable_leases_delays_and_counts_are_kept(restart, snapshot):
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", *range(6))
+    jobs = world.claim(max=4, lease_ms=10_000)
+    world.ack(1)
+    world.nack(2, delay_ms=5_000)
+    if snapshot:
+        world.snapshot()
+    world.nack(3)
+    world = getattr(world, restart)()
+    assert world.counters() == (3, 1, 0)
+    assert [(job.seq, job.deliveries) for job in world.claim(max=9, node="v")] == [(3, 2), (5, 1), (6, 1)]
+    assert world.ack(4, fences=[jobs[3].lease_id]).acked == 1
+    world.advance(4_999)
+    assert world.claim() == []
+    world.advance(1)
+    [job] = world.claim()
+    assert (job.seq, job.deliveries) == (2, 2)
+
+
+def test_a_kept_lease_ends_at_its_deadline():
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", 1)
+    world.claim(lease_ms=1000)
+    world.extend(1, lease_ms=3000)
+    world = world.killed()
+    world.advance(3000)
+    assert world.claim() == []
+    world.advance(1)
+    assert world.seqs() == [1]
+
+
+def test_only_the_current_lease_is_changed_by_replayed_events():
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", 1)
+    world.claim(lease_ms=100)
+    world.advance(101)
+    [job] = world.claim(node="v", lease_ms=60_000)
+    assert world.nack(1).skipped == [1]
+    world = world.killed()
+    assert world.counters() == (0, 1, 0)
+    assert world.ack(1, node="v", fences=[job.lease_id]).acked == 1
+
+
+def test_a_power_cut_keeps_what_was_answered():
+    world = World()
+    world.queue("q", durability="fsync", leases_durable=True)
+    world.write("q", 1, 2, 3)
+    jobs = world.claim(max=3)
+    world.ack(2)
+    world = world.cut()
+    assert world.counters() == (0, 2, 0)
+    assert world.ack(1, 3, fences=[jobs[0].lease_id, jobs[2].lease_id]).acked == 2
+
+
+def test_leases_made_durable_later_never_hide_older_jobs():
+    world = World()
+    world.queue("q")
+    world.write("q", *range(5))
+    world.claim(max=3)
+    world.queue("q", leases_durable=True)
+    world.claim()
+    world = world.killed()
+    assert world.counters() == (4, 1, 0)
+    assert world.seqs(max=9) == [1, 2, 3, 5]
+
+
+def test_leases_no_longer_durable_are_gone_after_a_restart():
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", 1, 2)
+    world.claim()
+    world.queue("q")
+    assert world.counters() == (1, 1, 0)
+    world = world.killed()
+    assert world.counters() == (2, 0, 0)
+
+
+def test_an_ephemeral_queue_logs_no_leases_and_starts_empty():
+    world = World()
+    world.queue("q", durability="ephemeral", leases_durable=True)
+    world.write("q", 1, 2)
+    [job] = world.claim()
+    world.nack(1)
+    world = world.killed()
+    assert world.counters() == (0, 0, 0)
+    world.write("q", 3)
+    [new] = world.claim()
+    assert new.seq > 2
+    assert new.lease_id > job.lease_id
+
+
+def test_jobs_in_segments_are_claimed_like_any_other():
+    world = World(recent_cache_bytes=0, segment_max_events=10)
+    world.queue("q")
+    world.write("q", *range(35))
+    world.checkpoint()
+    world.claim(max=12)
+    world.ack(*range(3, 9))
+    world.nack(1, 2)
+    world.snapshot()
+    assert [job.run.record(job.at).blob for job in world.claim(max=3)] == [b'{"d":0}', b'{"d":1}', b'{"d":12}']
+    world = world.killed(recent_cache_bytes=0)
+    assert world.seqs(max=100) == [1, 2, *range(9, 36)]
+
+
+def test_a_fed_queue_keeps_its_jobs_and_acks():
+    world = World()
+    world.topic("a", durability="fsync")
+    world.queue("q", durability="fsync", leases_durable=True)
+    world.router("r", "a", "q")
+    world.write("a", *range(6))
+    assert world.seqs(max=4) == [1, 2, 3, 4]
+    world.ack(2, 3)
+    world.nack(4)
+    world = world.killed()
+    assert world.rows("q") == [(1, 0), (4, 3), (5, 4), (6, 5)]
+    assert world.counters() == (3, 1, 0)
+    assert world.seqs(max=9) == [4, 5, 6]
