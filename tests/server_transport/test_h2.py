@@ -412,3 +412,36 @@ def test_curl_gets_the_answer_to_a_large_refused_body(start_server: StartServer,
         )
         assert told.endswith(" 413")
         assert code_of(told.rpartition(" ")[0].encode()) == "payload_too_large"
+
+
+def test_requests_wait_while_the_application_is_behind(live: Live) -> None:
+    client = H2Client(live.client())
+    assert client.request("GET", "/echo")[0] == 200
+    live.call(live.hub.hold)
+    stream_id = client.open("POST", "/echo", end=False)
+    client.send_body(stream_id, b"hello")
+    client.raw.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.status(stream_id)
+    assert live.call(lambda: len(live.app.heads)) == 1
+    live.call(live.hub.release)
+    client.raw.socket.settimeout(5)
+    assert (client.status(stream_id), client.body(stream_id)) == (200, b"hello")
+
+
+def test_unfinished_bodies_of_all_streams_share_a_budget(start_server: StartServer) -> None:
+    live = start_server(max_body_bytes=9_000_000)  # the budget is eight times that
+    clients = [H2Client(live.client()) for _ in range(3)]
+    streams = []
+    for client in clients:
+        for _ in range(4):
+            stream_id = client.open("POST", "/echo", end=False)
+            client.send_body(stream_id, b"x" * 7_000_000, end=False)
+            streams.append((client, stream_id))
+    live.until(lambda: len(live.app.abandoned) >= 1)
+    assert live.call(lambda: live.hub._bodies_bytes) <= 72_000_000
+    client, stream_id = streams[-1]
+    assert client.status(stream_id) == 429
+    for client in clients:
+        client.raw.close()
+    live.until(lambda: live.hub._bodies_bytes == 0)

@@ -78,20 +78,22 @@ class H1Output(Peer):
         if exchanges[0] is not exchange:
             exchange.hold(data)
             return
+        out = self._out
+        waiting = bool(out)
         if exchange.held is not None:
-            self._out.extend(exchange.held)
+            out.extend(exchange.held)
         exchanges.popleft()
-        self._out.append(data)
+        out.append(data)
         self._after(exchange)
         if exchanges:
             self._release()
         if self._feeding:
             if len(data) >= LARGE_BYTES:
                 self._write()
-        elif exchanges:
-            self.hub.flush_soon(self)
-        else:
+        elif not exchanges:
             self.flush()
+        elif not waiting:
+            self.hub.flush_soon(self)
 
     def send(self, exchange: H1Exchange, data: bytes) -> None:
         """Some bytes of an answer that is not complete.
