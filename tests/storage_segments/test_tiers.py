@@ -186,6 +186,24 @@ def test_a_delete_at_any_call_of_a_move_is_flagged_in_cold(nth: int) -> None:
     again.checked()
 
 
+def test_a_delete_during_the_copy_is_flagged_in_cold_before_hot_goes() -> None:
+    lab = six().restart()
+    at_unlink: list[tuple[bytes, bytes]] = []
+
+    def strike(call: Any) -> None:
+        if call.kind == "fsync" and call.path == COLD_IDX + ".tmp":
+            lab.delete(4)
+        if call.kind == "unlink" and call.path == data_path(1):
+            at_unlink.append((lab.disk.contents(COLD_DATA), lab.disk.contents(data_path(1))))
+
+    lab.faults.hook = strike
+    moved(lab)
+    ((cold, hot),) = at_unlink
+    assert cold == hot
+    assert cold.count(0xD5) == 1
+    assert lab.disk.contents(COLD_IDX)[3 * 20 + 16] & 4
+
+
 def test_a_delete_in_a_cold_segment_is_in_the_dead_list_until_it_is_flagged() -> None:
     lab = moved(six())
     lab.delete(2).snapshot()
