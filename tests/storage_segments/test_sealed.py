@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.storage_segments.lab import DIR, Lab, data_path, flip_bit, idx_path, new_lab, tags_path
 
+from topics.core.sealed import SegmentView
 from topics.errors import CorruptSegment, StorageIo
 from topics.formats.idx import ENTRY_BYTES, read_idx
 from topics.model.match import TagMatch
@@ -401,3 +402,26 @@ def test_sizes_count_data_and_meta_texts_only() -> None:
     lab.disk.erase(tags_path(1))
     sizes = lab.restart().segment(1).sizes(0, 5).tolist()
     assert sizes[1:3] == [len('{"x":1,"m":2}') + len('{"k":"v"}'), len('{"y":[],"m":0}')]
+
+
+# --- what the core sees -----------------------------------------------------------------------------------------------
+
+
+def test_a_sealed_segment_is_the_view_that_the_core_reads() -> None:
+    lab = five()
+    view: SegmentView = lab.segment(1)
+    assert (view.first_seq, view.count, view.tier) == (1, 5, "hot")
+    assert view.ts.tolist() == [lab.log.records[seq].ts for seq in range(1, 6)]
+    assert (view.first_ts, view.last_ts) == (lab.log.records[1].ts, lab.log.records[5].ts)
+    assert view.checked_ts(2) == lab.log.records[3].ts
+    assert view.lens.tolist() == [place_of(lab, seq)[1] for seq in range(1, 6)]
+    assert view.sizes(1, 3).tolist() == [len(lab.log.records[seq].blob) - 6 for seq in (2, 3)]
+
+
+def test_damage_is_reported_once_however_often_the_segment_is_mapped() -> None:
+    lab = five().tamper(data_path(1), cut_to(30)).restart()
+    lab.env.take_findings()
+    for _ in range(3):
+        lab.segment(1).unmap()
+        assert lab.segment(1).damaged or lab.segment(1).pair().bad is not None
+    assert lab.env.take_findings() == []

@@ -45,6 +45,7 @@ class SealedSegment:
         "_override",
         "_pair",
         "_tags",
+        "_told",
         "count",
         "data_len",
         "first_seq",
@@ -81,6 +82,7 @@ class SealedSegment:
         self._tags: TagIndex | None = None
         self._checked = False
         self._lost_frames: set[int] = set()  # slots that a read found damaged
+        self._told: set[str] = set()  # what was reported once is not reported again at every mapping
         self._override: Pair | None = None  # stands in for files that are damaged, or not repaired yet
 
     # --- identity -------------------------------------------------------------------------------------------------
@@ -353,6 +355,9 @@ class SealedSegment:
         return CorruptSegment(self.place.name, seq=self.first_seq + slot, segment=self.label)
 
     def _report(self, what: str, counter: str, *, error: bool = False) -> None:
+        if what in self._told:
+            return
+        self._told.add(what)
         self.place.env.report(
             Finding(
                 topic_id=self.place.topic_id,
