@@ -41,6 +41,7 @@ class Live:
         self.delivery = Delivery(
             engine.context, engine.reads, soon=driver.soon, later=driver.later, busy=busy, tuning=tuning
         )
+        engine.admission.pressure = lambda: self.delivery.pressure
         self.delivery.on_sample.append(self._set_commit_window)
         self.streams = Streams(
             cap=settings.max_sse_connections,

@@ -7,9 +7,11 @@ from functools import partial
 from topics.api.call import Call
 from topics.core.read import ReadRequest
 from topics.engine.deletes import Deleted
+from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
 from topics.engine.reads import ReadDone
+from topics.engine.ticket import Ticket
 from topics.engine.writes import Appended
 from topics.model.config import resolve_config
 from topics.model.results import AppendResult, DeleteResult
@@ -42,10 +44,12 @@ class RecordEndpoints:
                 check_config_on_write(call.key, call.name)
             config = resolve_config(request.config)
         batch = request.batch(_header_key(call))
-        ticket = self._engine.write(call.name, batch, create=request.create, config=config)
-        call.when(ticket, partial(self._written, call))
+        ticket = self._engine.write(
+            call.name, batch, create=request.create, config=config, may_refuse=not request.disable_backpressure
+        )
+        call.when(ticket, partial(self._written, call, ticket))
 
-    def _written(self, call: Call, done: Appended) -> None:
+    def _written(self, call: Call, ticket: Ticket[Appended], done: Appended) -> None:
         raw_query = call.request.query
         return_seqs = not raw_query or bool_param(call.query(), "return_seqs", default=True)
         if done.deduped:
@@ -57,6 +61,7 @@ class RecordEndpoints:
                 wal_append_ms=done.append_ms,
                 fsync_ms=done.sync_ms,
                 is_fsync=topic is not None and topic.config.is_fsync,
+                throttle_wait_ms=waited_ms(ticket),
             )
         result = AppendResult(
             topic=call.name,

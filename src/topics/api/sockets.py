@@ -20,6 +20,7 @@ from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
 from topics.api.watch_endpoints import start_of
 from topics.core.topic import TopicState
+from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Appended
 from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
@@ -163,10 +164,13 @@ class Socket:
         began_ms = self._now_ms()
         batch = command.batch()
         config = None if command.config is None else resolve_config(command.config)
-        ticket = self._services.engine.write(command.topic, batch, create=command.create, config=config)
-        self._when(ticket, command.request_id, partial(self._published, command, began_ms))
+        may_refuse = not command.disable_backpressure
+        ticket = self._services.engine.write(
+            command.topic, batch, create=command.create, config=config, may_refuse=may_refuse
+        )
+        self._when(ticket, command.request_id, partial(self._published, command, began_ms, ticket))
 
-    def _published(self, command: ws.Publish, began_ms: float, done: Appended) -> None:
+    def _published(self, command: ws.Publish, began_ms: float, ticket: Ticket[Appended], done: Appended) -> None:
         elapsed_ms = self._now_ms() - began_ms
         if done.deduped:
             spent = performance(elapsed_ms)
@@ -177,6 +181,7 @@ class Socket:
                 wal_append_ms=done.append_ms,
                 fsync_ms=done.sync_ms,
                 is_fsync=topic is not None and topic.config.is_fsync,
+                throttle_wait_ms=waited_ms(ticket),
             )
         result = AppendResult(
             topic=command.topic,

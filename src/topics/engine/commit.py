@@ -93,6 +93,8 @@ class Commit:
         self._wake = wake
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
+        self.some_full = False
+        """A group's queue may have no place left: those who can wait should look before they submit."""
         self.on_synced: list[Callable[[int, int], None]] = []
         """Told with a group and its synced position, after what waited for it was applied."""
 
@@ -144,6 +146,8 @@ class Commit:
         state.queued.append(submission)
         if depth >= state.depth_peak:
             state.depth_peak = depth + 1
+        if depth + 1 >= self._queue_max:
+            self.some_full = True
         self._wake()
         return ticket
 
@@ -312,6 +316,8 @@ class Commit:
         return all(state.depth == 0 for state in self._groups)
 
     def _announce_room(self) -> None:
+        if self.some_full:
+            self.some_full = any(state.depth >= self._queue_max for state in self._groups)
         waiters = self.room_waiters
         for _ in range(len(waiters)):
             waiters.popleft()()

@@ -5,6 +5,7 @@ It only finds topics and hands on to the service that owns the verb. Names on ho
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from topics.clock import EngineClock
 from topics.config import Settings
@@ -14,6 +15,7 @@ from topics.engine.commit import Commit
 from topics.engine.context import Context
 from topics.engine.creating import CreatingWrites
 from topics.engine.deletes import Deleted, Deletes
+from topics.engine.delivery.admission import Admission
 from topics.engine.forwarding import Forwarding
 from topics.engine.jobs import Jobs
 from topics.engine.lifecycle import Dropped, Lifecycle, Put
@@ -30,6 +32,8 @@ from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.match import TagMatch
 from topics.model.record import WriteBatch
 
+T = TypeVar("T")
+
 
 class Engine:
     def __init__(
@@ -37,6 +41,7 @@ class Engine:
     ) -> None:
         self.context = Context(state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs)
         self.state = state
+        self.admission = Admission(commit, now_ms=lambda: clock.monotonic() * 1000)
         self.settling = Settling(self.context)
         self.writes = Writes(self.context, self.settling)
         self.lifecycle = Lifecycle(self.context, self.settling)
@@ -49,7 +54,7 @@ class Engine:
             self.settling,
             self.lifecycle,
             self.deletes,
-            append=lambda name, batch: self.write(name, batch, create=True),
+            append=lambda name, batch: self.write(name, batch, create=True, may_refuse=False),
         )
         self.queries.queue_counters = self.queues.counters
         self.forwarding = Forwarding(self.context, self.settling, self.writes)
@@ -66,15 +71,37 @@ class Engine:
         """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
         self.forwarding.tick()
         self.queues.tick()
+        self.admission.tick()
+
+    # --- admission ------------------------------------------------------------------------------------------------
+
+    def admit(self, name: str, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
+        """Run a command that takes a place in the log's queue, now or when there is one (delivery.md section 9)."""
+        topic = self.state.topics.get(name)
+        if topic is not None and topic.config.is_ephemeral:
+            return command()
+        group = self.context.group_of(self.state.next_topic_id if topic is None else topic.id)
+        return self.admission.admit(group, command, may_refuse=may_refuse)
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
     def write(
-        self, name: str, batch: WriteBatch, *, create: bool | None = None, config: TopicConfig | None = None
+        self,
+        name: str,
+        batch: WriteBatch,
+        *,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+        may_refuse: bool = True,
     ) -> Ticket[Appended]:
-        """Append; an absent topic is created if the write may do so."""
+        """Append; an absent topic is created if the write may do so. `may_refuse` is off for `disable_backpressure`."""
+        if self.admission.is_open:
+            return self._write(name, batch, create, config)
+        return self.admit(name, lambda: self._write(name, batch, create, config), may_refuse=may_refuse)
+
+    def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
         if self.context.parking and self.context.parking.is_held(name):
-            return self.lifecycle.when_free(name, lambda: self.write(name, batch, create=create, config=config))
+            return self.lifecycle.when_free(name, lambda: self._write(name, batch, create, config))
         topic = self.state.topics.get(name)
         if topic is not None:
             return self.writes.append(topic, batch)
@@ -86,10 +113,10 @@ class Engine:
     # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def put_topic(self, name: str, config: TopicConfig) -> Ticket[Put]:
-        return self.lifecycle.put(name, config)
+        return self.admit(name, lambda: self.lifecycle.put(name, config))
 
     def drop_topic(self, name: str, *, if_empty: bool = False) -> Ticket[Dropped]:
-        return self.lifecycle.drop(name, if_empty=if_empty)
+        return self.admit(name, lambda: self.lifecycle.drop(name, if_empty=if_empty))
 
     # --- observation and deletion ---------------------------------------------------------------------------------
 
@@ -116,6 +143,9 @@ class Engine:
     ) -> Ticket[Deleted]:
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq, match or both")
+        return self.admit(name, lambda: self._delete_records(name, before_seq, match))
+
+    def _delete_records(self, name: str, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         return self.lifecycle.when_free(
             name, lambda: self.deletes.delete(self.state.topic(name), before_seq=before_seq, match=match)
         )

@@ -21,14 +21,26 @@ _LEAST_MS = 0.001  # a wait that happened is shown as more than nothing
 # --- performance -----------------------------------------------------------------------------------------------------
 
 
-def performance(server_total_ms: float) -> bytes:
-    return b'{"server_total_ms":%.3f}' % server_total_ms
+def performance(server_total_ms: float, *, throttle_wait_ms: float = 0.0) -> bytes:
+    return b'{"server_total_ms":%.3f%b}' % (server_total_ms, _throttled(throttle_wait_ms))
 
 
-def append_performance(server_total_ms: float, *, wal_append_ms: float, fsync_ms: float, is_fsync: bool) -> bytes:
+def _throttled(wait_ms: float) -> bytes:
+    """Only a request that was parked shows how long."""
+    return b',"throttle_wait_ms":%.3f' % wait_ms if wait_ms else b""
+
+
+def append_performance(
+    server_total_ms: float, *, wal_append_ms: float, fsync_ms: float, is_fsync: bool, throttle_wait_ms: float = 0.0
+) -> bytes:
     """`fsync_ms` is above 0 for the class `fsync` and 0 for every other class, whatever was measured."""
     shown_ms = max(fsync_ms, _LEAST_MS) if is_fsync else 0.0
-    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}' % (server_total_ms, wal_append_ms, shown_ms)
+    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f%b}' % (
+        server_total_ms,
+        wal_append_ms,
+        shown_ms,
+        _throttled(throttle_wait_ms),
+    )
 
 
 def diff_performance(server_total_ms: float, *, records_scanned: int, cold_segments_read: int = 0) -> bytes:

@@ -42,29 +42,33 @@ class AdmittedTicket(Ticket[T]):
 
 
 class Admission:
-    def __init__(
-        self, commit: Commit, *, tuning: Tuning, now_ms: Callable[[], float], pressure: Callable[[], float]
-    ) -> None:
+    def __init__(self, commit: Commit, *, now_ms: Callable[[], float], tuning: Tuning | None = None) -> None:
         self._commit = commit
-        self._tuning = tuning
         self._now_ms = now_ms
-        self._pressure = pressure
+        self.tuning = tuning or Tuning()
+        self.pressure: Callable[[], float] = lambda: 0.0
+        """Set by whoever has a governor."""
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._listening = False
+
+    @property
+    def is_open(self) -> bool:
+        """Nobody waits, and every queue has room: the common case, asked before anything is prepared for waiting."""
+        return not self._waiting and not self._commit.some_full
 
     def admit(self, group: int, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
         """Run `command` now, or when its shard has room; `may_refuse` is off for `disable_backpressure`."""
         if group not in self._waiting and self._commit.has_room(group):
             return command()
-        if may_refuse and self._pressure() >= self._tuning.refuse_from:
+        if may_refuse and self.pressure() >= self.tuning.refuse_from:
             self._commit.count_full(group)
-            raise Throttled.shed(round(self._tuning.admit_wait_ms))
+            raise Throttled.shed(round(self.tuning.admit_wait_ms))
         waiting = self._waiting.setdefault(group, deque())
-        if len(waiting) >= self._tuning.admit_waiting_max:
+        if len(waiting) >= self.tuning.admit_waiting_max:
             self._commit.count_full(group)
             raise WalFull
         now = self._now_ms()
-        place = _Waiting(command, now, now + self._tuning.admit_wait_ms)
+        place = _Waiting(command, now, now + self.tuning.admit_wait_ms)
         waiting.append(place)
         self._listen()
         return place.ticket
@@ -107,3 +111,8 @@ class Admission:
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
+
+
+def waited_ms(ticket: Ticket[Any]) -> float:
+    """How long a command waited for room; 0 if it did not."""
+    return ticket.wait_ms if isinstance(ticket, AdmittedTicket) else 0.0
