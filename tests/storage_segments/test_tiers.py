@@ -17,7 +17,7 @@ from topics.storage.relocate import delete_hot, flush_cold_flips, plan_moves, pr
 from topics.storage.segments.drop import drop_cold_copy, drop_segment
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.stores import LocalStore, NotFound, RangeOutOfBounds, check_owner, cold_owner
-from topics.testing import FOREVER, SimFs
+from topics.testing import FOREVER, FaultFs, SimFs
 
 COLD_DIR = f"{COLD}/0000000A"
 COLD_DATA = f"{COLD_DIR}/seg-0000000000000001.data"
@@ -76,6 +76,15 @@ def test_a_put_is_durable_and_replaces_whole() -> None:
     fs.power_cut()
     again = LocalStore(fs.reboot(), "cold/t")
     assert (again.read_range(1, "data", 0, 5), again.read_range(1, "idx", 0, 4)) == (b"newer", b"idx2")
+
+
+def test_data_goes_in_first_and_comes_out_first() -> None:
+    fs = FaultFs(SimFs())
+    store = LocalStore(fs, "cold")
+    store.put(1, b"data", b"idx")
+    store.delete(1)
+    names = [call.path.rpartition(".")[2] for call in fs.trace if call.kind in ("rename", "unlink")]
+    assert names == ["data", "idx", "data", "idx"]
 
 
 # --- 125: every call ------------------------------------------------------------------------------------------------
