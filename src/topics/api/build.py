@@ -87,7 +87,8 @@ class ServerApp:
         """Recovery is over: serve."""
         self.kernel = self.metrics.kernel = kernel
         engine = kernel.engine
-        long_polls = LongPolls(engine)
+        live = self._attach_live(kernel)
+        long_polls = LongPolls(engine, live.delivery)
         kernel.timetable.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls)
@@ -111,7 +112,7 @@ class ServerApp:
             "ack": queues.ack,
             "nack": queues.nack,
             "extend": queues.extend,
-            **self._attach_live(kernel).handlers,
+            **live.handlers,
         }
         self.metrics.gauges.queue_counters = engine.queues.counters
         self.metrics.gauges.leases = self._leases

@@ -13,6 +13,7 @@ from topics import limits
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.embedded.topic import Topic
+from topics.engine.delivery.delivery import Delivery
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
 from topics.engine.ticket import Ticket
@@ -40,8 +41,11 @@ class Database:
     def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
         self._kernel = kernel
         self._driver = driver
-        self.long_polls = LongPolls(kernel.engine)
-        kernel.timetable.every_tick.append(self.long_polls.tick)
+        engine = kernel.engine
+        delivery = Delivery(engine.context, engine.reads, soon=driver.soon, later=driver.later)
+        engine.admission.pressure = lambda: delivery.pressure
+        self.long_polls = LongPolls(engine, delivery)
+        kernel.timetable.every_tick += (delivery.tick, self.long_polls.tick)
         self._closed = False
         driver.attach(flush=kernel.flush, tick=kernel.tick)
 

@@ -1,8 +1,8 @@
 """Long polls: reads that wait for something to deliver (semantics.md section 12.3).
 
-Always holds: a waiter is registered before the read that may find it caught up, so an append in between is not missed;
-it is answered once: by a deliverable record or a tombstone, by the deletion of its topic, at its deadline, or not at
-all once its client has gone. Deadlines are looked at by `tick`."""
+Always holds: a waiter is registered with delivery before the read that may find it caught up, so an append in between
+is not missed; it is answered once: by a deliverable record or a tombstone, by the deletion of its topic, at its
+deadline, or not at all once its client has gone. Deadlines are looked at by `tick`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from itertools import count
 
 from topics.core.read import ReadRequest
 from topics.core.topic import TopicState
+from topics.engine.delivery.delivery import Delivery
+from topics.engine.delivery.watched import Service, Watched
 from topics.engine.engine import Engine
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
@@ -18,9 +20,9 @@ from topics.errors import TopicNotFound
 
 
 class Poll:
-    """One waiting read."""
+    """One waiting read: a watcher of its topic that is served once."""
 
-    __slots__ = ("_again", "_polls", "_reading", "deadline_ms", "request", "ticket", "topic")
+    __slots__ = ("_again", "_polls", "_reading", "deadline_ms", "request", "ticket", "topic", "watched")
 
     def __init__(self, polls: LongPolls, topic: TopicState, request: ReadRequest, deadline_ms: int) -> None:
         self._polls = polls
@@ -28,10 +30,16 @@ class Poll:
         self.request = request
         self.deadline_ms = deadline_ms
         self.ticket: Ticket[ReadDone] = Ticket()
+        self.watched: Watched | None = None
         self._reading = False
         self._again = False
 
-    def look(self) -> None:
+    def serve(self, service: Service) -> bool:
+        """Something was published."""
+        self.look(service)
+        return False
+
+    def look(self, service: Service | None = None) -> None:
         """Read; if something was published while a read was under way, read once more after it."""
         if self.ticket.done:
             return
@@ -39,7 +47,10 @@ class Poll:
             self._again = True
             return
         self._reading = True
-        self._polls.engine.reads.read(self.topic, self.request).then(self._looked)
+        read = (
+            self._polls.engine.reads.read(self.topic, self.request) if service is None else service.read(self.request)
+        )
+        read.then(self._looked)
 
     def _looked(self, done: Ticket[ReadDone]) -> None:
         self._reading = False
@@ -59,19 +70,23 @@ class Poll:
             self._again = False
             self.look()
 
+    def topic_deleted(self) -> None:
+        self._polls.forget(self)
+        if not self.ticket.done:
+            self.ticket.fail(TopicNotFound(self.topic.name))
+
     def cancel(self) -> None:
         """The client has gone: nobody waits for the answer."""
         self._polls.forget(self)
 
 
 class LongPolls:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, delivery: Delivery) -> None:
         self.engine = engine
-        self._by_topic: dict[int, dict[Poll, None]] = {}
+        self._delivery = delivery
+        self._waiting: dict[Poll, None] = {}
         self._deadlines: list[tuple[int, int, Poll]] = []
         self._ids = count()
-        engine.context.on_published.append(self._published)
-        engine.context.on_deleted.append(self._deleted)
 
     def now_ms(self) -> int:
         return self.engine.context.clock.now_ms()
@@ -79,18 +94,17 @@ class LongPolls:
     def read(self, name: str, request: ReadRequest, *, wait_ms: int) -> Poll:
         topic = self.engine.state.topic(name)
         poll = Poll(self, topic, request, self.now_ms() + wait_ms)
-        self._by_topic.setdefault(topic.id, {})[poll] = None
+        self._waiting[poll] = None
+        poll.watched = self._delivery.watch(topic, poll, fill_records=request.limit, fill_bytes=request.budget_bytes)
         poll.look()
         if not poll.ticket.done:
             heappush(self._deadlines, (poll.deadline_ms, next(self._ids), poll))
         return poll
 
     def forget(self, poll: Poll) -> None:
-        waiting = self._by_topic.get(poll.topic.id)
-        if waiting is not None:
-            waiting.pop(poll, None)
-            if not waiting:
-                del self._by_topic[poll.topic.id]
+        self._waiting.pop(poll, None)
+        if poll.watched is not None:
+            self._delivery.unwatch(poll.watched, poll)
 
     def tick(self) -> None:
         """Answer the polls whose time is over with what there is now."""
@@ -100,26 +114,13 @@ class LongPolls:
 
     def finish_all(self) -> None:
         """The server drains: everyone gets an answer now."""
-        for waiting in list(self._by_topic.values()):
-            for poll in list(waiting):
-                poll.deadline_ms = 0
-                poll.look()
+        for poll in list(self._waiting):
+            poll.deadline_ms = 0
+            poll.look()
 
     def fail_all(self, error: Exception) -> None:
         """The engine closes: everyone who waits is told."""
-        waiting, self._by_topic = self._by_topic, {}
-        for polls in waiting.values():
-            for poll in polls:
-                if not poll.ticket.done:
-                    poll.ticket.fail(error)
-
-    def _published(self, topic: TopicState) -> None:
-        waiting = self._by_topic.get(topic.id)
-        if waiting is not None:
-            for poll in list(waiting):
-                poll.look()
-
-    def _deleted(self, topic: TopicState) -> None:
-        for poll in list(self._by_topic.pop(topic.id, ())):
+        for poll in list(self._waiting):
+            self.forget(poll)
             if not poll.ticket.done:
-                poll.ticket.fail(TopicNotFound(topic.name))
+                poll.ticket.fail(error)
