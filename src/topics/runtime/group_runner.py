@@ -98,6 +98,7 @@ class GroupRunner:
             self.wal.write(batch)
         except CommitFailed as error:
             self._commit.write_failed(self.index, batch, error)
+            self.request_sync()  # what was written before may still be synced; if not, its waiters are told there
             return
         if time.perf_counter() - began > SLOW_WRITE_S:
             self._threaded_until = time.monotonic() + SLOW_PENALTY_S
@@ -160,8 +161,9 @@ class GroupRunner:
             writes, self._writes = self._writes, []
         for position, batch in enumerate(writes):
             if not self._write_there(batch):
+                # What was written before may still be synced; if not, its waiters are told there.
                 self._fail_batches(writes[position + 1 :])
-                return
+                break
         self._hold_window()
         with self._cond:
             wanted = self._sync_wanted or bool(writes)

@@ -50,6 +50,7 @@ from topics.storage.wal.repair import (
     repair_group,
 )
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.witness import SyncWitness
 
 log = logging.getLogger("topics.recovery")
 
@@ -103,6 +104,7 @@ class Recovery:
     def run(self) -> Recovered:
         self._data.make_root(self._fs)
         self._lock = DataDirLock.take(self._fs, self._data.lock, pid=self._pid)
+        self._witness = SyncWitness(self._lock.mark_boot_unknown)
         try:
             return self._recover()
         except BaseException:
@@ -127,7 +129,14 @@ class Recovery:
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         # From here on the directory is accepted, and writing begins.
         repaired = {
-            scan.key: repair_group(self._fs, self._data, scan, self._files, file_bytes=self._settings.wal_file_bytes)
+            scan.key: repair_group(
+                self._fs,
+                self._data,
+                scan,
+                self._files,
+                file_bytes=self._settings.wal_file_bytes,
+                anew=self._lock.old_boot is None,
+            )
             for scan in scans
         }
         self._env.allow_writes()
@@ -232,6 +241,7 @@ class Recovery:
         replay.settle_routers(self._read_again)
         marks = replay.settle_holes()
         behind = quarantined_ceilings(self._fs, self._data)
+        self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
         marks += replay.settle_ceilings(same_boot=same_boot, behind=behind)
         replay.settle_queues()
         for notice in replay.notices:
@@ -265,7 +275,8 @@ class Recovery:
         is_new: bool,
     ) -> Recovered:
         settings = self._settings
-        remove_temps(self._fs, [*log_dirs(self._fs, self._data), self._data.meta])
+        if not settings.salvage:
+            remove_temps(self._fs, [*log_dirs(self._fs, self._data), self._data.meta])
         known = None if snapshot is None else layout_of(snapshot)
         layout = newest_layout(scans, known, shards=settings.wal_shards)
         retired = self._retire_dirs(scans, snapshot)
@@ -274,8 +285,9 @@ class Recovery:
             self._open_group(key, by_key.get(key), repaired.get(key), layout) for key in group_keys(layout.shards)
         ]
         store = self._store(snapshot, scans, groups, layout)
-        self._lock.claim(self._host.boot_id())
+        # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
         self._log_marks(groups, marks)
+        self._lock.claim(self._host.boot_id())
         self._progress(1.0)
         return Recovered(
             state=self._state,
@@ -290,7 +302,7 @@ class Recovery:
         )
 
     def _open_group(self, key: str, scan: GroupScan | None, repaired: Repaired | None, layout: Layout) -> WalGroup:
-        return open_group(
+        group = open_group(
             self._fs,
             self._data,
             key,
@@ -300,9 +312,11 @@ class Recovery:
             files=self._files,
             file_bytes=self._settings.wal_file_bytes,
             clock=self._clock.source,
-            sync_failed=self._lock.mark_boot_unknown,
+            sync_failed=self._witness,
             recorded=self._snapshots.recorded(key),
         )
+        self._witness.watch(group)
+        return group
 
     def _store(
         self, snapshot: Snapshot | None, scans: list[GroupScan], groups: list[WalGroup], layout: Layout

@@ -146,7 +146,8 @@ class Snapshotter:
 
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
         self._store.snapshots.install(body)
-        self._remove_log(referenced)
+        if not self._engine.context.settings.salvage:  # nothing is deleted in such a run
+            self._remove_log(referenced)
 
     def _remove_log(self, referenced: frozenset[int]) -> None:
         store = self._store

@@ -142,6 +142,7 @@ class SimWriter:
                 self._wal.write(batch)
             except CommitFailed as error:
                 self._commit.write_failed(self._index, batch, error)
+                self._sync_wanted = True
             else:
                 self._sync_wanted |= self._commit.written(self._index, batch) > 0
 
