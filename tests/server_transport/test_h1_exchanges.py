@@ -452,13 +452,19 @@ def test_a_peer_that_takes_no_byte_of_its_answer_is_dropped(start_server: StartS
 
 def test_the_end_of_a_long_answer_is_not_cut_by_the_wait_for_the_peer(start_server: StartServer) -> None:
     live = start_server(clock=SimClock())
+
+    def waiting_bytes() -> int:
+        return sum(peer.transport.get_write_buffer_size() for peer in live.hub.peers)
+
     with live.client() as client:
         client.send(b"GET /large?30000000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         live.until(lambda: len(live.app.handled) == 1)
-        for _ in range(10):
-            client.exactly(100_000)
-            live.pass_time(4)
-        assert len(client.rest()) > 28_900_000
+        for _ in range(4):
+            before = live.call(waiting_bytes)
+            client.exactly(4_000_000)
+            live.until(lambda before=before: waiting_bytes() < before)
+            live.pass_time(12)
+        assert len(client.rest()) > 13_900_000
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
