@@ -173,7 +173,7 @@ READ_OPTIONS: Final = (
     Option("tag", _match, "only records with this tag; a trailing * makes it a prefix"),
     Option("node", _match, "only records of this node; a trailing * makes it a prefix"),
     Option("limit", _count(0), "at most so many records per topic"),
-    Option("pushdown", _bool, "filter pushdown; needs spark.sql.python.filterPushdown.enabled", False),
+    Option("pushdown", _bool, "filter pushdown, for one query per load; needs spark.sql.python.filterPushdown.enabled", False),
     Option("verifyChecksums", _bool, "check every frame that is read", True),
     Option("maxRecordsPerPartition", _count(1), "most records of one task", 500_000),
     Option("minPartitions", _count(1), "fewest tasks to plan for; default: the parallelism of the session"),

@@ -1,0 +1,152 @@
+"""The sink as Spark users see it: rows arrive once, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.served import Served
+from tests.spark.test_spark_reads import message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def write(df: DataFrame, served: Served, **options: str) -> None:
+    df.write.format("topics").mode("append").options(url=served.url, **options).save()
+
+
+def test_rows_arrive_with_all_their_columns(spark: SparkSession, served: Served) -> None:
+    df = spark.createDataFrame(
+        [("w-a", '{"x": 1.50}', "t", "n", '{"k":1}'), ("w-b", "null", None, None, None), ("w-a", '"é"', "t2", None, None)],
+        "topic string, data string, tag string, node string, meta string",
+    ).coalesce(1)
+    write(df, served)
+    assert [row[2:] for row in served.rows("w-a")] == [("n", "t", {"x": 1.5}, {"k": 1}), (None, "t2", "é", None)]
+    assert [row[2:] for row in served.rows("w-b")] == [(None, None, None, None)]
+    assert served.call("GET", "/v0/topics/w-a")["config"]["idempotency_window_ms"] == 24 * 3600 * 1000
+
+
+def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, served: Served) -> None:
+    from pyspark.sql import functions as f
+
+    df = spark.sql(
+        """SELECT named_struct('i', id, 'n', if(id % 2 = 0, null, 'x'), 'd', date'2026-01-31',
+                  't', timestamp'2026-01-31 10:11:12.345', 'z', timestamp_ntz'2026-01-31 10:11:12.345678',
+                  'a', array(1, null, 3), 'm', map('k', 1.5D, 'l', null), 'b', X'00FF', 'q', cast(1.10 AS decimal(9,2)),
+                  'f', cast('NaN' AS double), 'o', true, 's', named_struct('e', cast(null AS int))) AS data
+           FROM range(3)"""
+    ).coalesce(1)
+    expected = [json.loads(row[0]) for row in df.select(f.to_json("data")).collect()]
+    write(df, served, topic="typed")
+    assert [row[4] for row in served.rows("typed")] == expected
+    write(spark.range(3).selectExpr("id AS data").coalesce(1), served, topic="numbers")
+    assert [row[4] for row in served.rows("numbers")] == [0, 1, 2]
+
+
+def test_what_was_read_can_be_written_and_is_the_same(spark: SparkSession, served: Served) -> None:
+    served.write("origin", *({"n": n, "text": "x" * (n % 50)} for n in range(3000)), tag="t", meta={"m": 1})
+    df = spark.read.format("topics").options(url=served.url, subscribe="origin", minPartitions="1").load()
+    write(df.drop("topic"), served, topic="copy", batchRecords="100")
+    assert [row[2:] for row in served.rows("copy")] == [row[2:] for row in served.rows("origin")]
+
+
+def test_a_named_write_that_is_repeated_appends_nothing(spark: SparkSession, served: Served) -> None:
+    df = spark.range(500).selectExpr("cast(id AS string) AS data").coalesce(2)
+    for _ in range(2):
+        write(df, served, topic="twice", jobId="nightly-1", batchRecords="60")
+    assert sorted(row[4] for row in served.rows("twice")) == list(range(500))
+
+
+def test_rows_that_no_server_takes_go_to_the_dead_letter_topic(spark: SparkSession, served: Served) -> None:
+    bad = ["{not json", '1},{"data":2', None, '"' + "x" * (1 << 20) + '"']
+    df = spark.createDataFrame([(text,) for text in [*bad, "1", "2"]], "data string").coalesce(1)
+    write(df, served, topic="clean", deadLetterTopic="dead")
+    assert [row[4] for row in served.rows("clean")] == [1, 2]
+    letters = [row[4] for row in served.rows("dead")]
+    assert [letter["reason"].split(",")[0] for letter in letters] == [
+        "data is not valid JSON",
+        "data is not valid JSON",
+        "data is null",
+        "data and meta have 1048578 bytes",
+    ]
+    assert letters[0]["data"] == "{not json"
+    with pytest.raises(Exception) as caught:  # noqa: B017
+        write(df, served, topic="clean")
+    assert "cannot be written: data is not valid JSON" in message(caught.value)
+
+
+def test_bad_writes_are_told_at_planning(spark: SparkSession, served: Served) -> None:
+    df = spark.range(1).selectExpr("cast(id AS string) AS data")
+    cases: list[tuple[Any, dict[str, str], str]] = [
+        (df.write.mode("overwrite"), {"topic": "x"}, "can only be appended to"),
+        (df.write.mode("append"), {}, "name the topic"),
+        (df.write.mode("append"), {"topic": "x", "batchRecord": "5"}, "did you mean batchRecords?"),
+        (df.withColumn("size", df.data).write.mode("append"), {"topic": "x"}, "takes no column 'size'"),
+        (df.withColumnRenamed("data", "tag").write.mode("append"), {"topic": "x"}, "no column data"),
+    ]
+    for writer, options, expected in cases:
+        with pytest.raises(Exception) as caught:  # noqa: B017
+            writer.format("topics").options(url=served.url, **options).save()
+        assert expected in message(caught.value)
+
+
+def test_a_server_that_is_gone_fails_the_task_with_one_sentence(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("cast(id AS string) AS data")
+    with pytest.raises(Exception) as caught:  # noqa: B017
+        df.write.format("topics").mode("append").options(url="http://127.0.0.1:9", topic="x", maxRetries="1").save()
+    assert "http://127.0.0.1:9 does not answer" in str(caught.value)
+
+
+def test_a_stream_that_is_restarted_in_mid_batch_appends_nothing_twice(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    served.write("from", *range(200))
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+
+    def run() -> None:
+        source = spark.readStream.format("topics").options(
+            url=served.url, subscribe="from", startingOffsets="earliest", maxOffsetsPerTrigger="80", minPartitions="1"
+        )
+        query = (
+            source.load()
+            .mapInArrow(burning(str(fuse)), "data string")
+            .writeStream.format("topics")
+            .options(url=served.url, topic="to", batchRecords="7")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")  # so that some rows arrive before the failure
+    try:
+        with pytest.raises(Exception, match="the fuse burned"):
+            run()
+        assert 0 < len(served.rows("to")) < 80
+        fuse.unlink()
+        run()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert [row[4] for row in served.rows("to")] == list(range(200))
+
+
+def burning(fuse: str) -> Any:
+    """Passes rows through; while the fuse is there, a task fails after its first forty rows."""
+
+    def through(batches: Any) -> Any:
+        seen = 0
+        for batch in batches:
+            if seen >= 40 and os.path.exists(fuse):
+                raise RuntimeError("the fuse burned")
+            seen += batch.num_rows
+            yield batch.select(["data"])
+
+    return through
