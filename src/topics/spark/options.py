@@ -397,3 +397,19 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         dead_letter=values["deadLetterTopic"],
         job_id=values["jobId"],
     )
+
+
+def describe() -> str:
+    """Every option with its default and meaning, for people."""
+    lines = []
+    for what, table in (("Reading", READ_OPTIONS), ("Writing", WRITE_OPTIONS)):
+        lines.append(f"{what}:")
+        width = max(len(option.name) for option in table)
+        for option in table:
+            default = "" if option.default is None else f" (default {str(option.default).lower()})"
+            lines.append(f"  {option.name:<{width}}  {option.help}{default}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(describe())
