@@ -8,23 +8,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from topics.client import connect
     from topics.config import Settings
     from topics.embedded import open_database as open  # noqa: A004
-    from topics.embedded.paging import Gap
-    from topics.errors import DataLoss, TopicsError
+    from topics.errors import DataLoss, TopicsError, Unreachable
+    from topics.model.paging import Gap
     from topics.model.values import Event, Json
 
 __version__ = "0.1.0"
 
-__all__ = ["DataLoss", "Event", "Gap", "Json", "Settings", "TopicsError", "__version__", "open"]
+__all__ = [
+    "DataLoss",
+    "Event",
+    "Gap",
+    "Json",
+    "Settings",
+    "TopicsError",
+    "Unreachable",
+    "__version__",
+    "connect",
+    "open",
+]
 
 _HOMES = {
     "DataLoss": "topics.errors:DataLoss",
     "Event": "topics.model.values:Event",
-    "Gap": "topics.embedded.paging:Gap",
+    "Gap": "topics.model.paging:Gap",
     "Json": "topics.model.values:Json",
     "Settings": "topics.config:Settings",
     "TopicsError": "topics.errors:TopicsError",
+    "Unreachable": "topics.errors:Unreachable",
+    "connect": "topics.client:connect",
     "open": "topics.embedded:open_database",
 }
 

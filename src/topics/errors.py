@@ -44,6 +44,7 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── UnsupportedVersion
     │   └── ColdStoreMismatch
     ├── DataLoss                            a reader asked to be stopped by a gap
+    ├── Unreachable                         no answer came from the server  retryable
     └── ConfigError                         a setting is wrong; exit status 2
 """
 
@@ -408,6 +409,18 @@ class DataLoss(TopicsError):
         self.gap_from = gap_from
         self.gap_to = gap_to
         self.reason = reason
+
+
+class Unreachable(TopicsError):
+    """No whole answer came. Unless `sent` is False, the server may have acted: the outcome is unknown."""
+
+    code = "unreachable"
+    status = 503
+    retryable = True
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class ConfigError(TopicsError):

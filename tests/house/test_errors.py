@@ -150,6 +150,7 @@ def test_only_what_may_succeed_later_is_retryable() -> None:
         "NotReady",
         "ColdUnavailable",
         "ShuttingDown",
+        "Unreachable",
     }
 
 

@@ -1,28 +1,25 @@
 """Topic: a handle to one topic by name; cheap, stateless, good for any thread.
 
-Reads page through the log by themselves. A gap is never passed in silence: where the caller had a cursor (`after` above
-0, or a gap in the middle), it raises `DataLoss`, or comes as a `Gap` among the records if `gaps="yield"`."""
+Reads page through the log by themselves; what they do about gaps is in `model.paging`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from topics import limits
 from topics.core.read import ReadRequest
 from topics.embedded.follow import afollow, follow
-from topics.embedded.paging import Gap, read_pages
 from topics.embedded.views import read_view
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch, parse_match
+from topics.model.paging import Gap, Gaps, Walk
 from topics.model.record import build_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, record_of, records_of
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database
-
-Gaps = Literal["raise", "yield"]
 
 
 class Topic:
@@ -83,22 +80,28 @@ class Topic:
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> Iterator[Record | Gap]:
         """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes = tuple(exclude_nodes)
-        pages = read_pages(lambda at: self.page(at, limit=limits.DIFF_LIMIT.high, exclude_nodes=nodes), after)
-        return _items(self.name, pages, after, limit, gaps)
+        nodes, walk = tuple(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        while not walk.is_full:
+            page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
+            yield from walk.take(page)
+            if not walk.has_more(page):
+                return
 
     def follow(
         self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> Iterator[Record | Gap]:
         """Everything behind the cursor, then whatever comes, until the database is closed or the topic deleted."""
-        return _items(self.name, follow(self._db, self, after, tuple(exclude_nodes)), after, None, gaps)
+        walk = Walk(self.name, after, gaps=gaps)
+        for page in follow(self._db, self, after, tuple(exclude_nodes)):
+            yield from walk.take(page)
 
     async def afollow(
         self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> AsyncIterator[Record | Gap]:
         """`follow` for coroutines: waiting does not hold the event loop."""
+        walk = Walk(self.name, after, gaps=gaps)
         async for page in afollow(self._db, self, after, tuple(exclude_nodes)):
-            for item in _page_items(self.name, page, after, gaps):
+            for item in walk.take(page):
                 yield item
 
     def _request(self, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str]) -> ReadRequest:
@@ -137,27 +140,3 @@ class Topic:
     def drop(self, *, if_empty: bool = False) -> bool:
         """Delete the topic with everything in it; False if there was none."""
         return self._db.call(lambda engine: engine.drop_topic(self.name, if_empty=if_empty)).deleted
-
-
-def _items(
-    topic: str, pages: Iterator[ReadResult], after: int, limit: int | None, gaps: Gaps
-) -> Iterator[Record | Gap]:
-    left = limit
-    for page in pages:
-        for item in _page_items(topic, page, after, gaps):
-            if left is not None:
-                if left == 0:
-                    return
-                left -= isinstance(item, Record)
-            yield item
-
-
-def _page_items(topic: str, page: ReadResult, after: int, gaps: Gaps) -> Iterator[Record | Gap]:
-    tombstone = page.tombstone
-    if tombstone is not None:
-        gap = Gap(topic, tombstone.gap_from, tombstone.gap_to, tombstone.reason)
-        if gaps == "yield":
-            yield gap
-        elif after > 0 or tombstone.gap_from > 1:
-            raise gap.as_error()
-    yield from page.records

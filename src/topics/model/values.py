@@ -5,6 +5,7 @@ unknown types) is refused, because storing something else than was given would b
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -58,10 +59,27 @@ def json_text(value: Any) -> msgspec.Raw:
 def _checked_text(raw: msgspec.Raw) -> msgspec.Raw:
     try:
         text = bytes(raw).decode()
-        msgspec.json.decode(bytes(raw))
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        _check_json(text)
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"the text is not JSON: {error}") from None
     return msgspec.Raw(text.strip(" \t\r\n").encode())
+
+
+def _check_json(text: str) -> None:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        if "\\u" not in text:
+            raise
+        # An escape of a lone surrogate is carried as it is; msgspec does not know that, Python's reader does.
+        _LENIENT.decode(text)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_LENIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=str, parse_float=str)
 
 
 def _has_no_json_float(value: Any) -> bool:

@@ -1,0 +1,104 @@
+"""Following: where a follower stands in one topic, without I/O. Driven by the blocking and the asyncio follower.
+
+Always holds: the cursor is the reader's own, behind the last record handed out; a stream that breaks in any way is
+opened again from there, so nothing is skipped and nothing comes twice. A server that gives no watch session is
+long-polled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from topics import limits
+from topics.client import calls
+from topics.client.decoding import decode_batch, decoder_of
+from topics.client.exchange import Call
+from topics.client.retry import Attempts, RetryPolicy
+from topics.client.sse import Frame
+from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, TopicNotFound, TopicsError, Unauthorized
+from topics.model.paging import Gap, Gaps, Walk
+from topics.model.results import ReadResult, Record, WatchResult
+from topics.wire.sse import ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
+
+HEARTBEAT_MS = 5000
+SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server is gone, whatever TCP says
+LONG_POLL_MS = 10_000
+_FOREVER = RetryPolicy(total_s=float("inf"))
+
+_decode_gap = decoder_of(Gap)
+
+
+class Following:
+    def __init__(self, topic: str, after: int, *, nodes: tuple[str, ...], gaps: Gaps, policy: RetryPolicy) -> None:
+        self._topic = topic
+        self._nodes = nodes
+        self._walk = Walk(topic, after, gaps=gaps)
+        self._policy = policy
+        self._attempts: Attempts | None = None
+        self._wid: str | None = None
+        self.polls = False
+        """The server gives no session: long-poll."""
+
+    # --- what to ask ----------------------------------------------------------------------------------------------
+
+    def session_call(self) -> Call[WatchResult] | None:
+        """Needed before a stream can be opened; None if there is a session."""
+        if self._wid is not None:
+            return None
+        return calls.watch(self._topic, self._walk.cursor, exclude_nodes=self._nodes, heartbeat_ms=HEARTBEAT_MS)
+
+    def session_made(self, session: WatchResult) -> None:
+        self._wid = session.wid
+
+    def stream_call(self) -> tuple[Call[bytes], bytes]:
+        """With the header that takes the session back to our cursor, should it be ahead."""
+        assert self._wid is not None
+        mark = encode_id({self._topic: self._walk.cursor})
+        return calls.watch_stream(self._wid), b"Last-Event-ID: %b\r\n" % mark
+
+    def poll_call(self) -> Call[ReadResult]:
+        return calls.diff(
+            self._topic,
+            self._walk.cursor,
+            limit=limits.DIFF_LIMIT.high,
+            max_bytes=limits.DIFF_BATCH_BYTES.default,
+            exclude_nodes=self._nodes,
+            wait_ms=LONG_POLL_MS,
+        )
+
+    # --- what came ------------------------------------------------------------------------------------------------
+
+    def page(self, page: ReadResult) -> Iterator[Record | Gap]:
+        self._attempts, self._policy = None, _FOREVER
+        return self._walk.take(page)
+
+    def frame(self, frame: Frame) -> Iterator[Record | Gap]:
+        """Raises what ends the stream."""
+        self._attempts, self._policy = None, _FOREVER
+        if frame.event == RECORD:
+            batch = decode_batch(frame.data)
+            self._walk.cursor = batch.to_seq
+            yield from batch.records
+        elif frame.event == TOMBSTONE:
+            came_from, gap = self._walk.cursor, _decode_gap(frame.data)
+            self._walk.cursor = (decode_id(frame.id) or {}).get(self._topic, gap.gap_to)
+            yield from self._walk.meet(gap, came_from)
+        elif frame.event == TOPIC_DELETED:
+            raise TopicNotFound(self._topic)
+        elif frame.event == ERROR:
+            raise ShuttingDown("the server ended the stream")
+
+    def failed(self, error: TopicsError, *, now: float, chance: Callable[[], float]) -> float:
+        """How long to wait before the next try; raises the error if there is no use in one.
+
+        A server that was never reached is given up in time; one that was is waited for."""
+        if isinstance(error, NotFound | Unauthorized) and self._wid is not None:
+            self._wid = None  # the session is gone, as after a restart
+            return 0.0
+        if self._wid is None and not self.polls and isinstance(error, NotFound | MethodNotAllowed | Throttled):
+            self.polls = True
+            return 0.0
+        self._attempts = self._attempts or Attempts(self._policy, now=now)
+        pause_s = self._attempts.pause_s(error, repeatable=True, now=now, chance=chance)
+        if pause_s is None:
+            raise error
+        return pause_s

@@ -1,0 +1,77 @@
+"""Paging: a cursor moved through a log, page by page, and the gaps met on the way. The same through every door.
+
+A gap is never passed in silence: where the reader had a cursor (above 0, or a gap in the middle) it raises `DataLoss`,
+or comes as a `Gap` among the records if `gaps="yield"`. A reader who starts at 0 asked for what is retained, so what
+was gone before is no loss to it. Pure; used by the embedded library and by the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from topics.errors import DataLoss
+from topics.model.results import ReadResult, Record
+
+Gaps = Literal["raise", "yield"]
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Seqs that were lost without a request, first and last included, and why."""
+
+    topic: str
+    gap_from: int
+    gap_to: int
+    reason: str
+
+    def as_error(self) -> DataLoss:
+        return DataLoss(topic=self.topic, gap_from=self.gap_from, gap_to=self.gap_to, reason=self.reason)
+
+
+class Walk:
+    """A reader on its way: where it stands, how many records it still wants, what it does about gaps."""
+
+    __slots__ = ("_gaps", "_head", "_left", "_topic", "cursor")
+
+    def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
+        self._topic = topic
+        self._gaps = gaps
+        self._left = limit
+        self._head: int | None = None
+        self.cursor = after
+
+    @property
+    def is_full(self) -> bool:
+        """The wanted number of records was handed out."""
+        return self._left is not None and self._left <= 0
+
+    def page_limit(self, most: int) -> int:
+        return most if self._left is None else max(1, min(most, self._left))
+
+    def take(self, page: ReadResult) -> Iterator[Record | Gap]:
+        """The items of one page. The cursor moves past it first, so a reader that stops at a gap stops behind it."""
+        came_from, self.cursor = self.cursor, page.next_from_seq
+        if self._head is None:
+            self._head = page.head_seq
+        if page.tombstone is not None:
+            yield from self.meet(self._gap_of(page), came_from)
+        records = page.records if self._left is None else page.records[: self._left]
+        if self._left is not None:
+            self._left -= len(records)
+        yield from records
+
+    def meet(self, gap: Gap, came_from: int) -> Iterator[Gap]:
+        if self._gaps == "yield":
+            yield gap
+        elif came_from > 0 or gap.gap_from > 1:
+            raise gap.as_error()
+
+    def has_more(self, page: ReadResult) -> bool:
+        """Up to the head that the first page saw: a log that grows meanwhile does not make a read endless."""
+        assert self._head is not None
+        return not self.is_full and not page.caught_up and page.next_from_seq < self._head
+
+    def _gap_of(self, page: ReadResult) -> Gap:
+        assert page.tombstone is not None
+        return Gap(self._topic, page.tombstone.gap_from, page.tombstone.gap_to, page.tombstone.reason)
