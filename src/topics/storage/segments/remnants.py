@@ -14,6 +14,9 @@ from topics.storage.segments.findings import Finding, Severity
 from topics.storage.segments.listing import Listing
 from topics.storage.segments.place import TopicDir
 
+PADDED_LEN = len(segment_name(1, "idx")) - len("idx")
+"""A name of this length and its part is padded as we pad; only the few others are worth a closer look."""
+
 
 def note_names(place: TopicDir, listing: Listing) -> None:
     """Report what is not ours, and remember names that are ours but padded otherwise."""
@@ -21,7 +24,7 @@ def note_names(place: TopicDir, listing: Listing) -> None:
         report(place, name, "not a file of ours; ignored and kept", severity="info")
     for first, parts in listing.parts.items():
         for part, name in parts.items():
-            if name != segment_name(first, part):
+            if len(name) != PADDED_LEN + len(part) and name != segment_name(first, part):
                 place.use_name(first, part, name)
 
 

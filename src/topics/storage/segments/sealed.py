@@ -81,8 +81,8 @@ class SealedSegment:
         self._pair: Pair | None = None
         self._tags: TagIndex | None = None
         self._checked = False
-        self._lost_frames: set[int] = set()  # slots that a read found damaged
-        self._told: set[str] = set()  # what was reported once is not reported again at every mapping
+        self._lost_frames: frozenset[int] = frozenset()  # slots that a read found damaged
+        self._told: frozenset[str] = frozenset()  # what was reported once is not reported again at every mapping
         self._override: Pair | None = None  # stands in for files that are damaged, or not repaired yet
 
     # --- identity -------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class SealedSegment:
         self.data_len = data_len
         self._override = None
         self._checked = False
-        self._lost_frames.clear()
+        self._lost_frames = frozenset()
         self.unmap()
 
     def moved_to_cold(self, idx: bytes) -> None:
@@ -357,7 +357,7 @@ class SealedSegment:
     def _report(self, what: str, counter: str, *, error: bool = False) -> None:
         if what in self._told:
             return
-        self._told.add(what)
+        self._told |= {what}
         self.place.env.report(
             Finding(
                 topic_id=self.place.topic_id,
