@@ -50,18 +50,15 @@ class Reader(Protocol):
 class Batch:
     """One read's outcome. `memo` is for frames built from it that several connections can send."""
 
-    __slots__ = ("_texts", "_watched", "memo", "outcome", "records")
+    __slots__ = ("_texts", "_watched", "epoch", "memo", "outcome", "records")
 
     def __init__(self, outcome: ReadOutcome, watched: Watched) -> None:
         self.outcome = outcome
         self.records = outcome.records
+        self.epoch = watched.topic.epoch
         self._watched = watched
         self._texts: dict[View, bytes] = {}
         self.memo: dict[Any, Any] = {}
-
-    @property
-    def epoch(self) -> int:
-        return self._watched.topic.epoch
 
     @property
     def is_large(self) -> bool:
@@ -118,22 +115,28 @@ class WithoutNodes(Batch):
 
     __slots__ = ("_picks", "_whole")
 
-    def __init__(self, whole: Batch, nodes: frozenset[bytes], watched: Watched) -> None:
+    def __init__(self, whole: Batch, picks: list[int], watched: Watched) -> None:
         super().__init__(whole.outcome, watched)
         self._whole = whole
-        written_by = whole.memo.get("nodes")
-        if written_by is None:
-            written_by = whole.memo["nodes"] = [node for run in whole.outcome.runs for node in nodes_of(run)]
-        self._picks = [at for at, node in enumerate(written_by) if node not in nodes]
-        self.records = len(self._picks)
+        self._picks = picks
+        self.records = len(picks)
 
     def text(self, view: View) -> bytes:
-        if self.records == self._whole.records:
-            return self._whole.text(view)
         bodies = self._whole.memo.get(view)
         if bodies is None:
             bodies = self._whole.memo[view] = self._whole.bodies(view)
         return b",".join([bodies[at] for at in self._picks])
+
+
+def hide(whole: Batch, nodes: frozenset[bytes], watched: Watched) -> Batch:
+    """What is left of a batch that reached the head; the same batch if nothing has to be hidden."""
+    authors: tuple[list[bytes | None], set[bytes | None]] | None = whole.memo.get("authors")
+    if authors is None:
+        each = [node for run in whole.outcome.runs for node in nodes_of(run)]
+        authors = whole.memo["authors"] = each, set(each)
+    if nodes.isdisjoint(authors[1]):
+        return whole
+    return WithoutNodes(whole, [at for at, node in enumerate(authors[0]) if node not in nodes], watched)
 
 
 class Batches:
@@ -157,7 +160,7 @@ class Batches:
         if nodes is None or not isinstance(batch, Batch):
             return batch if nodes is None else self.alone(service.watched, reader)
         if batch.outcome.caught_up and not batch.is_large:
-            return WithoutNodes(batch, nodes, service.watched)
+            return hide(batch, nodes, service.watched)
         return self.alone(service.watched, reader)
 
     def alone(self, watched: Watched, reader: Reader) -> Batch | Ticket[Batch]:

@@ -95,28 +95,33 @@ class Feed:
 
     # --- being served ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_behind(self) -> bool:
+    def _is_behind(self, topic: TopicState) -> bool:
         """Is there something to read, or to say?"""
-        watched = self._watched
-        if self.closed or watched is None or watched.deleted:
-            return False
-        head = watched.topic.head
-        if self.options.bounds.strong and self.epoch == watched.topic.epoch:
-            head = self._delivery.synced.limit(watched.topic)
-            return self.at < head or (self.at == head and not self.is_level)
-        return self.at != head or not self.is_level or self.epoch != watched.topic.epoch
+        if self.epoch != topic.epoch:
+            return True
+        head = topic.head
+        if self.options.bounds.strong:
+            head = self._delivery.synced.limit(topic)
+            if self.at > head:
+                return False  # it began at a head that is not synced yet
+        return self.at != head or not self.is_level
 
     def wake(self) -> None:
-        if not self._busy and self.is_behind:
-            assert self._watched is not None
-            self._delivery.wake(self._watched, self)
+        """The channel has room again, or it is time to try again."""
+        watched = self._watched
+        if watched is None or self._busy or self.closed or watched.deleted:
+            return
+        if self._is_behind(watched.topic):
+            self._delivery.wake(watched, self)
 
     def serve(self, service: Service) -> bool:
-        if self._busy or not self.is_behind or not self.channel.has_room(self):
+        topic = service.topic
+        if self._busy or not self._is_behind(topic) or not self.channel.has_room(self):
             return False
         batch = self._batches.shared(service, self)
-        return self._take(batch, service.now_ms) and self.is_behind and self.channel.has_room(self)
+        if not self._take(batch, service.now_ms):
+            return False
+        return self._is_behind(topic) and self.channel.has_room(self)
 
     def _take(self, batch: Batch | Ticket[Batch], now_ms: float) -> bool:
         """Push a batch, or wait for it. True if it was pushed."""
@@ -156,9 +161,9 @@ class Feed:
         """Push what was waited for and read on; services take over again once a read stays in memory."""
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
             return
-        if not self.is_behind or not self.channel.has_room(self):
-            return
         assert self._watched is not None
+        if not self._is_behind(self._watched.topic) or not self.channel.has_room(self):
+            return
         following = self._batches.alone(self._watched, self)
         if self._take(following, self._delivery.now_ms()):
             self.wake()

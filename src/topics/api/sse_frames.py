@@ -19,7 +19,7 @@ from topics.wire import sse
 class SseFrames:
     """Frames without their ids, empty where there is none. A tombstone's id stands at `gap_at`."""
 
-    __slots__ = ("_alone", "_at", "_name", "caught_up", "gap_at", "record", "tombstone")
+    __slots__ = ("_alone", "_at", "_name", "caught_up", "count", "gap_at", "record", "tombstone")
 
     def __init__(self, batch: Batch, feed: Feed) -> None:
         outcome, name = batch.outcome, feed.name
@@ -36,16 +36,8 @@ class SseFrames:
             text = batch.text(feed.options.view)
             data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=outcome.head_seq)
             self.record = _tail(sse.RECORD, data)
+        self.count = bool(self.record) + bool(self.tombstone)  # without `caught_up`
         self.caught_up = _tail(sse.CAUGHT_UP, sse.caught_up_data(name, head_seq=outcome.head_seq))
-
-    @property
-    def says_something(self) -> bool:
-        return bool(self.record or self.tombstone)
-
-    @property
-    def count(self) -> int:
-        """Without `caught_up`."""
-        return bool(self.record) + bool(self.tombstone)
 
     def joined(self, gap_id: bytes, own_id: bytes, *, with_level: bool) -> bytes:
         """One write: tombstone, records, and the news that the client has seen everything."""

@@ -109,15 +109,13 @@ class WatchStream:
 
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)
-        reaches_level = outcome.caught_up and (frames.says_something or not feed.is_level)
+        reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_level)
         feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
         feed.is_first_read = feed.has_failed = False
-        feed.is_level = reaches_level or (feed.is_level and not frames.says_something)
+        feed.is_level = reaches_level or (feed.is_level and not frames.count)
         mark = Mark(feed, feed.at, feed.epoch)
-        if not frames.says_something and not reaches_level:
-            self._pieces[feed.number] = piece(feed.name, feed.at)
-            if not feed.queued:
-                self._moved(mark)
+        if not frames.count and not reaches_level:
+            self._pass_over(mark)
             return
         data = frames.alone(reaches_level) if len(self._feeds) == 1 else self._with_ids(feed, frames, reaches_level)
         self._sent_ms = now_ms
@@ -125,6 +123,13 @@ class WatchStream:
             self._moved(mark)
         else:
             feed.queued += 1
+
+    def _pass_over(self, mark: Mark) -> None:
+        """Nothing to say: the position moves in silence, behind the frames that are still held."""
+        feed = mark.feed
+        self._pieces[feed.number] = piece(feed.name, mark.at)
+        if not feed.queued:
+            self._moved(mark)
 
     def _with_ids(self, feed: Feed, frames: SseFrames, reaches_level: bool) -> bytes:
         gap_id = self._id(feed, frames.gap_at) if frames.tombstone else b""
