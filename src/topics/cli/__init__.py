@@ -14,11 +14,22 @@ from topics.errors import TopicsError
 
 COMMANDS = {
     "archive": "topics.cli.archive:archive",
+    "completion": "topics.cli.tools:completion",
     "config": "topics.cli.config:config",
+    "delete": "topics.cli.records:delete",
+    "dlq": "topics.cli.dlq:dlq",
+    "doctor": "topics.cli.tools:doctor",
+    "inspect": "topics.cli.tools:inspect",
     "pipeline": "topics.cli.pipeline:pipeline",
+    "produce": "topics.cli.records:produce",
+    "queue": "topics.cli.queue:queue",
+    "read": "topics.cli.records:read",
     "replay": "topics.cli.replay:replay",
+    "router": "topics.cli.router:router",
     "serve": "topics.cli.serve:serve",
     "stats": "topics.cli.stats:stats",
+    "tail": "topics.cli.records:tail",
+    "topic": "topics.cli.topic:topic",
     "verify": "topics.cli.verify:verify",
 }
 

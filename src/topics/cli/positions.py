@@ -1,0 +1,62 @@
+"""Where to begin and end in a topic: `start`, `end`, a seq, `-N` from the end, `@time`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from topics.client import Topic
+
+HELP = "start, end, a seq, -N (N before the end) or @time (ISO 8601, or ms since the epoch)"
+
+
+class Position(click.ParamType[str]):
+    name = "position"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text in ("start", "end") or text.lstrip("-").isdigit():
+            return text
+        if not text.startswith("@"):
+            self.fail(f"{text!r} is no position; give {HELP}", param, ctx)
+        try:
+            parse_time(text)
+        except ValueError:
+            self.fail(f"{text!r} is no time; give @2026-01-31T12:00 or @1769860800000", param, ctx)
+        return text
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds of `@time`; a time without a zone is local."""
+    body = text.removeprefix("@")
+    if body.isdigit():
+        return int(body)
+    return int(datetime.fromisoformat(body).astimezone(UTC).timestamp() * 1000)
+
+
+def cursor_before(topic: Topic, position: str) -> int:
+    """The cursor whose next record is the first one wanted."""
+    if position == "start":
+        return 0
+    state = topic.state(touch=False)
+    if position == "end":
+        return state.head_seq
+    if position.startswith("@"):
+        return _cursor_at(topic, parse_time(position))
+    number = int(position)
+    return max(state.head_seq + number, 0) if number < 0 or position == "-0" else max(number - 1, 0)
+
+
+def _cursor_at(topic: Topic, ts: int) -> int:
+    """Binary search: times never fall as seqs grow."""
+    state = topic.state(touch=False)
+    low, high = state.earliest_seq - 1, state.head_seq
+    while low < high:
+        middle = (low + high) // 2
+        found = topic.page(middle, limit=1).records
+        if not found or found[0].ts >= ts:
+            high = middle
+        else:
+            low = found[0].seq
+    return low

@@ -1,0 +1,125 @@
+"""What commands that talk to a server share: where it is, which key, and how rows are shown.
+
+Data goes to stdout and everything else to stderr. A terminal gets a table, a pipe gets tab-separated lines, `--json`
+gives one JSON object per line. Exit status: 0 done, 1 the server refused or cannot be reached, 2 a wrong command line,
+3 loss was announced (`read` and `tail` without `--gaps`), 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from topics.client import connect
+from topics.config import client_settings_from
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_DATA_LOSS = 3
+
+
+def server_options(command: F) -> F:
+    """`--url` and `--api-key`, from the environment where they are not given."""
+
+    @click.option("--url", metavar="URL", help="Server to talk to.  [env: TOPICS_URL; default: http://127.0.0.1:4000]")
+    @click.option(
+        "--api-key", metavar="KEY", help="Bearer key; better given in the environment.  [env: TOPICS_API_KEY]"
+    )
+    @wraps(command)
+    def with_client(*args: Any, url: str | None, api_key: str | None, **options: Any) -> Any:
+        settings = client_settings_from(os.environ).settings
+        with connect(url or settings.url, api_key or settings.api_key, retry_s=2.0) as client:
+            return command(client, *args, **options)
+
+    return with_client  # type: ignore[return-value]
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(command)
+
+
+def sure_options(command: F) -> F:
+    """`--yes` and `--dry-run` for verbs that destroy."""
+    command = click.option("--yes", is_flag=True, help="Do not ask.")(command)
+    return click.option("--dry-run", is_flag=True, help="Say what would happen and do nothing.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; without one, `--yes` must have been given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody is here to answer: add --yes, or look first with --dry-run.")
+    click.confirm(question, abort=True, err=True)
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+def show_rows(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+    """Rows as a table, as lines, or as JSON objects with the headers as keys."""
+    if as_json:
+        for row in rows:
+            echo_json(dict(zip(headers, row, strict=True)))
+    elif sys.stdout.isatty():
+        _show_table(headers, rows)
+    else:
+        for row in rows:
+            click.echo("\t".join(map(spelled, row)))
+
+
+def show_fields(fields: dict[str, Any], *, as_json: bool) -> None:
+    """One object: name and value per line, or as JSON."""
+    if as_json:
+        echo_json(fields)
+    else:
+        show_rows(["field", "value"], _flat(fields), as_json=False)
+
+
+def echo_json(value: Any) -> None:
+    click.echo(msgspec.json.encode(value).decode())
+
+
+def plain(result: Any) -> dict[str, Any]:
+    """A result struct as plain values, under the names of the wire."""
+    built: dict[str, Any] = msgspec.to_builtins(result)
+    return built
+
+
+def spelled(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            rows += _flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", value))
+    return rows
+
+
+def _show_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headers, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*map(spelled, row))
+    Console().print(table)

@@ -1,0 +1,139 @@
+"""`topics topic`: create, list, look at, reconfigure and remove topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from topics.cli.remote import confirm, json_option, plain, say, server_options, show_fields, show_rows, sure_options
+from topics.client import Client
+from topics.errors import TopicNotFound
+from topics.model.config import ConfigPatch
+
+COLUMNS = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
+
+
+@click.group()
+def topic() -> None:
+    """Topics: create, list, look at, reconfigure, remove.
+
+    \b
+    topics topic create orders --set durability=fsync
+    topics topic ls --prefix orders
+    topics topic info orders --json
+    topics topic rm orders --dry-run
+    """
+
+
+def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+    """`name=value` pairs; values are read by the type the setting has."""
+    config: dict[str, Any] = {}
+    for pair in settings:
+        name, sign, text = pair.partition("=")
+        if not sign or name not in ConfigPatch.__struct_fields__:
+            known = ", ".join(ConfigPatch.__struct_fields__)
+            raise click.BadParameter(f"{pair!r} is not name=value; the names are {known}", param_hint="--set")
+        config[name] = _value(text)
+    return config
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if text == "null":
+        return None
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config field; repeat for more.")
+@json_option
+@server_options
+def create(client: Client, name: str, settings: tuple[str, ...], *, as_json: bool) -> None:
+    """Create a topic. An existing one is left alone, and that is an error.
+
+    \b
+    topics topic create jobs --set type=queue --set max_deliveries=5 --set dead_letter=jobs.dead
+    """
+    config = parse_settings(settings)
+    handle = client.topic(name)
+    try:
+        handle.state(touch=False)
+    except TopicNotFound:
+        show_fields({"topic": name, "config": plain(handle.configure(**config))}, as_json=as_json)
+        return
+    raise click.ClickException(f"topic {name!r} exists; `topics topic config {name}` changes it")
+
+
+@topic.command("ls")
+@click.option("--prefix", default="", help="Only names that begin so.")
+@json_option
+@server_options
+def list_topics(client: Client, prefix: str, *, as_json: bool) -> None:
+    """List topics by name.
+
+    \b
+    topics topic ls
+    topics topic ls --prefix orders --json
+    """
+    rows = ([getattr(entry, column) for column in COLUMNS] for entry in client.topics(prefix))
+    show_rows(COLUMNS, rows, as_json=as_json)
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@server_options
+def info(client: Client, name: str, *, as_json: bool) -> None:
+    """State and config of a topic; does not count as a read.
+
+    \b
+    topics topic info orders
+    """
+    show_fields(plain(client.topic(name).state(touch=False)), as_json=as_json)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config field; repeat for more.")
+@click.option("--reset", is_flag=True, help="What is not set here goes back to its default.")
+@json_option
+@server_options
+def config(client: Client, name: str, settings: tuple[str, ...], *, reset: bool, as_json: bool) -> None:
+    """Show a topic's config, or change some of it.
+
+    \b
+    topics topic config orders
+    topics topic config orders --set cap_records=100000
+    topics topic config orders --reset --set durability=fsync
+    """
+    handle, changes = client.topic(name), parse_settings(settings)
+    current = plain(handle.state(touch=False).config)
+    if changes or reset:
+        current.pop("durable")  # follows from durability
+        current = plain(handle.configure(**(changes if reset else {**current, **changes})))
+    show_fields(current, as_json=as_json)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--if-empty", is_flag=True, help="Refuse if records are live.")
+@sure_options
+@json_option
+@server_options
+def rm(client: Client, name: str, *, if_empty: bool, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Remove a topic with everything in it.
+
+    \b
+    topics topic rm orders --dry-run
+    topics topic rm orders --yes
+    """
+    handle = client.topic(name)
+    state = handle.state(touch=False)
+    if dry_run:
+        say(f"would remove topic {name!r} with {state.count} records")
+        return
+    confirm(f"Remove topic {name!r} with {state.count} records?", yes=yes)
+    show_fields({"topic": name, "deleted": handle.drop(if_empty=if_empty)}, as_json=as_json)

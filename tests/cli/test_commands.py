@@ -1,0 +1,185 @@
+"""The command line against a live server: in a pipe, on a terminal, and every exit status it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.server import LiveServer
+
+
+class Shell:
+    def __init__(self, server: LiveServer, cwd: Path) -> None:
+        self._cwd = cwd
+        self._environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")},
+            "TOPICS_URL": f"http://127.0.0.1:{server.port}",
+            "NO_COLOR": "1",
+            "COLUMNS": "120",
+        }
+
+    def run(self, *args: str, stdin: str = "", status: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "topics.cli", *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self._cwd,
+            env={**self._environ, **environ},
+        )
+        assert done.returncode == status, done.stderr
+        return done
+
+    def lines(self, *args: str, stdin: str = "") -> list[str]:
+        return self.run(*args, stdin=stdin).stdout.splitlines()
+
+    def on_terminal(self, *args: str) -> str:
+        """What a person sees: stdout is a pseudo-terminal."""
+        main, side = pty.openpty()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "topics.cli", *args],
+            stdout=side,
+            stderr=side,
+            stdin=side,
+            cwd=self._cwd,
+            env=self._environ,
+        )
+        os.close(side)
+        shown = b""
+        try:
+            while chunk := os.read(main, 4096):
+                shown += chunk
+        except OSError:  # the terminal is gone with the child
+            pass
+        child.wait(60)
+        os.close(main)
+        return shown.decode()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path_factory.mktemp("data")) as live:
+        yield live
+
+
+@pytest.fixture
+def shell(server: LiveServer, tmp_path: Path) -> Shell:
+    return Shell(server, tmp_path)
+
+
+def test_produce_then_read_keeps_every_byte(shell: Shell) -> None:
+    shell.run("produce", "p1", stdin='{"a": 1.0}\n\n[1,  2]\n"x"\n')
+    assert shell.lines("read", "p1", "--data-only") == ['{"a": 1.0}', "[1,  2]", '"x"']
+    assert [json.loads(line)["$seq"] for line in shell.lines("read", "p1", "--from", "-2")] == [2, 3]
+    assert len(shell.lines("read", "p1", "--from", "2", "--to", "2")) == 1
+    assert len(shell.lines("read", "p1", "-n", "1")) == 1
+    assert shell.lines("read", "p1", "--from", "end") == []
+    assert len(shell.lines("read", "p1", "--from", "@2020-01-01")) == 3
+
+
+def test_a_line_that_is_not_json_is_named(shell: Shell) -> None:
+    done = shell.run("produce", "p2", stdin='{"a":1}\nnope\n', status=1)
+    assert "<stdin>:2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_topic_verbs(shell: Shell) -> None:
+    shell.run("topic", "create", "t1", "--set", "durability=fsync", "--set", "cap_records=5")
+    assert shell.run("topic", "create", "t1", status=1).stderr
+    info = json.loads(shell.lines("topic", "info", "t1", "--json")[0])
+    assert (info["config"]["durability"], info["config"]["cap_records"]) == ("fsync", 5)
+    changed = json.loads(shell.lines("topic", "config", "t1", "--set", "cap_records=9", "--json")[0])
+    assert (changed["durability"], changed["cap_records"]) == ("fsync", 9)
+    assert any(line.startswith("t1\t") for line in shell.lines("topic", "ls"))
+    assert "would remove" in shell.run("topic", "rm", "t1", "--dry-run").stderr
+    shell.run("topic", "rm", "t1", status=2)  # nobody to ask
+    shell.run("topic", "rm", "t1", "--yes")
+    assert not [line for line in shell.lines("topic", "ls") if line.startswith("t1\t")]
+
+
+def test_queue_and_dead_letters(shell: Shell) -> None:
+    shell.run(
+        "topic", "create", "q1", "--set", "type=queue", "--set", "max_deliveries=1", "--set", "dead_letter=q1.dead"
+    )
+    shell.run("produce", "q1", stdin='{"to":"ada"}\n')
+    job = json.loads(shell.lines("queue", "claim", "q1", "--node", "me")[0])
+    assert (job["$seq"], job["data"]) == (1, {"to": "ada"})
+    shell.run("queue", "extend", "q1", "1", "--node", "me", "--lease-ms", "9000")
+    shell.run("queue", "nack", "q1", "1", "--node", "me")
+    assert shell.lines("queue", "claim", "q1", "--node", "me") == []
+    assert json.loads(shell.lines("dlq", "ls", "q1.dead", "--json")[0])["from"] == "q1"
+    shell.run("dlq", "redrive", "q1.dead", "--yes")
+    assert shell.lines("queue", "work", "q1", "--once", "--", "cat") == ['{"to":"ada"}']
+    assert json.loads(shell.lines("queue", "stats", "q1", "--json")[0])["count"] == 0
+    shell.run("dlq", "purge", "q1.dead", "--yes")
+
+
+def test_routers(shell: Shell) -> None:
+    shell.run("router", "put", "r->1", "r.s", "r.d")
+    shell.run("produce", "r.s", stdin="1\n")
+    assert shell.lines("read", "r.d", "--data-only") == ["1"]
+    assert json.loads(shell.lines("router", "info", "r->1", "--json")[0])["forwarded_total"] == 1
+    shell.run("router", "rm", "r->1", "--yes")
+    assert not [line for line in shell.lines("router", "ls") if line.startswith("r->1")]
+
+
+def test_a_terminal_gets_a_table_and_a_pipe_gets_lines(shell: Shell) -> None:
+    shell.run("topic", "create", "look")
+    shown = shell.on_terminal("topic", "ls", "--prefix", "look")
+    assert "head_seq" in shown
+    assert "\x1b[3" not in shown  # NO_COLOR
+    assert shell.lines("topic", "ls", "--prefix", "look") == ["look\t0\t1\t0\t0\tfalse\t0"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (("read", "absent"), 1),
+        (("read", "x", "--from", "soon"), 2),
+        (("read", "x", "--to", "3", "--follow"), 2),
+        (("topic", "create", "x", "--set", "nope=1"), 2),
+        (("delete", "x"), 2),
+        (("nonsense",), 2),
+        (("topic", "ls", "--url", "http://127.0.0.1:9"), 1),
+        (("topic", "ls", "--url", "ftp://nowhere"), 2),
+        (("--version",), 0),
+        (("topic", "--help"), 0),
+    ],
+)
+def test_exit_statuses(shell: Shell, args: tuple[str, ...], status: int) -> None:
+    done = shell.run(*args, status=status)
+    assert "Traceback" not in done.stderr
+
+
+def test_loss_ends_a_read_with_status_3(shell: Shell) -> None:
+    shell.run("topic", "create", "lossy", "--set", "cap_records=1")
+    shell.run("produce", "lossy", stdin="1\n2\n3\n")
+    assert "--gaps" in shell.run("read", "lossy", "--from", "2", status=3).stderr
+    first = json.loads(shell.lines("read", "lossy", "--from", "2", "--gaps")[0])
+    assert first["gap"]["reason"] == "cap"
+    assert shell.lines("read", "lossy", "--data-only") == ["3"]
+
+
+def test_a_bad_setting_ends_serve_before_the_disk_is_touched(shell: Shell, tmp_path: Path) -> None:
+    done = shell.run("serve", status=2, TOPICS_PORT="many", TOPICS_DATA_DIR=str(tmp_path / "never"))
+    assert "TOPICS_PORT" in done.stderr
+    assert not (tmp_path / "never").exists()
+    typo = shell.run("serve", status=2, TOPICS_DATA_DIRR="x")
+    assert "TOPICS_DATA_DIR" in typo.stderr
+    public = shell.run("serve", status=2, TOPICS_HOST="0.0.0.0", TOPICS_DATA_DIR=str(tmp_path / "never"))
+    assert "TOPICS_API_KEYS" in public.stderr
+    scope = shell.run("serve", status=2, TOPICS_API_KEYS="k:raed", TOPICS_DATA_DIR=str(tmp_path / "never"))
+    assert "scope" in scope.stderr
+
+
+def test_doctor_completion_and_inspect(shell: Shell, server: LiveServer) -> None:
+    assert any(line.startswith("python\ttrue") for line in shell.lines("doctor"))
+    assert "_TOPICS_COMPLETE" in shell.run("completion", "bash").stdout
+    assert shell.run("inspect", server.settings.data_dir).stderr.startswith("snapshot")
