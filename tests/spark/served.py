@@ -119,7 +119,8 @@ class Served:
                 "POST", f"/v0/topics/{topic}/diff", {"from_seq": cursor, "limit": 1000, "include_tags": True}
             )
             rows += [
-                (r["$seq"], r["$ts"], r.get("$node"), r.get("$tag"), r["data"], r.get("meta")) for r in answer["records"]
+                (r["$seq"], r["$ts"], r.get("$node"), r.get("$tag"), r["data"], r.get("meta"))
+                for r in answer["records"]
             ]
             cursor, caught_up = answer["next_from_seq"], answer["caught_up"]
         return rows

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from tests.spark.served import Served
 from tests.spark.world import World
 
@@ -102,7 +101,7 @@ def test_filters_mean_the_same_with_and_without_pushdown(spark: SparkSession, wo
 
 def test_pushdown_takes_filters_away_from_spark(spark: SparkSession, world: World) -> None:
     df = table(spark, world, pushdown="true").where("seq > 50 AND tag = 't1'")
-    plan = df._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    plan = df._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
 
 
@@ -118,7 +117,9 @@ def test_offsets_timestamps_limits_tags_and_nodes_narrow_a_read(spark: SparkSess
 
 
 def test_a_pattern_reads_every_topic_it_matches(spark: SparkSession, world: World) -> None:
-    counts = {row.topic: row["count"] for row in table(spark, world, subscribePattern="*").groupBy("topic").count().collect()}
+    counts = {
+        row.topic: row["count"] for row in table(spark, world, subscribePattern="*").groupBy("topic").count().collect()
+    }
     assert counts == {"orders": len(world.rows("orders")), "clicks": 3}
 
 
@@ -136,17 +137,17 @@ def test_bad_input_says_what_would_be_right(spark: SparkSession, world: World, t
         ({"path": path, "subscribe": "orders", "startingOffsets": '{"other":1}'}, "not among the topics"),
     ]
     for options, expected in cases:
-        with pytest.raises(Exception) as caught:  # noqa: B017 - what Spark makes of it is Spark's business
+        with pytest.raises(Exception) as caught:
             spark.read.format("topics").options(**options).load().count()
         assert expected in message(caught.value)
 
 
 def test_an_unknown_column_of_a_schema_is_named(spark: SparkSession, world: World) -> None:
     reader = spark.read.format("topics").options(path=world.data_dir, subscribe="orders")
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         reader.schema("seq BIGINT, body STRING").load().count()
     assert "names 'body'; the columns are topic, epoch, seq, ts" in message(caught.value)
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         reader.schema("seq INT").load().count()
     assert "column seq is bigint, not int" in message(caught.value)
 
@@ -156,7 +157,7 @@ def test_a_gap_stops_the_read_unless_told_otherwise(spark: SparkSession, tmp_pat
     world.put("capped", cap_records=30)
     world.write("capped", *range(100))
     given = {"subscribe": "capped", "startingOffsets": '{"capped": 11}'}
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         table(spark, world, **given).count()
     assert "records 11..70 of topic 'capped' are lost (cap)" in message(caught.value)
     assert seqs(table(spark, world, **given, failOnDataLoss="false")) == list(range(71, 101))
@@ -174,7 +175,7 @@ def test_a_damaged_frame_stops_the_read(spark: SparkSession, tmp_path: Path) -> 
     raw[200] ^= 1
     damaged.write_bytes(raw)
     for policy in ("fail", "warn", "rows"):
-        with pytest.raises(Exception) as caught:  # noqa: B017
+        with pytest.raises(Exception) as caught:
             table(spark, world, subscribe="a", onDataLoss=policy).count()
         assert damaged.name in str(caught.value)
         assert "seq" in message(caught.value)
@@ -213,7 +214,9 @@ class Stream:
         return sorted(row.seq for row in self.rows() if row.topic == topic)
 
 
-def test_a_stream_delivers_each_record_once_across_restarts(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+def test_a_stream_delivers_each_record_once_across_restarts(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
     stream = Stream(
         spark, tmp_path, url=served.url, subscribePattern="s-*", startingOffsets="earliest", maxOffsetsPerTrigger="100"
     )
@@ -239,7 +242,7 @@ def test_a_recreated_topic_is_a_gap_of_a_stream(spark: SparkSession, served: Ser
     stream.run()
     served.drop("again")
     served.write("again", *range(5))
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         Stream(spark, tmp_path, **given).run()
     assert "are lost (recreated)" in str(caught.value)
     stream.run()
@@ -280,9 +283,9 @@ def test_the_key_shows_nowhere(spark: SparkSession, tmp_path: Path, event_logs: 
         assert df.count() == 10
         df.explain("extended")
         df.select("data").write.format("topics").mode("append").options(topic="k2", **given).save()
-        with pytest.raises(Exception) as caught:  # noqa: B017
+        with pytest.raises(Exception) as caught:
             df.select("data").write.format("topics").mode("append").options(topic="bad/name", **given).save()
-        with pytest.raises(Exception) as lost:  # noqa: B017
+        with pytest.raises(Exception) as lost:
             spark.read.format("topics").options(subscribe="absent", **given).load().count()
         Stream(spark, tmp_path / "stream", subscribe="k", startingOffsets="earliest", **given).run()
         assert secret not in str(caught.value) + str(lost.value)
@@ -295,5 +298,3 @@ def test_the_key_shows_nowhere(spark: SparkSession, tmp_path: Path, event_logs: 
         assert all(secret.encode() not in path.read_bytes() for path in checkpoints)
     finally:
         served.stop()
-
-

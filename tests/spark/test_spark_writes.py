@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from tests.spark.served import Served
 from tests.spark.test_spark_reads import message
 
@@ -24,7 +23,11 @@ def write(df: DataFrame, served: Served, **options: str) -> None:
 
 def test_rows_arrive_with_all_their_columns(spark: SparkSession, served: Served) -> None:
     df = spark.createDataFrame(
-        [("w-a", '{"x": 1.50}', "t", "n", '{"k":1}'), ("w-b", "null", None, None, None), ("w-a", '"é"', "t2", None, None)],
+        [
+            ("w-a", '{"x": 1.50}', "t", "n", '{"k":1}'),
+            ("w-b", "null", None, None, None),
+            ("w-a", '"é"', "t2", None, None),
+        ],
         "topic string, data string, tag string, node string, meta string",
     ).coalesce(1)
     write(df, served)
@@ -77,7 +80,7 @@ def test_rows_that_no_server_takes_go_to_the_dead_letter_topic(spark: SparkSessi
         "data and meta have 1048578 bytes",
     ]
     assert letters[0]["data"] == "{not json"
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         write(df, served, topic="clean")
     assert "cannot be written: data is not valid JSON" in message(caught.value)
 
@@ -92,14 +95,14 @@ def test_bad_writes_are_told_at_planning(spark: SparkSession, served: Served) ->
         (df.withColumnRenamed("data", "tag").write.mode("append"), {"topic": "x"}, "no column data"),
     ]
     for writer, options, expected in cases:
-        with pytest.raises(Exception) as caught:  # noqa: B017
+        with pytest.raises(Exception) as caught:
             writer.format("topics").options(url=served.url, **options).save()
         assert expected in message(caught.value)
 
 
 def test_a_server_that_is_gone_fails_the_task_with_one_sentence(spark: SparkSession) -> None:
     df = spark.range(1).selectExpr("cast(id AS string) AS data")
-    with pytest.raises(Exception) as caught:  # noqa: B017
+    with pytest.raises(Exception) as caught:
         df.write.format("topics").mode("append").options(url="http://127.0.0.1:9", topic="x", maxRetries="1").save()
     assert "http://127.0.0.1:9 does not answer" in str(caught.value)
 

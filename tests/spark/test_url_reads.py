@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-
 from tests.spark.served import Served
 from tests.spark.world import read_tasks
+
 from topics.errors import ConfigError, DataLoss
 from topics.spark import server as server_log
 from topics.spark.batch import plan_batch
@@ -47,7 +47,9 @@ def test_a_random_history_reads_the_same(served: Served, way: str) -> None:
     for _ in range(25):
         count = rng.randint(1, 90)
         meta = {"meta": {"k": rng.randint(0, 3)}} if rng.random() < 0.5 else {}
-        served.write(topic, *({"n": i, "é": "ü" * rng.randint(0, 9)} for i in range(count)), tag=f"t{count % 4}", **meta)
+        served.write(
+            topic, *({"n": i, "é": "ü" * rng.randint(0, 9)} for i in range(count)), tag=f"t{count % 4}", **meta
+        )
         if rng.random() < 0.3:
             served.delete(topic, match="t1" if rng.random() < 0.5 else "t*", before_seq=rng.randint(1, 900))
         assert rows_in(read_url(served, topic)) == served.rows(topic)
@@ -101,7 +103,7 @@ def test_unknown_topics_and_wrong_keys_are_told_at_planning(tmp_path: Path) -> N
         served.write("a", 1)
         with pytest.raises(ConfigError, match=r"there is no topic 'b' in http.*; it has a"):
             read_url(served, "b")
-        with pytest.raises(ConfigError, match="refuses the key.*unauthorized") as caught:
+        with pytest.raises(ConfigError, match=r"refuses the key.*unauthorized") as caught:
             read_url(served, "a", apiKey="wr0ng-secret")
         assert "wr0ng-secret" not in str(caught.value)
         assert rows_in(read_url(served, "a", apiKey="right"))[0][4] == 1

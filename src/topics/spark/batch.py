@@ -14,7 +14,8 @@ from topics.spark.cut import TopicCut
 from topics.spark.decode import Test, TextTest
 from topics.spark.log import Address, Log, open_log
 from topics.spark.loss import settle
-from topics.spark.options import EARLIEST_SEQ, LATEST_SEQ, Bound, ReadOptions, TextMatch
+from topics.spark.option_text import EARLIEST_SEQ, LATEST_SEQ, Bound, TextMatch
+from topics.spark.options import ReadOptions
 from topics.spark.plan import Range, Task, resolve, target_size, tasks_of
 from topics.spark.scan import ReadSpec
 from topics.spark.schema import Field

@@ -8,7 +8,6 @@ topic, an unreadable path) is found by the planner. Called by `topics.spark.sour
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,19 +16,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 from topics.errors import ConfigError
 from topics.model.config import DURABILITIES
-from topics.model.names import is_topic_name
+from topics.spark import option_text as parse
+from topics.spark.option_text import Bound, TextMatch
 from topics.spark.schema import KNOWN_COLUMNS, LOSS_COLUMNS, TABLE_COLUMNS
 from topics.spark.secret import Secret
 
 OnLoss: TypeAlias = Literal["fail", "warn", "rows"]
-Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int]
-"""Where a range begins or ends: a word, or a seq by topic."""
-
 API_KEY_ENV: Final = "TOPICS_API_KEY"
 COLD_DIR_ENV: Final = "TOPICS_COLD_DIR"
-EARLIEST_SEQ: Final = -2
-LATEST_SEQ: Final = -1
-"""Numbers that Kafka's source uses in its JSON for the two words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,156 +36,56 @@ class Option:
     default: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextMatch:
-    """Equality, or a literal prefix."""
-
-    value: str
-    is_prefix: bool
-
-
-# --- how texts are read ----------------------------------------------------------------------------------------------
-
-
-def _text(name: str, given: str) -> str:
-    if not given.strip():
-        raise ConfigError(f"option {name} is empty")
-    return given.strip()
-
-
-def _bool(name: str, given: str) -> bool:
-    word = given.strip().lower()
-    if word not in ("true", "false"):
-        raise ConfigError(f"option {name} is true or false, not {given!r}")
-    return word == "true"
-
-
-def _count(low: int) -> Callable[[str, str], int]:
-    def parse(name: str, given: str) -> int:
-        try:
-            value = int(given.strip())
-        except ValueError:
-            raise ConfigError(f"option {name} is a whole number, not {given!r}") from None
-        if not low <= value < 2**63:
-            raise ConfigError(f"option {name} is a whole number from {low} on, not {value}")
-        return value
-
-    return parse
-
-
-def _one_of(*words: str) -> Callable[[str, str], str]:
-    def parse(name: str, given: str) -> str:
-        word = given.strip().lower()
-        if word not in words:
-            raise ConfigError(f"option {name} is one of {', '.join(words)}, not {given!r}")
-        return word
-
-    return parse
-
-
-def _topics(name: str, given: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in given.split(",") if part.strip()))
-    if not names:
-        raise ConfigError(f"option {name} names no topic")
-    for topic in names:
-        if not is_topic_name(topic):
-            hint = "; use subscribePattern for a prefix" if topic.endswith("*") else ""
-            raise ConfigError(f"option {name}: {topic!r} is not a topic name{hint}")
-    return names
-
-
-def _prefix(name: str, given: str) -> str:
-    text = given.strip()
-    if not text.endswith("*") or "*" in text[:-1]:
-        raise ConfigError(f"option {name} is a prefix with a trailing *, such as orders*, not {given!r}")
-    return text[:-1]
-
-
-def _columns(name: str, given: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in given.split(",") if part.strip())
-    check_columns(names, KNOWN_COLUMNS, f"option {name}")
-    return names
-
-
-def _match(_: str, given: str) -> TextMatch:
-    return TextMatch(given[:-1], is_prefix=True) if given.endswith("*") else TextMatch(given, is_prefix=False)
-
-
-def _bound(name: str, given: str) -> Bound:
-    text = given.strip()
-    if text.lower() == "earliest":
-        return "earliest"
-    if text.lower() == "latest":
-        return "latest"
-    shape = f'option {name} is earliest, latest, or JSON such as {{"orders": 23}}, not {given!r}'
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise ConfigError(shape) from None
-    if not isinstance(parsed, dict):
-        raise ConfigError(shape)
-    for topic, seq in parsed.items():
-        if isinstance(seq, bool) or not isinstance(seq, int) or not EARLIEST_SEQ <= seq < 2**63:
-            raise ConfigError(f"option {name}: {topic!r} is given {seq!r}, which is not a seq")
-    return dict(parsed)
-
-
-def _url(name: str, given: str) -> str:
-    text = given.strip().rstrip("/")
-    if not text.startswith(("http://", "https://")):
-        raise ConfigError(f"option {name} is a server such as http://localhost:4000, not {given!r}")
-    return text
-
-
-def _topic(name: str, given: str) -> str:
-    if not is_topic_name(given.strip()):
-        raise ConfigError(f"option {name}: {given!r} is not a topic name")
-    return given.strip()
-
-
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 _CONNECTION: Final = (
-    Option("url", _url, "a running server, such as http://localhost:4000"),
-    Option("apiKey", _text, f"bearer key; default: environment variable {API_KEY_ENV}"),
-    Option("apiKeyFile", _text, "file that holds the bearer key"),
+    Option("url", parse.url, "a running server, such as http://localhost:4000"),
+    Option("apiKey", parse.text, f"bearer key; default: environment variable {API_KEY_ENV}"),
+    Option("apiKeyFile", parse.text, "file that holds the bearer key"),
 )
 
 READ_OPTIONS: Final = (
-    Option("path", _text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"),
-    Option("coldPath", _text, f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}"),
+    Option("path", parse.text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"),
+    Option("coldPath", parse.text, f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}"),
     *_CONNECTION,
-    Option("subscribe", _topics, "one topic, or several with commas"),
-    Option("subscribePattern", _prefix, "a prefix with a trailing *"),
-    Option("startingOffsets", _bound, "earliest, latest, or JSON: first seq wanted by topic"),
-    Option("endingOffsets", _bound, "latest, or JSON: first seq not wanted by topic"),
-    Option("startingTimestamp", _count(0), "ms since the Unix epoch: first record at or after it"),
-    Option("endingTimestamp", _count(0), "ms since the Unix epoch: records before it"),
-    Option("failOnDataLoss", _bool, "false is short for onDataLoss=warn", True),
-    Option("onDataLoss", _one_of("fail", "warn", "rows"), "what a gap does: stop, a warning, or a tombstone row"),
-    Option("columns", _columns, "columns to read, with commas; the others are neither read nor decoded"),
-    Option("tag", _match, "only records with this tag; a trailing * makes it a prefix"),
-    Option("node", _match, "only records of this node; a trailing * makes it a prefix"),
-    Option("limit", _count(0), "at most so many records per topic"),
-    Option("pushdown", _bool, "filter pushdown, for one query per load; needs spark.sql.python.filterPushdown.enabled", False),
-    Option("verifyChecksums", _bool, "check every frame that is read", True),
-    Option("maxRecordsPerPartition", _count(1), "most records of one task", 500_000),
-    Option("minPartitions", _count(1), "fewest tasks to plan for; default: the parallelism of the session"),
-    Option("maxOffsetsPerTrigger", _count(1), "streaming: most records of one micro-batch"),
-    Option("maxBytesPerTrigger", _count(1), "streaming: most bytes of one micro-batch"),
-    Option("trimCommitted", _bool, "streaming: delete from the topic what the sink has committed", False),
+    Option("subscribe", parse.topic_names, "one topic, or several with commas"),
+    Option("subscribePattern", parse.prefix, "a prefix with a trailing *"),
+    Option("startingOffsets", parse.bound, "earliest, latest, or JSON: first seq wanted by topic"),
+    Option("endingOffsets", parse.bound, "latest, or JSON: first seq not wanted by topic"),
+    Option("startingTimestamp", parse.count(0), "ms since the Unix epoch: first record at or after it"),
+    Option("endingTimestamp", parse.count(0), "ms since the Unix epoch: records before it"),
+    Option("failOnDataLoss", parse.boolean, "false is short for onDataLoss=warn", True),
+    Option("onDataLoss", parse.one_of("fail", "warn", "rows"), "what a gap does: stop, a warning, or a tombstone row"),
+    Option("columns", parse.columns, "columns to read, with commas; the others are neither read nor decoded"),
+    Option("tag", parse.match, "only records with this tag; a trailing * makes it a prefix"),
+    Option("node", parse.match, "only records of this node; a trailing * makes it a prefix"),
+    Option("limit", parse.count(0), "at most so many records per topic"),
+    Option(
+        "pushdown",
+        parse.boolean,
+        "filter pushdown, for one query per load; needs spark.sql.python.filterPushdown.enabled",
+        False,
+    ),
+    Option("verifyChecksums", parse.boolean, "check every frame that is read", True),
+    Option("maxRecordsPerPartition", parse.count(1), "most records of one task", 500_000),
+    Option("minPartitions", parse.count(1), "fewest tasks to plan for; default: the parallelism of the session"),
+    Option("maxOffsetsPerTrigger", parse.count(1), "streaming: most records of one micro-batch"),
+    Option("maxBytesPerTrigger", parse.count(1), "streaming: most bytes of one micro-batch"),
+    Option("trimCommitted", parse.boolean, "streaming: delete from the topic what the sink has committed", False),
 )
 
 WRITE_OPTIONS: Final = (
     *_CONNECTION,
-    Option("topic", _topic, "where rows without a topic column go"),
-    Option("batchRecords", _count(1), "records per request, at most 10000", 1000),
-    Option("batchBytes", _count(1), "bytes of data and meta per request", 1 << 20),
-    Option("durability", _one_of(*DURABILITIES), "class of topics that the sink creates"),
-    Option("create", _bool, "may the sink create topics", True),
-    Option("maxRetries", _count(0), "tries after the first one on 429, 503 and broken connections", 30),
-    Option("deadLetterTopic", _topic, "where rows go that are not valid JSON or too large"),
-    Option("jobId", _text, "batch writes: name of this write; the same name makes a repeated write append nothing"),
+    Option("topic", parse.topic_name, "where rows without a topic column go"),
+    Option("batchRecords", parse.count(1), "records per request, at most 10000", 1000),
+    Option("batchBytes", parse.count(1), "bytes of data and meta per request", 1 << 20),
+    Option("durability", parse.one_of(*DURABILITIES), "class of topics that the sink creates"),
+    Option("create", parse.boolean, "may the sink create topics", True),
+    Option("maxRetries", parse.count(0), "tries after the first one on 429, 503 and broken connections", 30),
+    Option("deadLetterTopic", parse.topic_name, "where rows go that are not valid JSON or too large"),
+    Option(
+        "jobId", parse.text, "batch writes: name of this write; the same name makes a repeated write append nothing"
+    ),
 )
 
 # Options that Spark itself adds to what a source or sink is given.
@@ -342,17 +236,6 @@ def _check_loss_columns(options: ReadOptions) -> None:
     wanted = [name for name in options.columns or () if name in LOSS_COLUMNS]
     if wanted and options.on_loss != "rows":
         raise ConfigError(f"column {wanted[0]} exists only with onDataLoss=rows")
-
-
-def check_columns(names: tuple[str, ...], known: tuple[str, ...], where: str) -> None:
-    """Every name is a column of the table, and none comes twice."""
-    if not names:
-        raise ConfigError(f"{where} names no column")
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{where} names {name!r}; the columns are {', '.join(known)}")
-    if len(set(names)) != len(names):
-        raise ConfigError(f"{where} names a column twice")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

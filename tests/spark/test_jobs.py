@@ -1,0 +1,239 @@
+"""Jobs without Spark: what a segment check finds, what a ledger remembers, what a manifest vouches for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.spark.world import World
+
+from topics.errors import ConfigError
+from topics.formats.segment import scan_segment
+from topics.spark.jobs import replay as replay_job
+from topics.spark.jobs.archive_files import (
+    ArchivedFile,
+    add_to_manifest,
+    committed_by_spark,
+    committed_offset,
+    described,
+    manifest,
+    orphans,
+)
+from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.replay import ReplayOptions, plan_waves
+from topics.spark.jobs.report import describe
+from topics.spark.jobs.stats import bucket_seconds
+from topics.spark.jobs.verify import Finding, between, check_segment, plan_verify
+from topics.spark.project import SPEC, run_command, write_project
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    for n in range(70):
+        made.write("a", {"n": n}, tag="t")
+    made.sim.checkpoint()
+    made.delete("a", match="nothing")
+    return made
+
+
+def findings(world: World) -> list[Finding]:
+    plan = plan_verify(world.data_dir, None)
+    checked = [check_segment(item) for item in plan.segments]
+    return [*plan.findings, *(finding for result in checked for finding in result.findings), *between(checked)]
+
+
+def segment_files(world: World, suffix: str) -> list[Path]:
+    return sorted(Path(world.data_dir, "topics").glob(f"*/*.{suffix}"))
+
+
+def test_a_sound_directory_has_no_findings(world: World) -> None:
+    plan = plan_verify(world.data_dir, None)
+    assert [(item.first_seq, item.is_active) for item in plan.segments] == [
+        (1, False),
+        (21, False),
+        (41, False),
+        (61, True),
+    ]
+    assert sum(check_segment(item).frames for item in plan.segments) == 70
+    assert findings(world) == []
+
+
+def test_each_damaged_frame_is_found_and_its_neighbours_are_not(world: World) -> None:
+    world.stop()
+    damaged = segment_files(world, "data")[1]
+    raw = bytearray(damaged.read_bytes())
+    frames = scan_segment(bytes(raw))
+    for at in (3, 11):
+        raw[int(frames.offset[at]) + 45] ^= 1
+    damaged.write_bytes(raw)
+    found = findings(world)
+    assert [(f.from_seq, f.to_seq, f.offset, f.problem) for f in found] == [
+        (24, 24, int(frames.offset[3]), "xxh3"),
+        (32, 32, int(frames.offset[11]), "xxh3"),
+    ]
+    assert {f.file for f in found} == {str(damaged)}
+
+
+def test_indexes_and_missing_files_are_found(world: World) -> None:
+    world.stop()
+    first, second, *_ = segment_files(world, "idx")
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    segment_files(world, "data")[2].unlink()
+    problems = {(f.from_seq, f.problem) for f in findings(world)}
+    assert problems == {(1, "index: missing"), (21, "index: length"), (41, "file missing")}
+
+
+def test_a_truncated_segment_names_the_seqs_it_lost(world: World) -> None:
+    world.stop()
+    damaged = segment_files(world, "data")[0]
+    raw = damaged.read_bytes()
+    damaged.write_bytes(raw[: len(raw) // 2])
+    found = findings(world)
+    assert found
+    assert all(1 <= f.from_seq <= f.to_seq <= 20 for f in found)
+    assert any("index" in f.problem for f in found)
+
+
+def test_no_directory_is_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no data directory"):
+        plan_verify(str(tmp_path), None)
+
+
+# --- ledgers --------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path, "inputs")
+    assert not first.resumed
+    first.record("a", {"rows": 3})
+    with path.open("a") as file:
+        file.write('{"key": "torn", "val')
+    second = Ledger(path, "inputs")
+    assert second.get("a") == {"rows": 3}
+    assert "torn" not in second
+    assert not Ledger(path, "other inputs").resumed
+
+
+def test_a_finished_ledger_is_gone(tmp_path: Path) -> None:
+    ledger = Ledger(ledger_path("verify", "x", folder=str(tmp_path)), "x")
+    ledger.record("a")
+    ledger.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- archives -------------------------------------------------------------------------------------------------------
+
+
+def parquet(folder: Path, relative: str, seqs: list[int], epoch: int = 1) -> str:
+    path = folder / relative
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"epoch": [epoch] * len(seqs), "seq": seqs, "data": ["1"] * len(seqs)}), path)
+    return relative
+
+
+def test_a_manifest_line_has_the_seqs_and_the_hash(tmp_path: Path) -> None:
+    relative = parquet(tmp_path, "topic=a%3Ab/date=2026-01-31/part-0.parquet", [5, 9, 7])
+    file = described(tmp_path, relative)
+    assert (file.topic, file.first_seq, file.last_seq, file.records) == ("a:b", 5, 9, 3)
+    assert len(file.sha256) == 64
+    add_to_manifest(tmp_path, [file])
+    add_to_manifest(tmp_path, [])
+    assert manifest(tmp_path) == {relative: file}
+
+
+def test_committed_files_are_those_of_the_sink_s_log(tmp_path: Path) -> None:
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+
+    def entry(name: str) -> str:
+        return json.dumps({"path": f"file://{tmp_path}/{name}", "size": 1, "action": "add"})
+
+    (log / "9.compact").write_text(
+        "\n".join(["v1", entry("topic=a/date=d/0.parquet"), entry("topic=a/date=d/1.parquet")])
+    )
+    (log / "9.compact.crc").write_text("x")
+    (log / "8").write_text("\n".join(["v1", entry("topic=a/date=d/1.parquet")]))
+    (log / "10").write_text("\n".join(["v1", entry("topic=a%253Ab/date=d/2.parquet")]))
+    committed = committed_by_spark(tmp_path)
+    assert committed == ["topic=a/date=d/0.parquet", "topic=a/date=d/1.parquet", "topic=a%3Ab/date=d/2.parquet"]
+    left = tmp_path / "topic=a/date=d/left.parquet"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert orphans(tmp_path, committed) == [left]
+
+
+def test_the_committed_offset_is_that_of_the_last_commit(tmp_path: Path) -> None:
+    assert committed_offset(tmp_path) is None
+    for folder in ("offsets", "commits"):
+        (tmp_path / "_checkpoint" / folder).mkdir(parents=True)
+    for number in (9, 10, 11):
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{{"a":{{"epoch":1,"seq":{number}}}}}\n'
+        (tmp_path / "_checkpoint" / "offsets" / str(number)).write_text(text)
+    for number in (9, 10):
+        (tmp_path / "_checkpoint" / "commits" / str(number)).write_text("v1\n{}")
+    assert committed_offset(tmp_path) == {"a": {"epoch": 1, "seq": 10}}
+
+
+def test_waves_keep_the_order_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_job, "WAVE_RECORDS", 100)
+
+    def file(topic: str, first: int, last: int) -> ArchivedFile:
+        count = last - first + 1
+        return ArchivedFile(
+            path=f"topic={topic}/{first}",
+            topic=topic,
+            first_epoch=1,
+            last_epoch=1,
+            first_seq=first,
+            last_seq=last,
+            records=count,
+            bytes=1,
+            sha256="",
+        )
+
+    add_to_manifest(tmp_path, [file("a", 101, 200), file("a", 1, 100), file("b", 1, 60), file("a", 150, 260)])
+    waves = plan_waves(ReplayOptions(source=str(tmp_path), url="http://x"))
+    assert waves == [["topic=a/1", "topic=b/1"], ["topic=a/101", "topic=a/150"]]
+    only_b = plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", topics="b"))
+    assert only_b == [["topic=b/1"]]
+    into = plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", into="all"))
+    assert into == [["topic=a/1"], ["topic=a/101", "topic=a/150"], ["topic=b/1"]]
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_says_what_is_done_how_fast_and_how_long(tmp_path: Path) -> None:
+    told = describe("verify", 30, 120, "segments", 300_000, 10.0)
+    assert told == "verify: 30 of 120 segments, 30,000 rows/s, 30 s left"
+    assert describe("archive", 5, None, "records", 0, 1.0) == "archive: 5 records"
+
+
+def test_time_buckets_have_units() -> None:
+    assert [bucket_seconds(text) for text in ("30s", "15m", "1h", "2d")] == [30, 900, 3600, 172_800]
+    with pytest.raises(ConfigError, match="such as 15m, not '15'"):
+        bucket_seconds("15")
+
+
+def test_a_project_is_written_once(tmp_path: Path) -> None:
+    import yaml  # type: ignore[import-untyped]
+
+    folder = tmp_path / "shop"
+    write_project(folder, {"url": "http://localhost:4000", "subscribePattern": "orders*"})
+    spec = yaml.safe_load((folder / SPEC).read_text())
+    assert spec["name"] == "shop"
+    assert spec["configuration"]["spark.topics.url"] == "http://localhost:4000"
+    for source in (folder / "transformations").glob("*.py"):
+        compile(source.read_text(), source.name, "exec")
+    with pytest.raises(ConfigError, match="already"):
+        write_project(folder, {})
+    command = run_command(folder, master="local[2]", conf={"spark.x": "1"}, arguments=["--full-refresh-all"])
+    assert command[1:3] == ["--remote", "local[2]"]
+    assert "spark.x=1" in command
+    assert command[-1] == "--full-refresh-all"

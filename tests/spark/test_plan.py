@@ -1,0 +1,133 @@
+"""Planning is pure: every seq of a range is in exactly one task, or in a gap."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topics.spark.cut import Gap, LogBlock, SegmentBlock, TopicCut
+from topics.spark.plan import Range, resolve, slices_of, target_size, tasks_of
+
+
+def segment(first: int, count: int, *, sealed: bool = True) -> SegmentBlock:
+    return SegmentBlock(root="/d", stem=f"s{first}", first_seq=first, count=count, bytes=count * 100, is_sealed=sealed)
+
+
+def frames(first: int, count: int) -> LogBlock:
+    seqs = np.arange(first, first + count)
+    whole = {name: seqs.tobytes() for name in ("seqs", "offsets", "ts")}
+    return LogBlock(root="/d", path="wal", lengths=np.full(count, 90).tobytes(), **whole)
+
+
+def cut(*blocks: SegmentBlock | LogBlock, floor: int = 1, earliest: int = 1, lost: tuple[Gap, ...] = ()) -> TopicCut:
+    return TopicCut(
+        name="t",
+        topic_id=1,
+        epoch=1,
+        head_seq=blocks[-1].end_seq - 1 if blocks else 0,
+        earliest_seq=earliest,
+        evict_floor=floor,
+        causes=(("cap", floor - 1), ("ttl", 0)),
+        lost=lost,
+        blocks=blocks,
+    )
+
+
+WHOLE = cut(segment(1, 100), segment(101, 100), segment(201, 50, sealed=False), frames(251, 30))
+
+
+def test_a_range_that_is_there_has_no_gaps() -> None:
+    assert resolve(WHOLE, 1, 281) == Range(1, 281)
+    assert resolve(WHOLE, 50, 9999) == Range(50, 281)
+    assert resolve(WHOLE, 281, 281) == Range(281, 281)
+
+
+def test_a_start_below_the_floor_is_a_prefix_gap() -> None:
+    topic = cut(segment(1, 100), floor=30, earliest=35)
+    assert resolve(topic, 10, 101) == Range(35, 101, (Gap(10, 34, "cap"),))
+    assert resolve(topic, 30, 101) == Range(35, 101)
+    assert resolve(topic, 10, 20) == Range(20, 20, (Gap(10, 19, "cap"),))
+    assert resolve(topic, 10, 101, first_live=40) == Range(40, 101, (Gap(10, 39, "cap"),))
+
+
+def test_a_start_behind_the_end_means_another_topic() -> None:
+    assert resolve(WHOLE, 500, 600) == Range(1, 281, (Gap(1, 280, "recreated"),))
+
+
+def test_lost_ranges_are_gaps_where_the_range_meets_them() -> None:
+    topic = cut(segment(1, 50), segment(81, 50), lost=(Gap(51, 80, "restart"),))
+    assert resolve(topic, 1, 131).gaps == (Gap(51, 80, "restart"),)
+    assert resolve(topic, 60, 131).gaps == (Gap(60, 80, "restart"),)
+    assert resolve(topic, 1, 70).gaps == (Gap(51, 69, "restart"),)
+    assert resolve(topic, 81, 131).gaps == ()
+
+
+def test_more_than_one_cause_is_mixed() -> None:
+    topic = TopicCut(
+        name="t", topic_id=1, epoch=1, head_seq=9, earliest_seq=8, evict_floor=8, causes=(("cap", 7), ("ttl", 5))
+    )
+    assert topic.prefix_reason(3) == "mixed"
+    assert topic.prefix_reason(6) == "cap"
+
+
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    tail=st.integers(0, 40),
+    lo=st.integers(1, 300),
+    hi=st.integers(1, 900),
+    records_max=st.integers(1, 200),
+    partitions_min=st.integers(1, 9),
+)
+def test_every_seq_is_in_exactly_one_task(
+    counts: list[int], tail: int, lo: int, hi: int, records_max: int, partitions_min: int
+) -> None:
+    blocks: list[SegmentBlock | LogBlock] = []
+    first = 1
+    for count in counts:
+        blocks.append(segment(first, count))
+        first += count
+    if tail:
+        blocks.append(frames(first, tail))
+    topic = cut(*blocks)
+    wanted = resolve(topic, min(lo, topic.end_seq), hi)
+    target = target_size(max(wanted.hi - wanted.lo, 0), partitions_min=partitions_min, records_max=records_max)
+    tasks = tasks_of(topic, wanted, records_max=records_max, target=target)
+    seqs = [seq for task in tasks for piece in task.slices for seq in range(piece.lo, piece.hi)]
+    assert seqs == list(range(wanted.lo, max(wanted.hi, wanted.lo)))
+    assert all(task.count <= records_max for task in tasks)
+    for task in tasks:
+        assert len({piece.block.is_sealed for piece in task.slices}) == 1
+        for piece in task.slices:
+            if isinstance(piece.block, LogBlock):
+                assert (piece.block.first_seq, piece.block.end_seq) == (piece.lo, piece.hi)
+
+
+def test_tasks_travel_as_they_are() -> None:
+    tasks = tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60)
+    assert pickle.loads(pickle.dumps(tasks)) == tasks
+
+
+def test_a_limit_is_one_task() -> None:
+    (task,) = tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60, limit=7)
+    assert (task.limit, task.slices[0].lo, task.slices[-1].hi) == (7, 20, 270)
+    assert tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60, limit=0) == []
+
+
+def test_gaps_that_are_rows_have_a_task_of_their_own() -> None:
+    gap = Gap(1, 9, "cap")
+    tasks = tasks_of(WHOLE, Range(10, 20), records_max=60, target=60, gaps=[gap])
+    assert [(task.gaps, task.count) for task in tasks] == [((gap,), 0), ((), 10)]
+
+
+@pytest.mark.parametrize(("total", "cores", "expected"), [(1000, 4, 250), (10, 4, 3), (0, 4, 1), (10_000, 2, 1000)])
+def test_tasks_are_small_enough_and_many_enough(total: int, cores: int, expected: int) -> None:
+    assert target_size(total, partitions_min=cores, records_max=1000) == expected
+
+
+def test_slices_cover_only_what_is_asked() -> None:
+    assert [(s.lo, s.hi) for s in slices_of(WHOLE, 95, 105)] == [(95, 101), (101, 105)]
+    assert slices_of(WHOLE, 300, 400) == []

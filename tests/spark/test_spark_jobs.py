@@ -1,0 +1,190 @@
+"""Jobs on Spark, against a real server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.spark.served import ROOT, Served
+from tests.spark.world import World
+
+from topics.spark.jobs.archive import ArchiveOptions, archive
+from topics.spark.jobs.archive_files import manifest
+from topics.spark.jobs.replay import ReplayOptions, replay
+from topics.spark.jobs.source import JobSource
+from topics.spark.jobs.stats import stats
+from topics.spark.jobs.verify import verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "delta"])
+def test_an_archive_grows_exactly_once_and_comes_back(
+    spark: SparkSession, served: Served, tmp_path: Path, format_: Any
+) -> None:
+    topics = [f"{format_}:a", f"{format_}:b"]
+    for topic in topics:
+        served.write(topic, *({"n": n} for n in range(300)), tag="t", meta={"m": 1})
+    options = ArchiveOptions(
+        source=JobSource(url=served.url, topics=f"{format_}:*"), to=str(tmp_path / "archive"), format=format_
+    )
+    assert archive(spark, options).records == 600
+    served.write(topics[0], *range(50))
+    again = archive(spark, options)
+    assert again.records == 50
+    assert archive(spark, options).records == 0
+    files = manifest(tmp_path / "archive")
+    assert sum(file.records for file in files.values()) == 650
+    assert {file.topic for file in files.values()} == set(topics)
+    assert len(files) <= 8
+    (tmp_path / "archive" / f"topic={format_}%3Aa" / "left-over.parquet").write_bytes(b"no parquet")
+
+    back = ReplayOptions(
+        source=str(tmp_path / "archive"), format=format_, url=served.url, topics=topics[0], into=f"{format_}-back"
+    )
+    done = replay(spark, back, state_dir=str(tmp_path / "state"))
+    assert done.records == 350
+    assert [row[2:] for row in served.rows(f"{format_}-back")] == [row[2:] for row in served.rows(topics[0])]
+
+
+def test_trim_deletes_what_is_archived_and_nothing_else(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+    served.write("trimmed", *range(120))
+    options = ArchiveOptions(source=JobSource(url=served.url, topics="trimmed"), to=str(tmp_path), trim=True)
+    assert archive(spark, options).trimmed
+    assert served.rows("trimmed") == []
+    served.write("trimmed", "new")
+    assert archive(spark, options).records == 1
+    assert spark.read.parquet(str(tmp_path)).where("topic = 'trimmed'").count() == 121
+
+
+def test_a_replay_that_was_interrupted_appends_nothing_twice(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    rows = [("r", 1, n, str(n)) for n in range(500)]
+    df = spark.createDataFrame(rows, "topic string, epoch long, seq long, data string")
+    df.repartition(3).write.parquet(str(tmp_path / "rows"))
+    options = ReplayOptions(source=str(tmp_path / "rows"), url=served.url)
+    state = tmp_path / "state"
+    replay(spark, options, state_dir=str(state))
+    assert [row[4] for row in served.rows("r")] == list(range(500))
+    # The same work once more, as after a crash between the last write and the ledger's last line.
+    ledger_lines: list[str] = []
+    real = Path.unlink
+
+    def keep(self: Path, missing_ok: bool = False) -> None:
+        if self.parent == state:
+            ledger_lines.extend(self.read_text().splitlines())
+        real(self, missing_ok=missing_ok)
+
+    Path.unlink = keep  # type: ignore[method-assign]
+    try:
+        replay(spark, ReplayOptions(source=str(tmp_path / "rows"), url=served.url, into="r2"), state_dir=str(state))
+    finally:
+        Path.unlink = real  # type: ignore[method-assign]
+    assert len(served.rows("r2")) == 500
+    lost = next(state.parent.joinpath("state").glob("*"), None)
+    assert lost is None
+    name = replay_ledger(state, str(tmp_path / "rows"), served.url)
+    name.write_text("\n".join(line for line in ledger_lines if '"wave 0"' not in line) + "\n")
+    done = replay(spark, ReplayOptions(source=str(tmp_path / "rows"), url=served.url, into="r2"), state_dir=str(state))
+    assert done.waves_done_before == 0
+    assert [row[4] for row in served.rows("r2")] == list(range(500))
+
+
+def replay_ledger(state: Path, source: str, url: str) -> Path:
+    import json
+
+    from topics.spark.jobs.ledger import ledger_path
+
+    return ledger_path("replay", json.dumps([source, "parquet", url, "*", "r2"]), folder=str(state))
+
+
+def test_verify_finds_damage_and_goes_on_after_an_interruption(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from topics.spark.jobs import verify as verify_job
+
+    world = World(tmp_path)
+    world.write("v", *range(300))
+    world.sim.checkpoint()
+    world.stop()
+    files = sorted(Path(world.data_dir, "topics").glob("*/*.data"))
+    raw = bytearray(files[4].read_bytes())
+    raw[100] ^= 1
+    files[4].write_bytes(raw)
+    monkeypatch.setattr(verify_job, "SEGMENTS_PER_WAVE", 5)
+    waves = iter(range(100))
+
+    class Interrupted:
+        def start(self, what: str, total: int | None, unit: str) -> None: ...
+
+        def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
+            if next(waves) == 1:
+                raise KeyboardInterrupt
+
+        def note(self, text: str) -> None: ...
+
+    state = str(tmp_path / "state")
+    with pytest.raises(KeyboardInterrupt):
+        verify(spark, path=world.data_dir, reporter=Interrupted(), state_dir=state)
+    told: list[str] = []
+    monkeypatch.setattr("topics.spark.jobs.report.Silent.note", lambda self, text: told.append(text))
+    report = verify(spark, path=world.data_dir, state_dir=state)
+    assert told == ["going on: 10 of 15 segments were checked before"]
+    assert not report.ok
+    assert (report.segments, report.frames) == (15, 299)
+    (found,) = report.findings
+    assert (found.topic, found.from_seq, found.file) == ("v", 82, str(files[4]))
+
+
+def test_stats_count_by_topic_tag_and_time(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    for tag in ("eu:1", "eu:2", "us:1"):
+        world.write("s", *["xx"] * 10, tag=tag)
+        world.clock.advance(60_000)
+    world.write("other", 1)
+    rows = stats(spark, JobSource(path=world.data_dir), bucket="1m", state_dir=str(tmp_path / "state"))
+    found = [(row.topic, row.tag_prefix, row.records, row.bytes) for row in rows]
+    assert found == [("other", None, 1, 1), ("s", "eu", 10, 40), ("s", "eu", 10, 40), ("s", "us", 10, 40)]
+    assert rows[1].bucket_ms % 60_000 == 0
+    assert rows[2].bucket_ms - rows[1].bucket_ms == 60_000
+
+
+def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+    command = [sys.executable, "-m", "topics.cli", *arguments]
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:
+    import json
+
+    world = World(tmp_path)
+    world.write("v", *range(30))
+    world.sim.checkpoint()
+    world.stop()
+    damaged = min(Path(world.data_dir, "topics").glob("*/*.data"))
+    raw = bytearray(damaged.read_bytes())
+    raw[60] ^= 1
+    damaged.write_bytes(raw)
+    state = str(tmp_path / "state")
+    done = run_cli("verify", "--path", world.data_dir, "--json", "--master", "local[1]", "--state", state)
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["ok"], report["frames"], len(report["findings"])) == (False, 29, 1)
+
+
+def test_without_java_the_verbs_say_what_to_install(tmp_path: Path) -> None:
+    for arguments in (["verify", "--path", str(tmp_path)], ["pipeline", "run", str(tmp_path)]):
+        done = run_cli(*arguments, JAVA_HOME=str(tmp_path / "no-java"))
+        assert done.returncode == 2
+        assert done.stderr.strip().count("\n") == 0
+        assert "Spark needs Java 17 or newer" in done.stderr
