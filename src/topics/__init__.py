@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topics.client import connect
+    from topics.client import aconnect, connect
     from topics.config import Settings
     from topics.embedded import open_database as open  # noqa: A004
     from topics.errors import DataLoss, TopicsError, Unreachable
@@ -26,6 +26,7 @@ __all__ = [
     "TopicsError",
     "Unreachable",
     "__version__",
+    "aconnect",
     "connect",
     "open",
 ]
@@ -38,6 +39,7 @@ _HOMES = {
     "Settings": "topics.config:Settings",
     "TopicsError": "topics.errors:TopicsError",
     "Unreachable": "topics.errors:Unreachable",
+    "aconnect": "topics.client:aconnect",
     "connect": "topics.client:connect",
     "open": "topics.embedded:open_database",
 }

@@ -107,25 +107,27 @@ class Link:
 
 
 def _connected(address: Address, *, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+    plain: socket.socket | None = None
     try:
         plain = socket.create_connection((address.host, address.port), timeout=timeout_s)
-    except (UnicodeError, OverflowError) as error:
-        raise ConfigError(f"{address.url} is no address: {error}") from None
-    except OSError as error:
-        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
-            raise ConfigError(f"no host has the name {address.host!r}") from None
-        raise Unreachable(f"cannot connect to {address.url}: {_why(error)}", sent=False) from None
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if tls is None:
-        return plain
-    try:
-        return tls.wrap_socket(plain, server_hostname=address.host)
-    except ssl.SSLCertVerificationError as error:
-        plain.close()
-        raise ConfigError(f"the certificate of {address.url} is not trusted: {error.verify_message}") from None
-    except OSError as error:
-        plain.close()
-        raise Unreachable(f"no TLS with {address.url}: {_why(error)}", sent=False) from None
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain if tls is None else tls.wrap_socket(plain, server_hostname=address.host)
+    except (OSError, UnicodeError, OverflowError) as error:
+        if plain is not None:
+            plain.close()
+        raise refusal(address, error) from None
+
+
+def refusal(address: Address, error: Exception) -> TopicsError:
+    """Why there is no connection. What waiting does not mend is a wrong setting."""
+    if isinstance(error, UnicodeError | OverflowError):
+        return ConfigError(f"{address.url} is no address: {error}")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConfigError(f"the certificate of {address.url} is not trusted: {error.verify_message}")
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+        return ConfigError(f"no host has the name {address.host!r}")
+    assert isinstance(error, OSError)
+    return Unreachable(f"cannot connect to {address.url}: {_why(error)}", sent=False)
 
 
 def _why(error: OSError) -> str:

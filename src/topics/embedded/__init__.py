@@ -5,6 +5,7 @@ with topics.open("./topics-data") as db:
 """
 
 from topics.embedded.database import Database, open_database
+from topics.embedded.queue import Queue, Router
 from topics.embedded.topic import Topic
 
-__all__ = ["Database", "Topic", "open_database"]
+__all__ = ["Database", "Queue", "Router", "Topic", "open_database"]

@@ -12,14 +12,15 @@ from typing import Any, Self, TypeVar
 from topics import limits
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
+from topics.embedded.queue import Queue, Router
 from topics.embedded.topic import Topic
 from topics.engine.delivery.delivery import Delivery
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown
 from topics.model.config import patch_from, resolve_config
-from topics.model.results import TopicSummary
+from topics.model.results import RouterSummary, TopicSummary
 from topics.runtime.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
 from topics.storage.osfs import OsFs
@@ -56,6 +57,13 @@ class Database:
         its own (`configure` changes it)."""
         return Topic(self, name, resolve_config(patch_from(config)) if config else None)
 
+    def queue(self, name: str, **config: Any) -> Queue:
+        """A handle to a queue, which the first append creates if it does not exist yet."""
+        return Queue(self, name, resolve_config(patch_from({"type": "queue", **config})))
+
+    def router(self, name: str) -> Router:
+        return Router(self, name)
+
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
         after: str | None = None
@@ -69,6 +77,24 @@ class Database:
             if not more:
                 return
             after = page[-1].topic
+
+    def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> Iterator[RouterSummary]:
+        """All routers whose names begin so, and of these ends if given."""
+        after: str | None = None
+        while True:
+            page, more = self.call(
+                lambda engine, after=after: resolved(  # type: ignore[misc]
+                    engine.routers.page(
+                        prefix=prefix, source=source, dest=dest, after=after, page_size=limits.PAGE_SIZE.high
+                    )
+                )
+            )
+            yield from page
+            if not more:
+                return
+            after = page[-1].router
 
     # --- commands -------------------------------------------------------------------------------------------------
 

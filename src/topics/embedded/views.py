@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from topics.engine.queue_pass import ClaimedJob
 from topics.engine.reads import ReadDone
 from topics.model.payload import split_blob
-from topics.model.results import ReadResult, Record
+from topics.model.results import Job, ReadResult, Record
 from topics.model.run import StoredRecord
+from topics.wire.queue_requests import lease_text
 
 
 def record_view(stored: StoredRecord) -> Record:
@@ -19,6 +21,21 @@ def record_view(stored: StoredRecord) -> Record:
         tag=None if stored.tag is None else stored.tag.decode(),
         data=msgspec.Raw(data),
         meta=msgspec.UNSET if meta is None else msgspec.Raw(meta),
+    )
+
+
+def job_view(job: ClaimedJob) -> Job:
+    record = record_view(job.run.record(job.at))
+    assert isinstance(record.data, msgspec.Raw)
+    return Job(
+        seq=job.seq,
+        lease_id=lease_text(job.lease_id),
+        deadline=job.deadline,
+        ts=record.ts,
+        deliveries=job.deliveries,
+        data=record.data,
+        tag=record.tag,
+        meta=record.meta,
     )
 
 

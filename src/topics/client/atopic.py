@@ -1,0 +1,173 @@
+"""AsyncTopic, AsyncQueue, AsyncRouter: the handles of `topic`, for coroutines. The same calls, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from topics import limits
+from topics.client import calls
+from topics.client.afollow import afollow
+from topics.client.atransport import AsyncTransport
+from topics.client.bodies import piece_of, record_piece
+from topics.client.calls import Keys, Match, Seqs, config_text
+from topics.model.config import TopicConfig
+from topics.model.paging import Gap, Gaps, Walk
+from topics.model.results import (
+    AckResult,
+    AppendResult,
+    ClaimResult,
+    DeleteResult,
+    ExtendResult,
+    NackResult,
+    ReadResult,
+    Record,
+    RouterState,
+    TopicState,
+)
+from topics.model.router import Guarantee
+
+
+class AsyncTopic:
+    def __init__(self, transport: AsyncTransport, keys: Keys, name: str, config: bytes | None = None) -> None:
+        self._transport = transport
+        self._keys = keys
+        self._config = config
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        data: Any,
+        *,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Any = None,
+        key: str | None = None,
+    ) -> AppendResult:
+        """Append one record. When this returns, it is as safe as the topic's class says.
+
+        Without a `key` the call gets one of its own, so that it can be repeated when a connection breaks."""
+        return await self._append([record_piece(data, tag=tag, node=node, meta=meta)], None, key)
+
+    async def append_many(
+        self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
+    ) -> AppendResult:
+        """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
+        return await self._append(list(map(piece_of, records)), node, key)
+
+    async def _append(self, pieces: list[bytes], node: str | None, key: str | None) -> AppendResult:
+        key = self._keys.next() if key is None else key
+        return await self._transport.run(calls.append(self.name, pieces, key=key, node=node, config=self._config))
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    async def page(
+        self,
+        after: int = 0,
+        *,
+        limit: int = limits.DIFF_LIMIT.default,
+        max_bytes: int = limits.DIFF_BATCH_BYTES.default,
+        exclude_nodes: Iterable[str] = (),
+        wait_ms: int = 0,
+    ) -> ReadResult:
+        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost."""
+        return await self._transport.run(
+            calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
+        )
+
+    async def read(
+        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+    ) -> AsyncIterator[Record | Gap]:
+        """Everything behind the cursor up to the head of this moment, page by page."""
+        nodes, walk = tuple(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        while not walk.is_full:
+            page = await self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
+            for item in walk.take(page):
+                yield item
+            if not walk.has_more(page):
+                return
+
+    def follow(
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+    ) -> AsyncIterator[Record | Gap]:
+        """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
+
+        Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
+        return afollow(self._transport, self.name, after, nodes=tuple(exclude_nodes), gaps=gaps)
+
+    # --- the rest -------------------------------------------------------------------------------------------------
+
+    async def delete(self, *, before_seq: int | None = None, match: Match = None) -> DeleteResult:
+        """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
+        return await self._transport.run(calls.delete(self.name, before_seq=before_seq, match=match))
+
+    async def state(self, *, touch: bool = True) -> TopicState:
+        return await self._transport.run(calls.state(self.name, touch=touch))
+
+    async def configure(self, **config: Any) -> TopicConfig:
+        """Create the topic, or replace its config as a whole: what is left out goes back to its default."""
+        return (await self._transport.run(calls.configure(self.name, config_text(config)))).config
+
+    async def drop(self, *, if_empty: bool = False) -> bool:
+        """Delete the topic with everything in it; False if there was none."""
+        return (await self._transport.run(calls.drop(self.name, if_empty=if_empty))).deleted
+
+
+class AsyncQueue(AsyncTopic):
+    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+
+    async def configure(self, **config: Any) -> TopicConfig:
+        return await super().configure(**{"type": "queue", **config})
+
+    async def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """Lease up to `max` jobs to a node; none is an empty list."""
+        return await self._transport.run(calls.claim(self.name, node=node, max=max, lease_ms=lease_ms))
+
+    async def ack(self, jobs: Seqs, *, node: str) -> AckResult:
+        """Done: the jobs are deleted."""
+        return await self._transport.run(calls.ack(self.name, jobs, node=node))
+
+    async def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
+        """Not done: somebody may claim them again, at once or after a delay."""
+        return await self._transport.run(calls.nack(self.name, jobs, node=node, delay_ms=delay_ms))
+
+    async def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
+        """Hold the jobs until `lease_ms` from now."""
+        return await self._transport.run(calls.extend(self.name, jobs, node=node, lease_ms=lease_ms))
+
+
+class AsyncRouter:
+    def __init__(self, transport: AsyncTransport, name: str) -> None:
+        self._transport = transport
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"AsyncRouter({self.name!r})"
+
+    async def put(
+        self,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        create_dest: bool = True,
+        filter: Match = None,
+        allow_cycle: bool = False,
+        guarantee: Guarantee = "at_least_once",
+    ) -> RouterState:
+        """Copy what is committed to `source` from now on into `dest`. All but the ends of a router may be replaced."""
+        fields = {name: value for name, value in locals().items() if name != "self"}
+        return await self._transport.run(calls.put_router(self.name, fields))
+
+    async def get(self) -> RouterState:
+        return await self._transport.run(calls.get_router(self.name))
+
+    async def delete(self) -> bool:
+        """Forwarding stops; the copies stay. False if there was no such router."""
+        return (await self._transport.run(calls.delete_router(self.name))).deleted

@@ -1,0 +1,109 @@
+"""Queue and Router: handles of the embedded library, beside `Topic`. Cheap, stateless, good for any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from topics.embedded.topic import Topic
+from topics.embedded.views import job_view
+from topics.model.config import TopicConfig
+from topics.model.doors import Match, Seqs
+from topics.model.match import TagMatch, parse_match
+from topics.model.names import check_router_name
+from topics.model.results import AckResult, ClaimResult, ExtendResult, Job, NackResult, RouterState
+from topics.model.router import Guarantee, RouterDef
+from topics.wire.queue_requests import Fences, check_fences
+
+if TYPE_CHECKING:
+    from topics.embedded.database import Database
+
+
+class Queue(Topic):
+    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+
+    def configure(self, **config: Any) -> TopicConfig:
+        return super().configure(**{"type": "queue", **config})
+
+    def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
+        """Lease up to `max` jobs to a node; none is an empty list."""
+        done = self._db.call(lambda engine: engine.queues.claim(self.name, node=node, max=max, lease_ms=lease_ms))
+        jobs = [job_view(job) for job in done.jobs]
+        return ClaimResult(topic=self.name, claimed=jobs, count=len(jobs), ready=done.ready)
+
+    def ack(self, jobs: Seqs, *, node: str) -> AckResult:
+        """Done: the jobs are deleted."""
+        seqs, fences = _fenced(jobs, node)
+        done = self._db.call(lambda engine: engine.queues.ack(self.name, node=node, seqs=seqs, fences=fences))
+        return AckResult(self.name, done.acked, done.skipped, done.ready, done.in_flight)
+
+    def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
+        """Not done: somebody may claim them again, at once or after a delay."""
+        seqs, fences = _fenced(jobs, node)
+        done = self._db.call(
+            lambda engine: engine.queues.nack(self.name, node=node, seqs=seqs, fences=fences, delay_ms=delay_ms)
+        )
+        return NackResult(self.name, done.nacked, done.skipped, done.ready, done.in_flight)
+
+    def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
+        """Hold the jobs until `lease_ms` from now."""
+        seqs, fences = _fenced(jobs, node)
+        done = self._db.call(
+            lambda engine: engine.queues.extend(self.name, node=node, seqs=seqs, fences=fences, lease_ms=lease_ms)
+        )
+        return ExtendResult(self.name, done.extended, done.skipped, done.deadlines)
+
+
+def _fenced(jobs: Seqs, node: str) -> tuple[list[int], Fences]:
+    given = list(jobs)
+    seqs = [job.seq if isinstance(job, Job) else job for job in given]
+    tokens = [job.lease_id if isinstance(job, Job) else "" for job in given]
+    return seqs, check_fences(node, seqs, tokens)
+
+
+class Router:
+    def __init__(self, database: Database, name: str) -> None:
+        self._db = database
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Router({self.name!r})"
+
+    def put(
+        self,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        create_dest: bool = True,
+        filter: Match = None,
+        allow_cycle: bool = False,
+        guarantee: Guarantee = "at_least_once",
+    ) -> RouterState:
+        """Copy what is committed to `source` from now on into `dest`. All but the ends of a router may be replaced."""
+        check_router_name(self.name)
+        definition = RouterDef(
+            name=self.name,
+            source=source,
+            dest=dest,
+            preserve_node=preserve_node,
+            preserve_tag=preserve_tag,
+            create_dest=create_dest,
+            allow_cycle=allow_cycle,
+            guarantee=guarantee,
+            filter=filter if filter is None or isinstance(filter, TagMatch) else parse_match(filter),
+        )
+        done = self._db.call(lambda engine: engine.routers.put(definition))
+        return _state_of(done.definition, created=done.created)
+
+    def get(self) -> RouterState:
+        shown = self._db.call(lambda engine: engine.routers.get(self.name))
+        return _state_of(shown.definition, forwarded_total=shown.forwarded_total)
+
+    def delete(self) -> bool:
+        """Forwarding stops; the copies stay. False if there was no such router."""
+        return self._db.call(lambda engine: engine.routers.delete(self.name))
+
+
+def _state_of(definition: RouterDef, **more: Any) -> RouterState:
+    return RouterState(**definition.to_json(), **more)
