@@ -17,6 +17,7 @@ from topics.api.queues import QueueEndpoints
 from topics.api.records import RecordEndpoints
 from topics.api.routers import RouterEndpoints
 from topics.api.topics import TopicEndpoints
+from topics.api.work import WorkEndpoint
 from topics.clock import Clock, Host
 from topics.config import Settings
 from topics.engine.longpoll import LongPolls
@@ -42,6 +43,7 @@ ENGINE_ENDPOINTS = (
     "ack",
     "nack",
     "extend",
+    "work",
     "create_watch",
     "watch_stream",
     "websocket",
@@ -112,6 +114,7 @@ class ServerApp:
             "ack": queues.ack,
             "nack": queues.nack,
             "extend": queues.extend,
+            "work": WorkEndpoint(engine, live.streams, live.services.patience).work,
             **live.handlers,
         }
         self.metrics.gauges.queue_counters = engine.queues.counters

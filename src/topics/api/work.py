@@ -1,0 +1,135 @@
+"""Work streams: jobs pushed as server-sent events (http-api.md section 19.6).
+
+Always holds: a job's frame is offered right after its lease is recorded; a connection that lags claims nothing more;
+frames dropped for a slow client give their leases back, and the end of a connection gives back all of them."""
+
+from __future__ import annotations
+
+from topics import limits
+from topics.api.call import Call
+from topics.api.outbound import Outbound, Patience
+from topics.api.queues import rendered
+from topics.api.streams import Streams
+from topics.engine.engine import Engine
+from topics.engine.queue_pass import ClaimedJob
+from topics.engine.queue_streams import WorkStream
+from topics.errors import NotAcceptable, TopicsError
+from topics.net import sse as framing
+from topics.net.messages import StreamSink
+from topics.net.sse import STREAM_HEADERS
+from topics.wire import sse
+from topics.wire.accept import takes_events
+from topics.wire.query import int_param, unsigned
+from topics.wire.queue_requests import check_worker
+
+HEARTBEAT_MS = float(limits.HEARTBEAT_MS.default)
+QUEUE_GONE = 409
+
+
+class WorkEndpoint:
+    def __init__(self, engine: Engine, streams: Streams, patience: Patience) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._patience = patience
+
+    def work(self, call: Call) -> None:
+        if not takes_events(call.request.header(b"accept")):
+            raise NotAcceptable
+        query = call.query()
+        node = query.get("node", "")
+        check_worker(node)
+        queues = self._engine.queues
+        queues.queue(call.name)
+        key = None if call.key is None else call.key.digest
+        self._streams.check_room(key)
+        stream = queues.open_stream(
+            call.name,
+            node=node,
+            max=int_param(query, "max", clamp=limits.CLAIM_MAX),
+            lease_ms=unsigned(query.get("lease_ms")),
+        )
+        call.end()
+        connection = WorkConnection(self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._patience)
+        connection.begin(key)
+
+
+class WorkConnection:
+    __slots__ = ("_outbound", "_patience", "_sent_ms", "_sink", "_streams", "_work", "closed")
+
+    def __init__(self, streams: Streams, work: WorkStream, sink: StreamSink, patience: Patience) -> None:
+        self._streams = streams
+        self._work = work
+        self._sink = sink
+        self._patience = patience
+        self._outbound: Outbound[ClaimedJob] = Outbound(self, sink, patience, streams.look_after)
+        self._sent_ms = streams.now_ms()
+        self.closed = False
+
+    def begin(self, key: bytes | None) -> None:
+        self._streams.enter(self, key)
+        self._work.on_jobs = self._push
+        self._work.on_end = self._queue_gone
+        self._sink.on_close(self._ended)
+        if self.closed:
+            return
+        self._sink.send(framing.RETRY)
+        self._streams.beat_at(self._sent_ms + HEARTBEAT_MS, self)
+
+    def _push(self, jobs: list[ClaimedJob]) -> None:
+        """One frame per job, all in one go; the queue is told to wait when the client does not take them."""
+        now_ms = self._sent_ms = self._streams.now_ms()
+        topic = self._work.topic.name
+        for job, body in zip(jobs, rendered(jobs), strict=True):
+            frame = framing.frame(b"%d" % job.seq, sse.JOB, sse.job_data(topic, body))
+            self._outbound.offer(frame, job, now_ms)
+        if not self._outbound.has_room:
+            self._work.pause()
+
+    # --- Owner ------------------------------------------------------------------------------------------------------
+
+    def handed_over(self, mark: ClaimedJob) -> None:
+        return
+
+    def dropped(self, marks: list[ClaimedJob]) -> None:
+        self._streams.shed_total += 1
+        self._work.give_back(marks)
+
+    def has_room_again(self) -> None:
+        self._work.go_on()
+
+    def too_slow(self) -> None:
+        self._streams.too_slow_total += 1
+        self._farewell(code="slow_consumer", error="nothing was taken from this stream for too long")
+
+    # --- time and end -----------------------------------------------------------------------------------------------
+
+    def beat(self, now_ms: float) -> float:
+        if now_ms - self._sent_ms >= HEARTBEAT_MS and self._outbound.is_empty:
+            self._sent_ms = now_ms
+            self._sink.send(framing.HEARTBEAT)
+        return max(self._sent_ms, now_ms - HEARTBEAT_MS + 1) + HEARTBEAT_MS
+
+    def shut_down(self) -> None:
+        self._farewell(code=sse.SHUTTING_DOWN, error="the server is shutting down")
+
+    def _queue_gone(self, error: TopicsError) -> None:
+        self._farewell(code=QUEUE_GONE, error=error.message)
+
+    def _farewell(self, *, code: int | str, error: str) -> None:
+        """Last words, if they fit behind what the transport still has; else the client is cut off."""
+        self._outbound.clear()
+        if self._sink.buffered_bytes() < self._patience.hand_over_bytes:
+            data = sse.work_error_data(self._work.topic.name, code=code, error=error)
+            self._sink.send(framing.frame(None, sse.ERROR, data))
+            self._sink.end()
+        else:
+            self._sink.abort()
+
+    def _ended(self) -> None:
+        """The client has gone, or we ended it: its leases head the line again."""
+        if self.closed:
+            return
+        self.closed = True
+        self._outbound.clear()
+        self._streams.leave(self)
+        self._work.close()
