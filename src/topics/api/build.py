@@ -10,6 +10,7 @@ from collections.abc import Callable
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call
+from topics.api.console import Console
 from topics.api.live import Live
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
@@ -62,6 +63,7 @@ class ServerApp:
         self.kernel: Kernel | None = None
         self.probes = Probes(uptime_ms=self.uptime_ms, topic_count=self._topic_count)
         self.metrics = Metrics(uptime_ms=self.uptime_ms, progress=lambda: self.app.progress)
+        console = Console()
         self.app = App(
             {
                 **{name: self._late(name) for name in ENGINE_ENDPOINTS},
@@ -69,6 +71,8 @@ class ServerApp:
                 "ready": self.probes.ready,
                 "openapi": self.probes.openapi,
                 "metrics": self.metrics.metrics,
+                "console": console.console,
+                "console_file": console.console_file,
             },
             keys=keys,
             probe_auth=settings.probe_auth,
