@@ -133,6 +133,18 @@ def test_a_missing_index_is_rebuilt() -> None:
     assert again.files() == whole
 
 
+def test_an_index_that_cannot_be_written_again_serves_from_memory() -> None:
+    lab = five().restart()
+    lab.disk.erase(idx_path(1))
+    lab.faults.fill_disk()
+    assert lab.served() == lab.log.live()
+    lab.faults.clear()
+    lab.segment(1).unmap()
+    assert lab.served() == lab.log.live()
+    assert idx_path(1) in lab.files()
+    lab.checked()
+
+
 @pytest.mark.parametrize("extra", [b"\0", bytes(20), b"x" * 20, b"x" * 33])
 def test_an_index_that_is_too_long_is_rebuilt(extra: bytes) -> None:
     lab = five()

@@ -97,6 +97,11 @@ class Flips:
             if segment.flips in self._dirty:
                 self._dirty[segment.flips] = segment
 
+    def cold(self) -> list[Flippable]:
+        """Cold segments with deletes that their files do not prove; the cold pool has to flag them."""
+        with self._lock:
+            return [segment for log, segment in self._dirty.items() if log and segment.tier == "cold"]
+
     def forget(self, segment: Flippable) -> None:
         """The segment is gone, and with it what was to be flagged."""
         with self._lock:

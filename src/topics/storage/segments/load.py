@@ -163,6 +163,8 @@ class _Loader:
                 self.place.env.write_or_defer(partial(remove_files, self.place, first))
             return
         if self._take_cold_instead(first, count):
+            if "idx" in parts:
+                self.place.env.write_or_defer(partial(remove_files, self.place, first, ("idx",)))
             return
         segment = self._sealed(first, count, 0)
         segment.load_index()

@@ -31,6 +31,7 @@ from topics.storage.segments.old_flags import sync_old_flags
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.remnants import adopt_idx_temp
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
+from topics.storage.stores import NotFound, RangeOutOfBounds
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
@@ -173,10 +174,34 @@ class SealedSegment:
         """Whether the columns can be had without waiting for the cold store."""
         return self.tier == "hot" or self._pair is not None
 
+    @property
+    def cold_uri(self) -> str | None:
+        """Where the cold copy's files lie, if that can be named."""
+        return getattr(self.place.cold, "uri", None) if self.tier == "cold" else None
+
     def load_index(self) -> None:
-        """Make the columns available. May wait for the cold store."""
+        """Make the columns available. May wait for the cold store, and nobody else waits meanwhile."""
         if self._pair is None:
-            self._open()
+            if self.tier == "hot":
+                self._open()
+            else:
+                self._load_cold()
+        if self._tags is None and self.tier == "cold":
+            self._tags = load_tag_index(self, wait=True)
+
+    def _load_cold(self) -> None:
+        version = self.version
+        try:
+            pair = self._open_cold()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        except (NotFound, RangeOutOfBounds) as error:
+            raise self.corrupt(0) from error
+        with self.lock:
+            if self.version != version:
+                return
+            self._pair = pair
+        self.place.env.maps.admit(self)
 
     def pair(self) -> Pair:
         """The opened files; the same object until they change or were closed for lack of room."""
@@ -227,8 +252,10 @@ class SealedSegment:
                 return self._pair
             if self._override is not None:
                 return self._override
+            if self.tier == "cold":
+                raise ColdUnavailable(self.label, reason="its index is not loaded yet")
             try:
-                pair = self._open_hot() if self.tier == "hot" else self._open_cold()
+                pair = self._open_hot()
             except OSError as error:
                 raise self._unreadable(error) from error
             self._pair = pair
@@ -312,7 +339,10 @@ class SealedSegment:
         if healed.install:
             self._report(f"index rebuilt from its data ({healed.reason})", IDX_REBUILT)
             self.place.env.counters.idx_rebuilt += 1
-            self.place.env.write_or_defer(lambda: self._install_idx(healed))
+            try:
+                self.place.env.write_or_defer(lambda: self._install_idx(healed))
+            except OSError as error:  # it serves from memory as well; the next mapping tries again
+                self._report(f"rebuilt index could not be written: {error}", "")
         return Pair(healed.entries, data)
 
     def _install_idx(self, healed: Healed) -> None:
@@ -375,5 +405,5 @@ class SealedSegment:
         tags = self._tags
         if tags is None:
             with self.lock:
-                tags = self._tags = load_tag_index(self)
+                tags = self._tags = load_tag_index(self, wait=False)
         return tags

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from topics.errors import ColdUnavailable
 from topics.formats.buffers import I64, U32
 from topics.formats.columns import decode_columns
 from topics.formats.idx import Idx
@@ -49,11 +50,14 @@ class TagIndex:
         return look_up(wanted).astype(np.int64)
 
 
-def load_tag_index(segment: SealedSegment) -> TagIndex:
-    """The segment's sidecar, built and written anew when it cannot be used."""
+def load_tag_index(segment: SealedSegment, *, wait: bool) -> TagIndex:
+    """The segment's sidecar, built and written anew when it cannot be used. For a cold segment that means fetching all
+    of it: ColdUnavailable unless the caller may `wait`."""
     buffer = _read_sidecar(segment)
     if buffer is None:
         pair = segment.pair()
+        if pair.data is None and not wait:
+            raise ColdUnavailable(segment.label, reason="its tags are not loaded yet")
         data = pair.data if pair.data is not None else segment.read_cold_data()
         buffer = memoryview(build_sidecar(pair.entries, data, first_seq=segment.first_seq))
         segment.place.env.write_or_defer(partial(write_sidecar, segment.place, segment.first_seq, buffer))
