@@ -140,7 +140,7 @@ def test_verify_finds_damage_and_goes_on_after_an_interruption(
     assert not report.ok
     assert (report.segments, report.frames) == (15, 299)
     (found,) = report.findings
-    assert (found.topic, found.from_seq, found.file) == ("v", 82, str(files[4]))
+    assert (found.topic, found.from_seq, found.file) == ("v", 83, str(files[4]))
 
 
 def test_stats_count_by_topic_tag_and_time(spark: SparkSession, tmp_path: Path) -> None:
