@@ -1,6 +1,44 @@
 #!/usr/bin/env bash
-# Starts what exists so far. There is no server yet, so this shows the version and the settings it will start with.
+# The main job, end to end: the server on loopback, a shop that writes to it, the Spark pipeline over what was written,
+# its gold tables, and then the server goes on until Ctrl-C.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-.venv/bin/topics --version
-.venv/bin/topics config show --origin
+bin=$PWD/.venv/bin
+home=${TOPICS_RUN_DIR:-$PWD/.run}
+port=${TOPICS_PORT:-4000}
+mkdir -p "$home"
+url=http://127.0.0.1:$port
+
+TOPICS_DATA_DIR=$home/data TOPICS_PORT=$port TOPICS_LOG=warn "$bin/topics" serve &
+server=$!
+trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
+for _ in $(seq 1 150); do
+  if "$bin/python" -c "import urllib.request as u; u.urlopen('$url/readyz', timeout=1)" 2>/dev/null; then break; fi
+  if ! kill -0 $server 2>/dev/null; then echo "the server did not start; the line above says why" >&2; exit 1; fi
+  sleep 0.2
+done
+
+echo "== a shop writes events"
+"$bin/python" examples/shop.py "$url" --seconds "${SHOP_SECONDS:-4}"
+"$bin/topics" topic ls --url "$url" --prefix shop.
+
+echo "== a worker does some jobs"
+"$bin/topics" queue work shop.jobs --url "$url" --once -n 3 -- sh -c 'cat; echo'
+
+if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>/dev/null; then
+  echo "== the pipeline: bronze, silver, gold"
+  [ -f "$home/pipeline/spark-pipeline.yml" ] || "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'
+  "$bin/topics" pipeline run "$home/pipeline" > "$home/pipeline.log" 2>&1 || { tail -20 "$home/pipeline.log" >&2; exit 1; }
+  "$bin/python" examples/gold.py "$home/pipeline"
+else
+  echo "== no pipeline: $("$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>&1 | tail -1)"
+fi
+
+cat <<END
+
+The server goes on at $url until Ctrl-C; its console is $url/console
+Query further:  $bin/topics read shop.orders --url $url --from -5
+                $bin/python -c "import topics.spark; spark = topics.spark.session(); spark.read.format('topics').option('url', '$url').option('subscribe', 'shop.orders').load().show()"
+END
+if [ -n "${RUN_ONCE:-}" ]; then exit 0; fi
+wait $server

@@ -48,53 +48,47 @@ def bronze() -> DataFrame:
     )
 '''
 
-_SILVER: Final = '''\
-"""Silver: typed events, each once; what does not fit the type is kept in quarantine, with the text it came as.
-
-Edit EVENT to your own payload.
+_SILVER: Final = """\
+-- Silver: typed events, each (topic, epoch, seq) once. Edit the schema to your own payload; what does not fit it goes
+-- to quarantine. Plain SQL, because Spark analyses a DataFrame's deduplication before bronze exists.
+CREATE MATERIALIZED VIEW silver AS
+SELECT
+  topic,
+  epoch,
+  seq,
+  any_value(ts) AS ts,
+  any_value(node) AS node,
+  any_value(tag) AS tag,
+  any_value(event.type) AS type,
+  any_value(event.user) AS user,
+  any_value(coalesce(event.amount, event.duration_ms)) AS value
+FROM (
+  SELECT *, from_json(
+    data,
+    'type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING',
+    map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'malformed')
+  ) AS event
+  FROM bronze
+) AS parsed
+WHERE event IS NOT NULL AND event.malformed IS NULL
+GROUP BY topic, epoch, seq
 """
 
-from pyspark import pipelines as dp
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
-
-EVENT = "type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING"
-
-
-def parsed() -> DataFrame:
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
-    return (
-        spark.readStream.table("bronze")  # noqa: F821
-        .withColumn("event", f.from_json("data", EVENT, options))
-        .withColumn("fits", f.col("event.malformed").isNull() & f.col("event").isNotNull())
-    )
-
-
-@dp.table(comment="Typed events, deduplicated by topic, epoch and seq")
-def silver() -> DataFrame:
-    return (
-        parsed()
-        .where("fits")
-        .withWatermark("ts", "1 hour")
-        .dropDuplicatesWithinWatermark(["topic", "epoch", "seq"])
-        .select(
-            "topic",
-            "epoch",
-            "seq",
-            "ts",
-            "node",
-            "tag",
-            f.col("event.type").alias("type"),
-            f.col("event.user").alias("user"),
-            f.coalesce("event.amount", "event.duration_ms").alias("value"),
-        )
-    )
-
-
-@dp.table(comment="Records whose payload is not the expected event")
-def quarantine() -> DataFrame:
-    return parsed().where("NOT fits").select("topic", "epoch", "seq", "ts", "tag", "data")
-'''
+_QUARANTINE: Final = """\
+-- Records whose payload is not the expected event, with the text they came as. Keep the schema as in silver.
+CREATE MATERIALIZED VIEW quarantine AS
+SELECT topic, epoch, seq, any_value(ts) AS ts, any_value(tag) AS tag, any_value(data) AS data
+FROM (
+  SELECT *, from_json(
+    data,
+    'type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING',
+    map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'malformed')
+  ) AS event
+  FROM bronze
+) AS parsed
+WHERE event IS NULL OR event.malformed IS NOT NULL
+GROUP BY topic, epoch, seq
+"""
 
 _GOLD_WINDOWS: Final = """\
 -- Gold: how many events, and how large, by topic, tag and minute.
@@ -129,7 +123,8 @@ LEFT JOIN (SELECT topic, count(*) AS records FROM quarantine GROUP BY topic) AS 
 
 FILES: Final = {
     "transformations/bronze.py": _BRONZE,
-    "transformations/silver.py": _SILVER,
+    "transformations/silver.sql": _SILVER,
+    "transformations/quarantine.sql": _QUARANTINE,
     "transformations/gold_by_minute.sql": _GOLD_WINDOWS,
     "transformations/gold_topics.sql": _GOLD_TOPICS,
     ".gitignore": "storage/\nwarehouse/\nmetastore/\n*.log\n",

@@ -1,0 +1,35 @@
+"""Prints the gold tables of a pipeline that ran: `python examples/gold.py DIR`. The tables are Parquet files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from topics.spark.project import GOLD_TABLES
+
+ROWS_MAX = 12
+
+
+def show(folder: Path, name: str) -> None:
+    rows = pq.read_table(folder / "warehouse" / name)
+    order = [(column, "descending" if "minute" in column else "ascending") for column in rows.column_names[:2]]
+    rows = rows.take(pc.sort_indices(rows, sort_keys=order)).slice(0, ROWS_MAX)
+    table = Table(*rows.column_names, title=name, box=None)
+    for row in rows.to_pylist():
+        table.add_row(*(f"{value:,.1f}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console().print(table)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for name in GOLD_TABLES:
+        show(folder, name)
+
+
+if __name__ == "__main__":
+    main()
