@@ -21,21 +21,23 @@ class Place:
     """One topic of a session: the cursor, and the life of the topic it belongs to.
 
     A resume id does not say which life its number belongs to. So after a topic was recreated, the ids sent since then
-    are remembered: any other number is of the old life, and the news of the new one is told again."""
+    are remembered: any other number is of the old life, and the news of the new one is told again. A number that both
+    lives used counts as the old one: the new records up to it are then sent twice, but none is skipped."""
 
-    __slots__ = ("_epoch_before", "_ids_since", "cursor", "epoch", "name")
+    __slots__ = ("_before", "_ids_since", "cursor", "epoch", "name")
 
     def __init__(self, name: str, *, cursor: int, epoch: int) -> None:
         self.name = name
         self.cursor = cursor
         self.epoch = epoch
-        self._epoch_before = 0
+        self._before = 0, 0  # epoch and cursor in the old life
         self._ids_since: set[int] | None = None
 
     def move(self, cursor: int, epoch: int) -> None:
         """A frame with this cursor was handed to the transport."""
         if epoch != self.epoch:
-            self._epoch_before, self.epoch = self.epoch, epoch
+            self._before = self.epoch, self.cursor
+            self.epoch = epoch
             self._ids_since = set()
         if self._ids_since is not None:
             self._ids_since.add(cursor)
@@ -46,9 +48,8 @@ class Place:
     def go_back(self, cursor: int) -> None:
         """A client came back with this cursor in its id; it may only move the place back."""
         ids_since, self._ids_since = self._ids_since, None
-        if ids_since is not None and cursor not in ids_since:
-            self.epoch = self._epoch_before
-            self.cursor = cursor
+        if ids_since is not None and (cursor not in ids_since or cursor == self._before[1]):
+            self.epoch, self.cursor = self._before[0], cursor
         else:
             self.cursor = min(self.cursor, cursor)
 
