@@ -172,6 +172,7 @@ _DATA = _SAMPLE.disk.contents(data_path(1))
 _IDX = _SAMPLE.disk.contents("data/topics/0000000A/seg-0000000000000001.idx")
 
 
+@pytest.mark.timeout(900)
 @given(
     damage=st.lists(st.tuples(st.integers(0, len(_DATA) - 1), st.integers(1, 255)), max_size=3),
     idx_damage=st.lists(st.tuples(st.integers(0, len(_IDX) - 1), st.integers(1, 255)), max_size=2),
