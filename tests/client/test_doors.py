@@ -23,7 +23,6 @@ from topics.errors import (
 from topics.model.doors import DatabaseDoor
 from topics.model.results import Record
 
-
 pytestmark = pytest.mark.timeout(30)
 
 

@@ -75,7 +75,8 @@ class AsyncTopic:
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost."""
+        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
+        a reader that is caught up waits so long for something to come."""
         return await self._transport.run(
             calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
         )

@@ -14,6 +14,7 @@ from typing import Any, Self
 from topics.client import calls
 from topics.client.address import parse_address
 from topics.client.calls import Keys, config_text
+from topics.client.producer import Producer, ProducerOptions
 from topics.client.retry import RetryPolicy
 from topics.client.topic import Queue, Router, Topic
 from topics.client.transport import Transport
@@ -61,6 +62,10 @@ class Client:
 
     def router(self, name: str) -> Router:
         return Router(self._transport, name)
+
+    def producer(self, **options: Any) -> Producer:
+        """A batching producer of any topics; options are those of `ProducerOptions`."""
+        return Producer(self._transport, self._keys, ProducerOptions(**options))
 
     # --- lists ----------------------------------------------------------------------------------------------------
 

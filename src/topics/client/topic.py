@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from topics import limits
@@ -10,7 +11,10 @@ from topics.client import calls
 from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.follow import follow
+from topics.client.producer import Producer, ProducerOptions
 from topics.client.transport import Transport
+from topics.client.work import Work
+from topics.client.worker import Handler, Worker, WorkerOptions
 from topics.model.config import TopicConfig
 from topics.model.paging import Gap, Gaps, Walk
 from topics.model.results import (
@@ -62,6 +66,10 @@ class Topic:
         key = self._keys.next() if key is None else key
         return self._transport.run(calls.append(self.name, pieces, key=key, node=node, config=self._config))
 
+    def producer(self, **options: Any) -> Producer:
+        """A batching producer of this topic; options are those of `ProducerOptions`."""
+        return Producer(self._transport, self._keys, ProducerOptions(**options), topic=self.name, config=self._config)
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     def page(
@@ -73,7 +81,8 @@ class Topic:
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost."""
+        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
+        a reader that is caught up waits so long for something to come."""
         return self._transport.run(
             calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
         )
@@ -136,6 +145,24 @@ class Queue(Topic):
     def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
         return self._transport.run(calls.extend(self.name, jobs, node=node, lease_ms=lease_ms))
+
+    def work(
+        self,
+        node: str | None = None,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        until_empty: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Work:
+        """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile.
+
+        `max` jobs are claimed at a time. Ends when `stop` is set or, with `until_empty`, when nothing is ready."""
+        return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
+
+    def worker(self, **options: Any) -> Callable[[Handler], Worker]:
+        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it."""
+        return lambda handler: Worker(self, handler, WorkerOptions(**options))
 
 
 class Router:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topics.embedded.topic import Topic
@@ -15,6 +17,8 @@ from topics.model.router import Guarantee, RouterDef
 from topics.wire.queue_requests import Fences, check_fences
 
 if TYPE_CHECKING:
+    from topics.client.work import Work
+    from topics.client.worker import Handler, Worker
     from topics.embedded.database import Database
 
 
@@ -51,6 +55,28 @@ class Queue(Topic):
             lambda engine: engine.queues.extend(self.name, node=node, seqs=seqs, fences=fences, lease_ms=lease_ms)
         )
         return ExtendResult(self.name, done.extended, done.skipped, done.deadlines)
+
+    def work(
+        self,
+        node: str | None = None,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        until_empty: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Work:
+        """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile.
+
+        `max` jobs are claimed at a time. Ends when `stop` is set or, with `until_empty`, when nothing is ready."""
+        from topics.client.work import Work
+
+        return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
+
+    def worker(self, **options: Any) -> Callable[[Handler], Worker]:
+        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it."""
+        from topics.client.worker import Worker, WorkerOptions
+
+        return lambda handler: Worker(self, handler, WorkerOptions(**options))
 
 
 def _fenced(jobs: Seqs, node: str) -> tuple[list[int], Fences]:

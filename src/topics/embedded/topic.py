@@ -11,6 +11,9 @@ from topics import limits
 from topics.core.read import ReadRequest
 from topics.embedded.follow import afollow, follow
 from topics.embedded.views import read_view
+from topics.engine.engine import Engine
+from topics.engine.reads import ReadDone
+from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch, parse_match
 from topics.model.paging import Gap, Gaps, Walk
@@ -71,10 +74,19 @@ class Topic:
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
         exclude_nodes: Iterable[str] = (),
+        wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost."""
+        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
+        a reader that is caught up waits so long for something to come."""
         request = self._request(after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes)
-        return read_view(self.name, self._db.call(lambda engine: engine.read(self.name, request)))
+        wait_ms = limits.DIFF_WAIT_MS(wait_ms)
+
+        def read(engine: Engine) -> Ticket[ReadDone]:
+            if not wait_ms:
+                return engine.read(self.name, request)
+            return self._db.long_polls.read(self.name, request, wait_ms=wait_ms).ticket
+
+        return read_view(self.name, self._db.call(read))
 
     def read(
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"

@@ -49,7 +49,13 @@ class TopicDoor(Protocol):
         self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
     ) -> AppendResult: ...
     def page(
-        self, after: int = 0, *, limit: int = ..., max_bytes: int = ..., exclude_nodes: Iterable[str] = ()
+        self,
+        after: int = 0,
+        *,
+        limit: int = ...,
+        max_bytes: int = ...,
+        exclude_nodes: Iterable[str] = (),
+        wait_ms: int = 0,
     ) -> ReadResult: ...
     def read(
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"

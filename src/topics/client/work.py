@@ -1,0 +1,139 @@
+"""Work: `for job in queue.work(): ...` — one job at a time, its lease kept while the loop's body runs.
+
+A job is acked when the loop comes back for the next one, unless the body settled it itself. Leaving the loop (by
+`break` or an exception) gives back what is not settled, so finish a last job with `job.ack()` before a `break`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Any, Self
+
+from topics.client.claims import Claims, log, node_name
+from topics.client.leases import Leases
+from topics.errors import TopicsError
+from topics.model.doors import QueueDoor
+from topics.model.results import Job
+
+
+class HeldJob:
+    """A job in the hands of a worker. Settle it once: `ack` or `nack`; what is left open is acked by the loop."""
+
+    def __init__(self, work: Work, job: Job) -> None:
+        self._work = work
+        self.job = job
+        self.is_settled = False
+
+    def __repr__(self) -> str:
+        return f"HeldJob(seq={self.job.seq}, deliveries={self.job.deliveries})"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.job, name)
+
+    @property
+    def value(self) -> Any:
+        return self.job.value
+
+    @property
+    def is_lost(self) -> bool:
+        """Somebody else has, or will get, this job: settling it changes nothing any more."""
+        return self._work.leases.is_lost(self.job)
+
+    def ack(self) -> bool:
+        """Done. False if the job was no longer ours."""
+        self._settle()
+        return bool(self._work.queue.ack([self.job], node=self._work.node).acked)
+
+    def nack(self, delay_ms: int = 0) -> bool:
+        """Not done; somebody may try again after the delay. False if the job was no longer ours."""
+        self._settle()
+        return bool(self._work.queue.nack([self.job], node=self._work.node, delay_ms=delay_ms).nacked)
+
+    def _settle(self) -> None:
+        self.is_settled = True
+        self._work.leases.drop(self.job)
+
+
+class Work:
+    """An iterator of `HeldJob`, and a context manager that gives back what is left."""
+
+    def __init__(
+        self,
+        queue: QueueDoor,
+        node: str | None = None,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        until_empty: bool = False,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.queue = queue
+        self.node = node or node_name()
+        self.stop = stop or threading.Event()
+        self._max = max
+        self._until_empty = until_empty
+        self._claims = Claims(queue, node=self.node, lease_ms=lease_ms, stop=self.stop)
+        self._lease_ms = lease_ms
+        self._leases: Leases | None = None
+        self._ahead: deque[Job] = deque()
+        self._current: HeldJob | None = None
+
+    @property
+    def leases(self) -> Leases:
+        if self._leases is None:
+            lease_ms = self._lease_ms or self.queue.state(touch=False).config.lease_ms
+            self._leases = Leases(self.queue, node=self.node, lease_ms=lease_ms)
+        return self._leases
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> HeldJob:
+        if self._current is not None and not self._current.is_settled:
+            self._current.ack()
+        self._current = None
+        while not self._ahead and not self.stop.is_set():
+            self._fetch()
+        if self.stop.is_set():
+            self.close()
+            raise StopIteration
+        self._current = HeldJob(self, self._ahead.popleft())
+        return self._current
+
+    def _fetch(self) -> None:
+        jobs = self._claims.take(self._max)
+        self.leases.add(jobs)
+        self._ahead.extend(jobs)
+        if not jobs and self._until_empty:
+            self.stop.set()
+        elif not jobs:
+            self._claims.wait()
+
+    def close(self) -> None:
+        """End; jobs that are not settled are ready again at once."""
+        self.stop.set()
+        left = list(self._ahead)
+        self._ahead.clear()
+        if self._current is not None and not self._current.is_settled:
+            self._current.is_settled = True
+            left.append(self._current.job)
+        if self._leases is not None:
+            self._leases.close()
+        if left:
+            try:
+                self.queue.nack(left, node=self.node)
+            except TopicsError as error:
+                log.info("jobs of queue %r come back when their leases run out: %s", self.queue.name, error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.stop.is_set() and (self._current is not None or self._ahead):
+            self.close()
