@@ -15,8 +15,14 @@ from topics.spark.project import GOLD_TABLES
 ROWS_MAX = 12
 
 
+def table_folder(folder: Path, name: str) -> Path:
+    """Where Spark put a table: in the warehouse it was given, or in its default one."""
+    places = [folder / warehouse / name for warehouse in ("warehouse", "spark-warehouse")]
+    return next((place for place in places if place.is_dir()), places[0])
+
+
 def show(folder: Path, name: str) -> None:
-    rows = pq.read_table(folder / "warehouse" / name)
+    rows = pq.read_table(table_folder(folder, name))
     order = [(column, "descending" if "minute" in column else "ascending") for column in rows.column_names[:2]]
     rows = rows.take(pc.sort_indices(rows, sort_keys=order)).slice(0, ROWS_MAX)
     table = Table(*rows.column_names, title=name, box=None)
