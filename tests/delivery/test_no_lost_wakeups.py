@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, bodies_of
+
+from topics.api.feed import Feed
+from topics.core.read import ReadRequest
+from topics.engine.delivery.watched import Service
+from topics.engine.longpoll import LongPolls
 
 # --- property 6 -------------------------------------------------------------------------------------------------------
 
@@ -65,9 +71,6 @@ def test_p08_no_publication_is_missed_for_any_order_of_publish_register_read_and
 
 @given(st.lists(st.sampled_from(["publish", "poll", "turn", "turn"]), max_size=40))
 def test_p08_long_polls_are_woken_by_every_publication(script: list[str]) -> None:
-    from topics.core.read import ReadRequest
-    from topics.engine.longpoll import LongPolls
-
     rig = Rig()
     rig.put("a")
     polls = LongPolls(rig.sim.engine, rig.live.delivery)
@@ -108,19 +111,20 @@ def test_p09_a_long_backlog_in_one_topic_leaves_room_for_the_others() -> None:
     assert len(long.records("a")) <= 40
 
 
-def test_a_service_looks_only_at_those_who_are_behind() -> None:
+def test_a_service_looks_only_at_those_who_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     rig.write("a", *range(5))
     for _ in range(50):
         rig.watch({"a": 0})
-    served: list[object] = []
-    watched = rig.live.delivery._of(rig.topic("a"))
-    for watcher in watched.watchers:
-        original = type(watcher).serve
-        break
-    try:
-        type(watcher).serve = lambda self, service: served.append(self) or original(self, service)  # type: ignore[method-assign]
-        rig.watch({"a": 0})
-    finally:
-        type(watcher).serve = original  # type: ignore[method-assign]
+    served: list[Feed] = []
+    original = Feed.serve
+
+    def serve(feed: Feed, service: Service) -> bool:
+        served.append(feed)
+        return original(feed, service)
+
+    monkeypatch.setattr(Feed, "serve", serve)
+    rig.watch({"a": 0})
     assert len(served) == 1
+    rig.write("a", 6)
+    assert len(served) == 1 + 51

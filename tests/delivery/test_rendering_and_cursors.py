@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.delivery.rig import Frame, Rig, Stream, bodies_of, last_id, parse_frames, records_of
+from tests.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 
 from topics.api.bodies import Bodies, seqs_of
 from topics.wire.records import View, render_list
@@ -283,10 +283,6 @@ def test_p35_a_work_stream_never_holds_more_than_its_max_and_nothing_once_it_has
     queue = rig.topic("q").queue
     assert queue is not None
 
-    def held() -> int:
-        now = rig.sim.engine.context.clock.now_ms()
-        return sum(job.deadline > now and queue.leases.get(job.seq) is not None for job in jobs)
-
     for action in script:
         if action == "write":
             rig.write("q", 1, 2)
@@ -311,11 +307,7 @@ def test_p35_a_work_stream_never_holds_more_than_its_max_and_nothing_once_it_has
 def test_frames_of_a_stream_are_what_the_contract_shows() -> None:
     rig = Rig()
     rig.write("invoices", *range(7))
-    stream = Stream()
-    from topics.api.watch import WatchStream
-
-    WatchStream(rig.live.services, rig.session({"invoices": 6}), stream).begin()
-    rig.pump()
+    stream = rig.watch({"invoices": 6})
     ts = rig.clock.wall_ms()
     assert stream.received.decode() == (
         "retry: 2000\n\n"

@@ -278,20 +278,13 @@ class Messages(Pulse):
 
     def _drained(self) -> None:
         self._ends.clear()
-        self.lagged_ms = None
         self._owner.has_room_again()
 
     def look(self, now_ms: float) -> bool:
         if self._socket.closed:
             return False
-        had_room = self.lagged_ms is None
-        self._made_progress(now_ms)
-        if self.places() > 0:
-            self.lagged_ms = None
-            if not had_room:
-                self._owner.has_room_again()
-        elif had_room:
-            self.lagged_ms = now_ms
+        if self._made_progress(now_ms) and self.places() > 0:
+            self._owner.has_room_again()
         if not self._sink.buffered_bytes():
             self.looked_after = False
             return False

@@ -33,14 +33,16 @@ class Place:
         self._before = 0, 0  # epoch and cursor in the old life
         self._ids_since: set[int] | None = None
 
-    def move(self, cursor: int, epoch: int) -> None:
-        """A frame with this cursor was handed to the transport."""
+    def move(self, cursor: int, epoch: int, *, gap_at: int | None = None) -> None:
+        """Frames up to this cursor were handed to the transport; a tombstone before them had an id at `gap_at`."""
         if epoch != self.epoch:
             self._before = self.epoch, self.cursor
             self.epoch = epoch
             self._ids_since = set()
         if self._ids_since is not None:
             self._ids_since.add(cursor)
+            if gap_at is not None:
+                self._ids_since.add(gap_at)
             if len(self._ids_since) > CROSSED_IDS_MAX:
                 self._ids_since = None
         self.cursor = cursor

@@ -27,7 +27,7 @@ class SseFrames:
         self._at = outcome.next_from_seq
         self._alone: list[bytes | None] = [None, None]
         self.tombstone = self.record = b""
-        self.gap_at = 0
+        self.gap_at: int | None = None
         gap = outcome.tombstone
         if gap is not None:
             self.gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
@@ -54,7 +54,7 @@ class SseFrames:
         """For streams with this one topic: their ids are equal too."""
         data = self._alone[with_level]
         if data is None:
-            gap_id = id_of([piece(self._name, self.gap_at)]) if self.tombstone else b""
+            gap_id = b"" if self.gap_at is None else id_of([piece(self._name, self.gap_at)])
             own_id = id_of([piece(self._name, self._at)])
             data = self._alone[with_level] = self.joined(gap_id, own_id, with_level=with_level)
         return data

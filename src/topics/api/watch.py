@@ -28,6 +28,7 @@ class Mark(NamedTuple):
     feed: Feed
     at: int
     epoch: int
+    gap_at: int | None = None
 
 
 class WatchServices(NamedTuple):
@@ -113,7 +114,7 @@ class WatchStream:
         feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
         feed.is_first_read = feed.has_failed = False
         feed.is_level = reaches_level or (feed.is_level and not frames.count)
-        mark = Mark(feed, feed.at, feed.epoch)
+        mark = Mark(feed, feed.at, feed.epoch, frames.gap_at)
         if not frames.count and not reaches_level:
             self._pass_over(mark)
             return
@@ -132,7 +133,7 @@ class WatchStream:
             self._moved(mark)
 
     def _with_ids(self, feed: Feed, frames: SseFrames, reaches_level: bool) -> bytes:
-        gap_id = self._id(feed, frames.gap_at) if frames.tombstone else b""
+        gap_id = b"" if frames.gap_at is None else self._id(feed, frames.gap_at)
         return frames.joined(gap_id, self._id(feed, feed.at), with_level=reaches_level)
 
     def _id(self, feed: Feed, at: int) -> bytes:
@@ -141,7 +142,7 @@ class WatchStream:
         return id_of(self._pieces)
 
     def _moved(self, mark: Mark) -> None:
-        self._session.places[mark.feed.number].move(mark.at, mark.epoch)
+        self._session.places[mark.feed.number].move(mark.at, mark.epoch, gap_at=mark.gap_at)
 
     def topic_gone(self, feed: Feed) -> None:
         self._open_feeds -= 1
