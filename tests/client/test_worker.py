@@ -1,0 +1,226 @@
+"""Work loops and workers, over the embedded library and over the blocking client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.server import LiveServer
+
+import topics
+from topics.client.client import Client
+from topics.client.worker import WorkerOptions, retry_delay_ms
+from topics.errors import NotAQueue, TopicNotFound
+from topics.model.results import Job
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(params=["embedded", "blocking"], scope="module")
+def door(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path: Path = tmp_path_factory.mktemp("work")
+    if request.param == "embedded":
+        with topics.open(str(path), wal_shards=1) as db:
+            yield db
+    else:
+        with LiveServer(path) as live, topics.connect(f"http://127.0.0.1:{live.port}", retry_s=5) as client:
+            yield client
+
+
+def counters(queue: Any) -> tuple[int, int, int]:
+    state = queue.state()
+    return state.queue.ready, state.queue.in_flight, state.count
+
+
+# --- for job in queue.work() -----------------------------------------------------------------------------------------
+
+
+def test_a_loop_acks_each_job_when_it_comes_back_for_the_next(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append_many(range(5))
+    assert [job.value for job in queue.work("w", max=2, until_empty=True)] == [0, 1, 2, 3, 4]
+    assert counters(queue) == (0, 0, 0)
+
+
+def test_an_empty_queue_is_an_empty_loop(door: Client, name: str) -> None:
+    door.queue(name).configure()
+    assert list(door.queue(name).work(until_empty=True)) == []
+
+
+def test_leaving_a_loop_gives_back_what_is_not_settled(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append_many(range(5))
+    with queue.work("w", max=5) as jobs:
+        for job in jobs:
+            if job.value == 1:
+                break
+    assert counters(queue) == (4, 0, 4)
+    with pytest.raises(RuntimeError), queue.work("w", max=5) as jobs:
+        raise RuntimeError(f"in the middle of {next(jobs)}")
+    assert counters(queue) == (4, 0, 4)
+
+
+def test_a_job_may_be_settled_by_hand(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append_many(["keep", "done"])
+    for job in queue.work(max=2, until_empty=True):
+        assert job.nack(delay_ms=60_000) if job.value == "keep" else job.ack()
+    assert counters(queue) == (0, 0, 1)
+
+
+def test_a_waiting_loop_gets_a_job_as_soon_as_it_is_there(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.configure()
+    at: list[float] = []
+
+    def later() -> None:
+        time.sleep(0.2)
+        at.append(time.monotonic())
+        queue.append("late")
+
+    threading.Thread(target=later).start()
+    with queue.work() as jobs:
+        job = next(jobs)
+        assert time.monotonic() - at[0] < 0.4  # well before the next look at delays
+        job.ack()
+
+
+def test_a_lease_is_kept_while_the_body_runs(door: Client, name: str) -> None:
+    queue = door.queue(name, lease_ms=150)
+    queue.append("long")
+    with queue.work("w") as jobs:
+        job = next(jobs)
+        time.sleep(0.6)  # four leases long
+        assert queue.claim("thief").claimed == []
+        assert not job.is_lost
+        assert job.ack()
+
+
+def test_a_lost_lease_is_told(door: Client, name: str) -> None:
+    queue = door.queue(name, lease_ms=150)
+    queue.append("x")
+    with queue.work("w") as jobs:
+        job = next(jobs)
+        queue.nack([job.seq], node="w")
+        (stolen,) = queue.claim("thief", lease_ms=60_000).claimed
+        deadline = time.monotonic() + 5
+        while not job.is_lost and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert job.is_lost
+        assert not job.ack()
+    assert queue.ack([stolen], node="thief").acked == 1
+
+
+def test_a_stop_event_ends_a_waiting_loop(door: Client, name: str) -> None:
+    queue, stop = door.queue(name), threading.Event()
+    queue.configure()
+    threading.Timer(0.1, stop.set).start()
+    assert list(queue.work(stop=stop)) == []
+
+
+def test_working_on_what_is_no_queue_is_told(door: Client, name: str) -> None:
+    with pytest.raises(TopicNotFound):
+        next(door.queue(name).work())
+    door.topic(name).append(1)
+    with pytest.raises(NotAQueue):
+        next(door.queue(name).work())
+
+
+# --- @queue.worker ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_does_every_job_once(door: Client, name: str) -> None:
+    queue, seen = door.queue(name), []
+    queue.append_many(range(300))
+
+    @queue.worker(concurrency=8, until_empty=True)
+    def work(job: Job) -> None:
+        seen.append(job.value)
+
+    work.run()
+    assert sorted(seen) == list(range(300))
+    assert (work.done, work.failed) == (300, 0)
+    assert counters(queue) == (0, 0, 0)
+
+
+def test_a_worker_runs_jobs_side_by_side(door: Client, name: str) -> None:
+    queue, together = door.queue(name), threading.Barrier(4, timeout=10)
+    queue.append_many(range(4))
+
+    @queue.worker(concurrency=4, until_empty=True)
+    def work(job: Job) -> None:
+        together.wait()
+
+    work.run()
+    assert work.done == 4
+
+
+def test_a_job_that_fails_comes_back_after_a_while(door: Client, name: str) -> None:
+    queue, tries = door.queue(name), []
+    queue.append("flaky")
+
+    @queue.worker(retry_ms=40)
+    def work(job: Job) -> None:
+        tries.append((job.deliveries, time.monotonic()))
+        if job.deliveries < 3:
+            raise RuntimeError("not yet")
+        work.stop()
+
+    work.run()
+    assert [deliveries for deliveries, _ in tries] == [1, 2, 3]
+    assert tries[1][1] - tries[0][1] >= 0.02
+    assert (work.done, work.failed) == (1, 2)
+    assert counters(queue) == (0, 0, 0)
+
+
+def test_leases_are_kept_while_functions_run(door: Client, name: str) -> None:
+    queue, runs = door.queue(name, lease_ms=150), []
+    queue.append("long")
+
+    @queue.worker(concurrency=2, until_empty=True)
+    def work(job: Job) -> None:
+        runs.append(job.seq)
+        time.sleep(0.6)
+
+    work.run()
+    assert runs == [1]
+
+
+def test_sigterm_lets_running_jobs_finish_and_gives_back_the_rest(door: Client, name: str) -> None:
+    queue, finished = door.queue(name), []
+    queue.append_many(range(10))
+
+    @queue.worker(concurrency=2, prefetch=8)
+    def work(job: Job) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        finished.append(job.value)
+
+    before = signal.getsignal(signal.SIGTERM)
+    work.run()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert 1 <= len(finished) <= 2
+    assert counters(queue) == (10 - len(finished), 0, 10 - len(finished))
+
+
+def test_a_worker_is_still_a_function(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append(4)
+
+    @queue.worker()
+    def double(job: Job) -> int:
+        return 2 * int(job.value)
+
+    assert double(queue.claim("w").claimed[0]) == 8
+
+
+def test_delays_double_with_jitter_up_to_a_bound() -> None:
+    options = WorkerOptions(retry_ms=1000, retry_ms_max=5000)
+    assert [retry_delay_ms(options, n, 1.0) for n in (1, 2, 3, 4, 5000)] == [1000, 2000, 4000, 5000, 5000]
+    assert retry_delay_ms(options, 1, 0.0) == 500
