@@ -37,7 +37,7 @@ class Client:
 
     # --- verbs that must succeed ----------------------------------------------------------------------------------
 
-    def ok(self, method: str, path: str, body: Any = None, *, status: int = 200, **headers: str) -> dict[str, Any]:
+    def ok(self, method: str, path: str, body: Any = None, *, status: int = 200, **headers: Any) -> dict[str, Any]:
         response = self.send(method, path, body, **headers)
         assert response.status_code == status, response.text
         assert response.headers["content-type"].startswith("application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import pytest
 from tests.contract.client import JSON_TYPE, Client
@@ -67,7 +68,7 @@ def test_an_identical_put_changes_nothing(client: Client, topic: str) -> None:
     ],
 )
 def test_durability_is_resolved_and_durable_follows_it(
-    client: Client, topic: str, sent: dict[str, object], durability: str, durable: bool
+    client: Client, topic: str, sent: dict[str, Any], durability: str, durable: bool
 ) -> None:
     config = client.put(topic, **sent)["config"]
     assert (config["durability"], config["durable"]) == (durability, durable)

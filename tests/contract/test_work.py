@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.contract.client import Client
 from tests.contract.server import LiveServer
 

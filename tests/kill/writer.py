@@ -15,7 +15,12 @@ import topics
 def main(path: str, seed: int) -> None:
     rng = random.Random(seed)
     database = topics.open(
-        path, wal_shards=2, wal_file_bytes=1 << 16, segment_max_events=50, checkpoint_interval_ms=50, snapshot_interval_ms=100
+        path,
+        wal_shards=2,
+        wal_file_bytes=1 << 16,
+        segment_max_events=50,
+        checkpoint_interval_ms=50,
+        snapshot_interval_ms=100,
     )
     handles = {name: database.topic(name, durability=name) for name in ("fsync", "disk")}
     number = 0
