@@ -1,0 +1,239 @@
+"""Followers over streams that break at any byte, sessions that vanish, servers without streams."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.client.peer import Peer, read_request, response
+
+import topics
+from topics import Gap
+from topics.client import follow as follow_module
+from topics.client import following
+from topics.client.client import Client
+from topics.client.retry import RetryPolicy
+from topics.errors import ConfigError, DataLoss, TopicNotFound
+from topics.net import sse
+from topics.wire.sse import CAUGHT_UP, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id, shutdown_data
+
+pytestmark = pytest.mark.timeout(100)
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST = 6
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_FOREVER", RetryPolicy(total_s=float("inf"), first_s=0.0005))
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def record_frame(first: int, last: int) -> bytes:
+    records = ",".join(f'{{"$seq":{n},"$ts":1,"data":{n}}}' for n in range(first, last + 1))
+    data = f'{{"topic":"a","from_seq":{first - 1},"head_seq":{LAST},"records":[{records}],"to_seq":{last}}}'
+    return sse.frame(encode_id({"a": last}), RECORD, data.encode())
+
+
+def header(request: bytes, name: bytes) -> bytes:
+    for line in request.split(b"\r\n"):
+        if line.lower().startswith(name + b":"):
+            return line.partition(b":")[2].strip()
+    return b""
+
+
+class Streams:
+    """A server of one topic with six records, two per frame. `cut`: bytes of the first stream that get through."""
+
+    def __init__(self, cut: int = 1 << 30) -> None:
+        self.cut = cut
+        self.sessions: list[Any] = []
+        self.opened: list[dict[str, int]] = []
+
+    def __call__(self, connection: socket.socket, _: int) -> None:
+        request = read_request(connection)
+        if request.startswith(b"POST /v0/watch"):
+            self.sessions.append(msgspec.json.decode(request.partition(b"\r\n\r\n")[2]))
+            connection.sendall(response(b'{"wid":"wid_1","stream_url":"/","session_ttl_ms":1,"topics":{}}'))
+        elif request.startswith(b"GET /v0/watch/wid_1"):
+            cursors = decode_id(header(request, b"last-event-id"))
+            assert cursors is not None
+            self.opened.append(cursors)
+            self.stream(connection, cursors["a"])
+
+    def stream(self, connection: socket.socket, cursor: int) -> None:
+        frames = [record_frame(first, min(first + 1, LAST)) for first in range(cursor + 1, LAST + 1, 2)]
+        whole = HEAD + chunk(sse.RETRY) + b"".join(map(chunk, frames)) + chunk(sse.frame(None, CAUGHT_UP, b"{}"))
+        connection.sendall(whole[: self.cut] if len(self.opened) == 1 else whole)
+
+
+def followed(client: Client, count: int, **options: Any) -> list[Any]:
+    items = list(islice(client.topic("a").follow(**options), count))
+    return [item if isinstance(item, Gap) else (item.seq, item.value) for item in items]
+
+
+SIZE = len(HEAD + chunk(sse.RETRY)) + sum(len(chunk(record_frame(n, n + 1))) for n in (1, 3, 5))
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_stream_cut_at_any_byte_is_resumed_without_loss_or_repeat(part: int) -> None:
+    for cut in range(part, SIZE, 8):
+        streams = Streams(cut)
+        with Peer(streams) as peer, topics.connect(peer.url, timeout=5) as client:
+            assert followed(client, LAST) == [(n, n) for n in range(1, LAST + 1)]
+        assert len(streams.sessions) == 1
+
+
+def test_a_stream_is_resumed_from_the_readers_own_cursor() -> None:
+    streams = Streams(cut=len(HEAD + chunk(sse.RETRY) + chunk(record_frame(1, 2))) + 30)
+    with Peer(streams) as peer, topics.connect(peer.url, timeout=5) as client:
+        followed(client, LAST)
+    assert streams.opened == [{"a": 0}, {"a": 2}]
+    assert streams.sessions[0]["topics"] == {"a": {"from_seq": 0, "tail": False}}
+
+
+def test_a_session_that_is_gone_is_made_anew() -> None:
+    class Forgetful(Streams):
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            if len(self.opened) == 2:
+                connection.sendall(response(b'{"error":{"code":"not_found","message":"gone"}}', 404))
+            else:
+                super().stream(connection, cursor)
+
+    streams = Forgetful(cut=len(HEAD + chunk(sse.RETRY) + chunk(record_frame(1, 2))))
+    with Peer(streams) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, LAST) == [(n, n) for n in range(1, LAST + 1)]
+    assert [session["topics"]["a"]["from_seq"] for session in streams.sessions] == [0, 2]
+
+
+def test_a_server_that_shuts_down_is_waited_for() -> None:
+    class Closing(Streams):
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            if len(self.opened) == 1:
+                bye = sse.frame(None, b"error", shutdown_data())
+                connection.sendall(HEAD + chunk(record_frame(1, 2)) + chunk(bye) + b"0\r\n\r\n")
+            else:
+                super().stream(connection, cursor)
+
+    with Peer(Closing()) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, LAST) == [(n, n) for n in range(1, LAST + 1)]
+
+
+def test_a_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow_module, "SILENCE_S_MAX", 0.2)
+
+    class Silent(Streams):
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            if len(self.opened) == 1:
+                connection.sendall(HEAD + chunk(record_frame(1, 2)))
+                connection.recv(1)
+            else:
+                super().stream(connection, cursor)
+
+    with Peer(Silent()) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, LAST) == [(n, n) for n in range(1, LAST + 1)]
+
+
+class Losing(Streams):
+    """Records 3 and 4 are lost while we follow."""
+
+    def stream(self, connection: socket.socket, cursor: int) -> None:
+        lost = b'{"topic":"a","reason":"cap","gap_from":3,"gap_to":4,"earliest_seq":5,"head_seq":6}'
+        frames = [record_frame(1, 2), sse.frame(encode_id({"a": 4}), TOMBSTONE, lost), record_frame(5, 6)]
+        connection.sendall(HEAD + b"".join(map(chunk, frames[1 if cursor else 0 :])))
+
+
+def test_a_gap_in_a_stream_is_raised_or_handed_over() -> None:
+    with Peer(Losing()) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, 5, gaps="yield") == [(1, 1), (2, 2), Gap("a", 3, 4, "cap"), (5, 5), (6, 6)]
+    with Peer(Losing()) as peer, topics.connect(peer.url, timeout=5) as client:
+        items = client.topic("a").follow()
+        assert [item.value for item in islice(items, 2)] == [1, 2]  # type: ignore[union-attr]
+        with pytest.raises(DataLoss) as caught:
+            next(items)
+        assert (caught.value.gap_from, caught.value.gap_to) == (3, 4)
+
+
+def test_a_deleted_topic_ends_a_follower() -> None:
+    class Deleting(Streams):
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            gone = sse.frame(encode_id({"a": 2}), TOPIC_DELETED, b'{"topic":"a","head_seq":0,"reason":"deleted"}')
+            connection.sendall(HEAD + chunk(record_frame(1, 2)) + chunk(gone) + b"0\r\n\r\n")
+
+    with Peer(Deleting()) as peer, topics.connect(peer.url, timeout=5) as client, pytest.raises(TopicNotFound):
+        followed(client, 3)
+
+
+@pytest.mark.parametrize("status", [404, 405, 429])
+def test_a_server_without_sessions_is_long_polled(status: int) -> None:
+    code = {404: b"not_found", 405: b"method_not_allowed", 429: b"throttled"}[status]
+    asked: list[Any] = []
+
+    def script(connection: socket.socket, _: int) -> None:
+        request = read_request(connection)
+        if request.startswith(b"POST /v0/watch"):
+            connection.sendall(response(b'{"error":{"code":"%b","message":"no"}}' % code, status))
+            return
+        asked.append(msgspec.json.decode(request.partition(b"\r\n\r\n")[2]))
+        seq = asked[-1]["from_seq"] + 1
+        connection.sendall(
+            response(
+                b'{"topic":"a","records":[{"$seq":%d,"$ts":1,"data":%d}],"next_from_seq":%d,"head_seq":9,'
+                b'"earliest_seq":1,"caught_up":false,"tombstone":null,"lag":1}' % (seq, seq, seq)
+            )[: 20 if len(asked) == 2 else None]
+        )
+
+    with Peer(script) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, 3) == [(1, 1), (2, 2), (3, 3)]
+    assert [poll["from_seq"] for poll in asked] == [0, 1, 1, 2]
+    assert asked[0]["wait_ms"] > 0
+
+
+def test_closing_the_client_ends_a_waiting_follower_at_once(url: str, name: str) -> None:
+    client = topics.connect(url)
+    client.topic(name).append(1)
+    got: list[Any] = []
+    follower = threading.Thread(target=lambda: got.extend(client.topic(name).follow()))
+    follower.start()
+    follower.join(0.3)
+    client.close()
+    follower.join(5)
+    assert not follower.is_alive()
+    assert [record.value for record in got] == [1]
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_tls_is_spoken_and_a_foreign_certificate_refused(tmp_path: Path) -> None:
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert]
+    subprocess.run(["openssl", *make.split(), *names], check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    def script(connection: socket.socket, _: int) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            while read_request(secured):
+                secured.sendall(response(b'{"status":"ok"}'))
+
+    with Peer(script) as peer:
+        url = f"https://localhost:{peer.url.rpartition(':')[2]}"
+        with topics.connect(url, timeout=5, retry_s=0) as client, pytest.raises(ConfigError, match="not trusted"):
+            client.health()
+        with topics.connect(url, timeout=5, tls=ssl.create_default_context(cafile=cert)) as client:
+            assert [client.health()["status"] for _ in range(3)] == ["ok"] * 3
+        assert peer.connections == 2
