@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from topics import limits
 from topics.client import calls
 from topics.client.afollow import afollow
 from topics.client.atransport import AsyncTransport
+from topics.client.awork import AsyncHandler, AsyncWork, AsyncWorker
 from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys, Match, Seqs, config_text
+from topics.client.worker import WorkerOptions
 from topics.model.config import TopicConfig
 from topics.model.paging import Gap, Gaps, Walk
 from topics.model.results import (
@@ -140,6 +142,21 @@ class AsyncQueue(AsyncTopic):
     async def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
         return await self._transport.run(calls.extend(self.name, jobs, node=node, lease_ms=lease_ms))
+
+    def work(
+        self,
+        node: str | None = None,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        until_empty: bool = False,
+    ) -> AsyncWork:
+        """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile."""
+        return AsyncWork(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty)
+
+    def worker(self, **options: Any) -> Callable[[AsyncHandler], AsyncWorker]:
+        """`@queue.worker(concurrency=8)` makes a coroutine function the worker of this queue; `await run()` it."""
+        return lambda handler: AsyncWorker(self, handler, WorkerOptions(**options))
 
 
 class AsyncRouter:

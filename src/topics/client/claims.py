@@ -22,7 +22,7 @@ from topics.model.results import Job
 log = logging.getLogger("topics.worker")
 
 IDLE_MS = 500
-_PATIENCE = RetryPolicy(total_s=float("inf"))
+PATIENCE = RetryPolicy(total_s=float("inf"))
 
 
 def node_name() -> str:
@@ -62,7 +62,7 @@ class Claims:
 
     def _pause(self, error: TopicsError, attempts: Attempts | None) -> Attempts:
         now = time.monotonic()
-        attempts = attempts or Attempts(_PATIENCE, now=now)
+        attempts = attempts or Attempts(PATIENCE, now=now)
         # A claim whose answer was lost does no harm: its jobs come back when their leases run out.
         pause_s = attempts.pause_s(error, repeatable=True, now=now, chance=random.random)
         if pause_s is None:

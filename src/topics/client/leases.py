@@ -16,7 +16,7 @@ from topics.model.results import Job
 
 log = logging.getLogger("topics.worker")
 
-_SHARE = 3  # a lease is renewed when a third of it has passed, so that two renewals may fail
+RENEWALS = 3  # tries per lease, so that two of them may fail
 
 
 class Leases:
@@ -52,7 +52,7 @@ class Leases:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._lease_ms / 1000 / _SHARE):
+        while not self._stop.wait(self._lease_ms / 1000 / RENEWALS):
             with self._lock:
                 held = list(self._held.values())
             for at in range(0, len(held), limits.SEQS_PER_CALL_MAX):

@@ -1,0 +1,132 @@
+"""What only the asyncio client has: many calls at once, async loops and workers, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import topics
+from topics.client.aclient import AsyncClient
+from topics.errors import TopicsError, Unreachable
+from topics.model.results import Job
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def run(url: str) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
+    async def with_client(story: Callable[[AsyncClient], Awaitable[None]]) -> None:
+        async with topics.aconnect(url, timeout=20, retry_s=5) as client, asyncio.timeout(40):
+            await story(client)
+
+    return lambda story: asyncio.run(with_client(story))
+
+
+def test_many_calls_go_on_at_once(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        done = await asyncio.gather(*(client.topic(name).append(number) for number in range(300)))
+        assert sorted(append.first_seq for append in done) == list(range(1, 301))
+        assert len([record async for record in client.topic(name).read()]) == 300
+
+    run(story)
+
+
+def test_a_loop_over_jobs(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name, lease_ms=150)
+        await queue.append_many(range(3))
+        seen = []
+        async for job in queue.work(max=3, until_empty=True):
+            seen.append(job.value)
+            await asyncio.sleep(0.2)
+        assert seen == [0, 1, 2]
+        assert (await queue.state()).count == 0
+        await queue.append_many(["a", "b"])
+        async with queue.work(max=2) as jobs:
+            await anext(jobs)
+        counters = (await queue.state()).queue
+        assert counters is not None
+        assert counters.ready == 2
+
+    run(story)
+
+
+def test_a_worker_of_coroutines(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name)
+        await queue.append_many(range(50))
+        tries: dict[int, int] = {}
+
+        @queue.worker(concurrency=8, until_empty=True, retry_ms=1)
+        async def work(job: Job) -> None:
+            tries[job.value] = job.deliveries
+            await asyncio.sleep(0.01)
+            if job.value == 7 and job.deliveries == 1:
+                raise RuntimeError("once")
+
+        await work.run()
+        while (await queue.state()).count:
+            await work.run()
+        assert sorted(tries) == list(range(50))
+        assert (work.done, work.failed, tries[7]) == (50, 1, 2)
+
+    run(story)
+
+
+def test_a_cancelled_worker_gives_its_jobs_back(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name)
+        await queue.append_many(range(4))
+
+        @queue.worker(concurrency=4)
+        async def work(job: Job) -> None:
+            await asyncio.sleep(60)
+
+        task = asyncio.create_task(work.run())
+        while (await queue.state()).queue.in_flight < 4:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await queue.state()).queue.ready == 4  # type: ignore[union-attr]
+
+    run(story)
+
+
+def test_closing_ends_a_waiting_follower(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        await client.topic(name).append(1)
+
+        async def follow() -> list[Any]:
+            return [record.value async for record in client.topic(name).follow()]  # type: ignore[union-attr]
+
+        task = asyncio.create_task(follow())
+        await asyncio.sleep(0.3)
+        await client.close()
+        assert await asyncio.wait_for(task, 5) == [1]
+        with pytest.raises(TopicsError, match="closed"):
+            await client.health()
+
+    run(story)
+
+
+def test_nobody_listens_and_nobody_answers() -> None:
+    async def story() -> None:
+        async with topics.aconnect("http://127.0.0.1:1", timeout=1, retry_s=0.05) as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.topic("a").append(1)
+            assert not caught.value.sent
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            async with topics.aconnect(url, timeout=0.2, retry_s=0) as client:
+                start = time.monotonic()
+                with pytest.raises(Unreachable, match="timed out"):
+                    await client.health()
+                assert time.monotonic() - start < 3
+
+    asyncio.run(story())
