@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = missing() if marked else None
         for item in marked if reason else []:
             item.add_marker(pytest.mark.skip(reason=reason or ""))
+
+
+@pytest.fixture
+def crash_states(record_property: Callable[[str, object], None]) -> Callable[[int], None]:
+    """Called by a test with the number of distinct crash states it judged; the sum is told at the end of the run."""
+    return lambda count: record_property("crash_states", count)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    passed = terminalreporter.stats.get("passed", [])
+    counts = [value for report in passed for name, value in report.user_properties if name == "crash_states"]
+    if counts:
+        terminalreporter.write_line(f"{sum(counts)} crash states judged in {len(counts)} tests")
 
 
 @pytest.fixture

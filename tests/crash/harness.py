@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
-from tests.crash.ledger import Instance, Ledger, Seen, Write, token_of
+from tests.crash.ledger import Instance, Ledger, Seen, Write
 
+from topics.config import Settings
 from topics.core.read import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
-from topics.formats.blob import split_blob
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.record import RecordIn, build_batch
+from topics.model.router import RouterDef
 from topics.storage.fs import Fs
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
 
-SMALL: dict[str, Any] = {"wal_shards": 1, "wal_file_bytes": 4096, "segment_max_events": 4, "seq_reserve": 8}
+SMALL: dict[str, Any] = {
+    "data_dir": "data",
+    "wal_shards": 1,
+    "wal_file_bytes": 4096,
+    "segment_max_events": 4,
+    "seq_reserve": 8,
+}
+
+
+@lru_cache(maxsize=64)
+def settings_of(given: tuple[tuple[str, Any], ...]) -> Settings:
+    return Settings.from_kwargs(**{**SMALL, **dict(given)})
 
 
 class Rig:
@@ -37,16 +50,49 @@ class Rig:
     ) -> None:
         self.ledger = ledger or Ledger()
         self.clock = clock or SimClock()
-        self.sim = SimKernel.open(fs, clock=self.clock, host=host or SimHost(), **{**SMALL, **settings})
+        self.sim = SimKernel.open(
+            fs, clock=self.clock, host=host or SimHost(), settings=settings_of(tuple(sorted(settings.items())))
+        )
         self._writes = 0
 
-    # --- verbs, each noting what it was told ----------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, durability: str = "disk", **config: Any) -> None:
+    def create(self, name: str, durability: str = "disk", **config: Any) -> Instance:
         instance = self.ledger.begin(name, durability, cap=config.get("cap_records", 0))
+        if config.get("type") == "queue":
+            instance.queue = "kept" if config.get("leases_durable") else "forgotten"
+            instance.dead_letter = config.get("dead_letter") or ""
+        self._put_topic(name, durability, config)
+        instance.created = True
+        return instance
+
+    def configure(self, name: str, durability: str = "disk", **config: Any) -> None:
+        instance = self.ledger.instance(name)
+        instance.cap = instance.cap or config.get("cap_records", 0)
+        instance.ephemeral |= durability == "ephemeral"
+        self._put_topic(name, durability, config)
+        instance.durability = durability
+
+    def _put_topic(self, name: str, durability: str, config: dict[str, Any]) -> None:
         resolved = resolve_config(patch_from({"durability": durability, **config}))
         self.sim.call(lambda engine: engine.put_topic(name, resolved))
-        instance.created = True
+
+    def drop(self, name: str) -> None:
+        instance = self.ledger.instance(name)
+        instance.dropping = True
+        self.sim.call(lambda engine: engine.drop_topic(name))
+        instance.dropped = True
+
+    def router(self, name: str, source: str, dest: str, *, once: bool = False) -> None:
+        """The destination is a topic of the ledger already."""
+        instance = self.ledger.instance(dest)
+        instance.fed_by, instance.once = (source,), once
+        guarantee = "exactly_once" if once else "at_least_once"
+        self.sim.call(
+            lambda engine: engine.routers.put(RouterDef(name=name, source=source, dest=dest, guarantee=guarantee))
+        )
+
+    # --- records --------------------------------------------------------------------------------------------------
 
     def write(self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4) -> None:
         self.finish(self.submit(name, count, tag=tag, size=size))
@@ -58,7 +104,7 @@ class Rig:
         self._writes += 1
         tokens = [f"{name}.{self._writes}.{at}.{'x' * size}" for at in range(count)]
         instance = self.ledger.instance(name)
-        write = Write(tokens)
+        write = Write(tokens, instance.durability)
         instance.writes.append(write)
         batch = build_batch([RecordIn(data=msgspec.Raw(msgspec.json.encode(token)), tag=tag) for token in tokens])
         try:
@@ -74,13 +120,18 @@ class Rig:
         if done.error is None:
             write.first_seq = done.result().first_seq
             instance.created = True
-            instance.head_seen = max(instance.head_seen, done.result().last_seq)
         else:
             write.failed = True
 
     def finish(self, submitted: tuple[Write, Ticket[Any] | None]) -> None:
         self.sim.pump()
         assert submitted[1] is None or submitted[1].done
+
+    def look(self, name: str) -> None:
+        """Read a fed topic, and remember which copies were to be seen at which seqs."""
+        instance = self.ledger.instance(name)
+        own = set(self.ledger.tokens(name))
+        instance.copies |= {seq: token for seq, token in read_all(self.sim, name).records.items() if token not in own}
 
     def delete(self, name: str, *, before_seq: int | None = None, match: str | None = None) -> None:
         instance = self.ledger.instance(name)
@@ -91,27 +142,30 @@ class Rig:
         instance.deleted |= doomed
 
     def _doomed(self, name: str, before_seq: int | None, match: str | None) -> set[int]:
-        seen = read_all(self.sim, name, tags=True)
-        doomed = set()
-        for seq, token in seen.records.items():
-            tag = self._tags.get(seq) if match is not None else None
-            fits = match is None or (
-                tag is not None and (tag == match or (match.endswith("*") and tag.startswith(match[:-1])))
-            )
-            if fits and (before_seq is None or seq < before_seq):
-                doomed.add(seq)
-        del token
-        return doomed
+        tags: dict[int, str] = {}
+        seen = read_all(self.sim, name, tags=tags)
+        return {
+            seq
+            for seq in seen.records
+            if (before_seq is None or seq < before_seq) and (match is None or _fits(match, tags.get(seq)))
+        }
 
-    @property
-    def _tags(self) -> dict[int, str]:
-        return LAST_TAGS
+    # --- queues ---------------------------------------------------------------------------------------------------
 
-    def drop(self, name: str) -> None:
+    def claim(self, name: str, count: int = 1, *, node: str = "w", lease_ms: int = 30_000) -> list[int]:
+        claimed = self.sim.call(lambda engine: engine.queues.claim(name, node=node, max=count, lease_ms=lease_ms))
+        return [job.seq for job in claimed.jobs]
+
+    def ack(self, name: str, seqs: list[int], *, node: str = "w") -> None:
         instance = self.ledger.instance(name)
-        instance.dropping = True
-        self.sim.call(lambda engine: engine.drop_topic(name))
-        instance.dropped = True
+        instance.deleting |= set(seqs)
+        self.sim.call(lambda engine: engine.queues.ack(name, node=node, seqs=seqs))
+        instance.deleted |= set(seqs)
+
+    def nack(self, name: str, seqs: list[int], *, node: str = "w", **more: Any) -> None:
+        self.sim.call(lambda engine: engine.queues.nack(name, node=node, seqs=seqs, **more))
+
+    # --- background -----------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         self.sim.checkpoint()
@@ -127,50 +181,37 @@ class Rig:
         return self.sim.call(command)
 
 
-LAST_TAGS: dict[int, str] = {}
+def _fits(match: str, tag: str | None) -> bool:
+    return tag is not None and (tag == match or (match.endswith("*") and tag.startswith(match[:-1])))
 
 
-def read_all(sim: SimKernel, name: str, *, tags: bool = False) -> Seen:
+_DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+def read_all(sim: SimKernel, name: str, *, tags: dict[int, str] | None = None) -> Seen:
     """Everything a reader gets that starts at 0 and follows its cursor."""
     records: dict[int, str] = {}
     gaps: list[tuple[int, int]] = []
     cursor = 0
-    if tags:
-        LAST_TAGS.clear()
     for _ in range(10_000):
-        outcome = sim.call(lambda engine, at=cursor: engine.read(name, ReadRequest(from_seq=at, limit=7))).outcome  # type: ignore[misc]
+        request = ReadRequest(from_seq=cursor, limit=50)
+        outcome = sim.call(lambda engine, request=request: engine.read(name, request)).outcome  # type: ignore[misc]
         if outcome.tombstone is not None:
             gaps.append((outcome.tombstone.gap_from, outcome.tombstone.gap_to))
         for run in outcome.runs:
             for stored in run.records():
                 assert stored.seq > cursor, "seqs must grow"
                 cursor = stored.seq
-                records[stored.seq] = token_of(split_blob(stored.blob)[0])
-                if tags and stored.tag is not None:
-                    LAST_TAGS[stored.seq] = stored.tag.decode()
+                records[cursor] = _DECODER.decode(stored.blob)["d"]
+                if tags is not None and stored.tag is not None:
+                    tags[cursor] = stored.tag.decode()
         cursor = outcome.next_from_seq
         if outcome.caught_up:
-            return Seen(records, gaps, outcome.head_seq, outcome.earliest_seq)
+            topic = sim.engine.state.topics[name]
+            return Seen(records, gaps, topic.head, topic.earliest_seq, topic.evict_floor, topic.count, topic.config)
     raise AssertionError("a reader never catches up")
 
 
 def survey(sim: SimKernel) -> dict[str, Seen]:
+    """Every topic; twice over those that routers feed, whose destinations may fill while others are read."""
     return {name: read_all(sim, name) for name in list(sim.engine.state.topics)}
-
-
-def dump(sim: SimKernel) -> dict[str, Any]:
-    """The state as far as a restart must keep it."""
-    return {
-        topic.name: (
-            topic.id,
-            topic.config,
-            topic.head,
-            topic.earliest_seq,
-            topic.evict_floor,
-            topic.count,
-            topic.bytes,
-            sorted(read_all(sim, topic.name).records.items()),
-            read_all(sim, topic.name).gaps,
-        )
-        for topic in sim.engine.state.by_id.values()
-    }

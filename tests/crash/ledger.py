@@ -1,20 +1,20 @@
 """Ledger: what clients were told, and the oracles O1 to O6 of storage.md section 18 over it.
 
-Written apart from the engine: it knows seqs, payload tokens and answers, and nothing of logs or segments. Every record's
+Written apart from the engine: it knows seqs, payload tokens and answers, and nothing of logs or segments. A record's
 payload is a token that names its write, so a record that comes back says where it belongs."""
 
 from __future__ import annotations
 
-import copy
-import json
 from dataclasses import dataclass, field
+from typing import Any
 
 
-@dataclass
+@dataclass(slots=True)
 class Write:
-    """One write call: its tokens, and the seqs it was acked with, if it was."""
+    """One write call: its tokens, the class it was made under, and the seqs it was acked with, if it was."""
 
     tokens: list[str]
+    durability: str = "disk"
     first_seq: int | None = None
     failed: bool = False
 
@@ -22,8 +22,11 @@ class Write:
     def acked(self) -> bool:
         return self.first_seq is not None
 
+    def copy(self) -> Write:
+        return Write(self.tokens, self.durability, self.first_seq, self.failed)
 
-@dataclass
+
+@dataclass(slots=True)
 class Instance:
     """One life of a topic name."""
 
@@ -32,11 +35,17 @@ class Instance:
     dropping: bool = False
     dropped: bool = False  # acked
     cap: int = 0
+    ephemeral: bool = False  # asked to become ephemeral: the next start may drop everything
     writes: list[Write] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)  # acked deletes
     deleting: set[int] = field(default_factory=set)  # asked for, perhaps done
     earliest_seen: int = 1
-    head_seen: int = 0
+    served: dict[int, str] = field(default_factory=dict)  # what a start has shown to readers since
+    fed_by: tuple[str, ...] = ()  # topics whose records turn up here
+    once: bool = False  # ... and none of them twice
+    copies: dict[int, str] = field(default_factory=dict)  # copies that a reader has seen here
+    queue: str = ""  # "kept" or "forgotten": what a restart does to leases
+    dead_letter: str = ""
 
     def acked(self) -> dict[int, str]:
         return {
@@ -45,6 +54,20 @@ class Instance:
             if write.first_seq is not None
             for at, token in enumerate(write.tokens)
         }
+
+    def copy(self) -> Instance:
+        twin = Instance(self.durability)
+        for name in Instance.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if isinstance(value, (set, dict)) else value)
+        twin.writes = [write.copy() for write in self.writes]
+        return twin
+
+    def facts(self) -> tuple[Any, ...]:
+        """What makes two ledgers different to judge by."""
+        acked = tuple(write.first_seq for write in self.writes)
+        flags = (self.created, self.dropping, self.dropped, self.ephemeral)
+        return (acked, len(self.deleted), len(self.deleting), len(self.copies), *flags)
 
 
 class Ledger:
@@ -60,17 +83,29 @@ class Ledger:
         return instance
 
     def copy(self) -> Ledger:
-        return copy.deepcopy(self)
+        twin = Ledger()
+        twin.instances = {name: [life.copy() for life in lives] for name, lives in self.instances.items()}
+        return twin
+
+    def facts(self) -> tuple[Any, ...]:
+        return tuple((name, len(lives), lives[-1].facts()) for name, lives in self.instances.items())
+
+    def tokens(self, name: str) -> list[str]:
+        """Every token ever submitted to the current life of a topic, in order."""
+        return [token for write in self.instance(name).writes for token in write.tokens]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
-    """What a reader that starts at 0 and follows its cursor finds in a topic."""
+    """What a reader that starts at 0 and follows its cursor finds in a topic, and what the topic says of itself."""
 
     records: dict[int, str]
     gaps: list[tuple[int, int]]
     head: int
     earliest: int
+    floor: int = 1
+    count: int = 0
+    config: object = None
 
     def announced(self, seq: int) -> bool:
         return any(lo <= seq <= hi for lo, hi in self.gaps)
@@ -87,55 +122,89 @@ def check(ledger: Ledger, seen: dict[str, Seen], *, power_cut: bool) -> None:
         if found is None:
             assert not current.created, f"{name}: an acked topic is gone"
             continue
-        _check_instance(name, current, found, power_cut=power_cut)
+        _check_watermarks(name, current, found)
+        _check_instance(name, current, found, _borrowed(ledger, current), power_cut=power_cut)
+    for name, instances in ledger.instances.items():
+        if instances[-1].fed_by and name in seen:
+            _check_copies(ledger, name, seen)
     for name in seen:
         assert name in ledger.instances, f"{name}: nobody created this topic"
 
 
-def _check_instance(name: str, told: Instance, found: Seen, *, power_cut: bool) -> None:
+def _borrowed(ledger: Ledger, told: Instance) -> dict[str, int]:
+    """Tokens that may turn up here without having been written here, with their place in the source's order."""
+    tokens = [token for source in told.fed_by for token in ledger.tokens(source)]
+    return {token: at for at, token in enumerate(tokens)}
+
+
+def _check_watermarks(name: str, told: Instance, found: Seen) -> None:
+    assert 1 <= found.floor <= found.earliest <= found.head + 1, f"{name}: floors out of order: {found}"
+    assert found.count == len(found.records), f"{name}: count {found.count}, but {len(found.records)} can be read"
+    assert found.earliest == min(found.records, default=found.head + 1), f"{name}: earliest_seq is not the first record"
+    assert found.earliest >= told.earliest_seen, f"{name}: earliest_seq fell"
+
+
+def _check_instance(name: str, told: Instance, found: Seen, borrowed: dict[str, int], *, power_cut: bool) -> None:
     acked = told.acked()
-    _check_whole_writes(name, told, found)
+    _check_whole_writes(name, told, found, borrowed)
     for seq, token in found.records.items():
         assert seq not in acked or acked[seq] == token, f"{name}: seq {seq} names another record now"
-    for seq in told.deleted:
-        assert seq not in found.records, f"{name}: deleted seq {seq} came back"
+    if not power_cut or not _deletes_are_weak(told):
+        for seq in told.deleted:
+            assert seq not in found.records, f"{name}: deleted seq {seq} came back"
     assert found.head >= max(acked, default=0), f"{name}: head {found.head} lies below an acked seq"
-    assert found.earliest >= told.earliest_seen, f"{name}: earliest_seq fell"
-    missing = [seq for seq in acked if seq not in found.records and seq not in told.deleted | told.deleting]
-    evictable = _evictable(told, found)
-    for seq in missing:
-        assert found.announced(seq), f"{name}: acked seq {seq} is missing in silence"
-        if told.durability == "fsync" or (told.durability == "disk" and not power_cut):
-            assert seq in evictable, f"{name}: acked {told.durability} seq {seq} is lost"
-    if told.durability == "disk" and power_cut:
-        lost = [seq for seq in missing if seq not in evictable]
-        kept = [seq for seq in acked if seq in found.records]
-        assert not lost or not kept or max(kept) < min(lost), (
-            f"{name}: a middle part is lost: {lost[:3]} before {max(kept)}"
-        )
+    evictable = _evictable(told)
+    for seq, token in told.served.items():
+        gone = seq in told.deleting or seq in evictable or told.ephemeral
+        assert gone or found.records.get(seq) == token, f"{name}: seq {seq} was served after a start and is gone"
+    _check_missing(name, told, found, evictable, power_cut=power_cut)
     for lo, hi in found.gaps:
         inside = [seq for seq in found.records if lo <= seq <= hi]
         assert not inside, f"{name}: gap {lo}..{hi} holds live records {inside[:3]}"
 
 
-def _evictable(told: Instance, found: Seen) -> set[int]:
+def _deletes_are_weak(told: Instance) -> bool:
+    """Deletes of `memory` are kept as its records are, acks of jobs as their class is."""
+    return told.durability == "memory" or (bool(told.queue) and told.durability == "disk")
+
+
+def _check_missing(name: str, told: Instance, found: Seen, evictable: set[int], *, power_cut: bool) -> None:
+    classes = {
+        write.first_seq + at: write.durability
+        for write in told.writes
+        if write.first_seq is not None
+        for at in range(len(write.tokens))
+    }
+    requested = told.deleted | told.deleting
+    missing = [seq for seq in classes if seq not in found.records and seq not in requested]
+    for seq in missing:
+        assert found.announced(seq), f"{name}: acked seq {seq} is missing in silence"
+        kept = classes[seq] == "fsync" or (classes[seq] == "disk" and not power_cut)
+        allowed = seq in evictable or told.ephemeral
+        assert allowed or not kept, f"{name}: acked {classes[seq]} seq {seq} is lost"
+    lost = [seq for seq in missing if seq not in evictable and classes[seq] == "disk"]
+    kept_seqs = [seq for seq in classes if seq in found.records]
+    if lost and kept_seqs and not told.ephemeral:
+        assert max(kept_seqs) < min(lost), f"{name}: a middle part is lost: {lost[:3]} before {max(kept_seqs)}"
+
+
+def _evictable(told: Instance) -> set[int]:
     """Acked seqs that the cap may have taken: all but the newest `cap` records."""
     if not told.cap:
         return set()
     alive = sorted(seq for seq in told.acked() if seq not in told.deleted)
-    newest = set(alive[-told.cap :])
     unacked = sum(len(write.tokens) for write in told.writes if not write.acked)
-    if unacked:
-        newest = set(alive[-max(told.cap - unacked, 0) :]) if told.cap > unacked else set()
-    return set(told.acked()) - newest
+    spared = max(told.cap - unacked, 0)
+    return set(told.acked()) - set(alive[len(alive) - spared :])
 
 
-def _check_whole_writes(name: str, told: Instance, found: Seen) -> None:
+def _check_whole_writes(name: str, told: Instance, found: Seen, borrowed: dict[str, int]) -> None:
     by_token = {token: seq for seq, token in found.records.items()}
-    assert len(by_token) == len(found.records), f"{name}: a record is there twice"
+    if not borrowed or told.once:
+        assert len(by_token) == len(found.records), f"{name}: a record is there twice"
     submitted = {token for write in told.writes for token in write.tokens}
     for token in by_token:
-        assert token in submitted, f"{name}: record {token!r} was never submitted"
+        assert token in submitted or token in borrowed, f"{name}: record {token!r} was never submitted"
     for write in told.writes:
         if write.acked:
             continue
@@ -147,5 +216,21 @@ def _check_whole_writes(name: str, told: Instance, found: Seen) -> None:
         assert seqs == list(range(seqs[0], seqs[0] + len(seqs))), f"{name}: a write is not contiguous: {seqs}"
 
 
-def token_of(data: bytes) -> str:
-    return str(json.loads(data))
+def _check_copies(ledger: Ledger, name: str, seen: dict[str, Seen]) -> None:
+    """Copies keep their seqs and the order of their source, and none is missing in silence."""
+    told, found = ledger.instance(name), seen[name]
+    order = _borrowed(ledger, told)
+    gone = told.deleted | told.deleting
+    for seq, token in told.copies.items():
+        now = found.records.get(seq)
+        assert now in (None, token), f"{name}: seq {seq} held the copy {token!r} and now holds {now!r}"
+        assert now or seq in gone or found.announced(seq), f"{name}: the copy at {seq} is missing in silence"
+    if told.once:
+        places = [order[token] for _, token in sorted(found.records.items()) if token in order]
+        assert places == sorted(places), f"{name}: copies are out of order: {places}"
+    have = set(found.records.values()) | {told.copies[seq] for seq in gone if seq in told.copies}
+    for source in told.fed_by:
+        if ledger.instance(source).queue:
+            continue  # a dead-letter topic gets some jobs, not all
+        for seq, token in seen[source].records.items() if source in seen else ():
+            assert token in have or gone, f"{name}: live record {seq} of {source} was never copied"

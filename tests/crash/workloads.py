@@ -18,6 +18,7 @@ class Workload:
     before: Callable[[Rig], None]
     story: Callable[[Rig], None]
     settings: dict[str, Any] = field(default_factory=dict)
+    shards_after: tuple[int, ...] = ()  # shard counts of the starts after the crash, in turn
 
 
 def _two_classes(rig: Rig) -> None:
@@ -142,12 +143,36 @@ def _evict(rig: Rig) -> None:
 
 
 def _configure(rig: Rig) -> None:
-    from topics.model.config import patch_from, resolve_config
+    rig.configure("d", cap_records=3)
+    rig.write("d", 2)
+    rig.configure("d")
+    rig.write("d", 2)
 
-    for config in ({"durability": "disk", "cap_records": 3}, {"durability": "disk"}):
-        rig.ledger.instance("d").cap = 3
-        rig.call(lambda engine, config=config: engine.put_topic("d", resolve_config(patch_from(config))))
-        rig.write("d", 2)
+
+def _switch_classes(rig: Rig) -> None:
+    for durability in ("disk", "fsync", "memory", "fsync", "disk", "ephemeral"):
+        rig.configure("f", durability)
+        rig.write("f", 2)
+        rig.write("f", 1)
+    rig.snapshot()
+
+
+def _weak(rig: Rig) -> None:
+    rig.create("m", "memory")
+    rig.create("e", "ephemeral")
+    rig.ledger.instance("e").ephemeral = True
+    rig.write("m", 1)
+    rig.write("e", 1)
+
+
+def _weak_writes(rig: Rig) -> None:
+    for _ in range(3):
+        rig.write("m", 5)
+        rig.write("e", 5)
+        rig.delete("m", before_seq=3)
+    rig.snapshot()
+    rig.write("m", 5)
+    rig.write("e", 9)
 
 
 def _birth(rig: Rig) -> None:
@@ -156,20 +181,151 @@ def _birth(rig: Rig) -> None:
     rig.write("n", 1)
 
 
-WORKLOADS = [
+def _long(rig: Rig) -> None:
+    """A bit of everything, again and again, so that files of every age are there."""
+    for turn in range(4):
+        rig.write("f", 5, tag="a", size=60)
+        rig.write("d", 7, tag="b", size=60)
+        rig.write("f", 3, tag="b")
+        if turn % 2:
+            rig.delete("f", match="a")
+            rig.snapshot()
+        else:
+            rig.checkpoint()
+        rig.delete("d", before_seq=5 * turn + 1)
+        rig.tick(5_100)
+
+
+def _queue(rig: Rig, **config: Any) -> None:
+    rig.create("dead", "fsync")
+    rig.create("q", type="queue", claim_jitter_ms=0, **config)
+    rig.write("q", 6)
+
+
+def _work(rig: Rig) -> None:
+    first = rig.claim("q", 3)
+    rig.ack("q", first[:1])
+    rig.nack("q", first[1:2])
+    rig.checkpoint()
+    rig.ack("q", rig.claim("q", 2))
+    rig.write("q", 2)
+    rig.snapshot()
+    rig.claim("q", 1, node="other")
+    rig.nack("q", first[2:3])
+    rig.ack("q", rig.claim("q", 1))
+
+
+def _letters(rig: Rig) -> None:
+    _queue(rig, durability="fsync", leases_durable=True, max_deliveries=1, dead_letter="dead")
+    rig.ledger.instance("dead").fed_by = ("q",)
+
+
+def _dead_letter(rig: Rig) -> None:
+    """Jobs that were delivered as often as they may be move on; those that went are in `dead`, and nowhere else."""
+    instance = rig.ledger.instance("q")
+    instance.deleting |= set(instance.acked())  # any of them may have been moved
+    for _ in range(2):
+        for seq in rig.claim("q", 2):
+            rig.nack("q", [seq])
+    rig.claim("q", 4)
+    rig.tick()
+    rig.checkpoint()
+    rig.write("q", 1)
+    rig.snapshot()
+
+
+def _routed(rig: Rig, durability: str, *, once: bool = False) -> None:
+    rig.create("a", durability)
+    rig.create("b", durability)
+    rig.router("r", "a", "b", once=once)
+    rig.write("a", 2)
+    rig.look("b")
+
+
+def _forward(rig: Rig) -> None:
+    rig.write("a", 2)
+    rig.look("b")
+    rig.checkpoint()
+    rig.write("a", 3)
+    rig.look("b")
+    rig.delete("a", before_seq=4)
+    rig.write("a", 1)
+    rig.look("b")
+    rig.snapshot()
+    rig.write("a", 1)
+    rig.look("b")
+
+
+def _direct(rig: Rig) -> None:
+    for _ in range(2):
+        rig.write("a", 2)
+        rig.write("b", 1)
+        rig.look("b")
+    rig.checkpoint()
+    rig.write("b", 2)
+    rig.write("a", 1)
+    rig.look("b")
+
+
+def _kept(rig: Rig) -> None:
+    _queue(rig, durability="fsync", leases_durable=True)
+
+
+def _forgotten(rig: Rig) -> None:
+    _queue(rig, durability="disk")
+
+
+REWRITING = {"rewrite_min_dead_bytes": 1, "rewrite_dead_ratio": 0.3}
+
+LOG_WORKLOADS = [
     Workload("append", _two_classes, _append),
     Workload("batch", _two_classes, _batches),
     Workload("group-commit", _two_classes, _group_commit, {"wal_shards": 2}),
     Workload("rotation", _two_classes, _rotation),
     Workload("large", _two_classes, _large),
+    Workload("configure", _two_classes, _configure),
+    Workload("birth", lambda rig: None, _birth),
+    Workload("switch-classes", _two_classes, _switch_classes),
+    Workload("weak-classes", _weak, _weak_writes),
+]
+SEGMENT_WORKLOADS = [
     Workload("checkpoint", _two_classes, _checkpoint),
     Workload("seal", _two_classes, _seal),
     Workload("snapshot", _two_classes, _snapshot, {"wal_shards": 2}),
     Workload("prune", _two_classes, _prune),
     Workload("delete", _tagged, _delete),
-    Workload("rewrite", _tagged, _rewrite, {"rewrite_min_dead_bytes": 1, "rewrite_dead_ratio": 0.3}),
+    Workload("rewrite", _tagged, _rewrite, REWRITING),
     Workload("drop-and-recreate", _two_classes, _drop_and_recreate),
     Workload("evict", _capped, _evict),
-    Workload("configure", _two_classes, _configure),
-    Workload("birth", lambda rig: None, _birth),
 ]
+MIXED_WORKLOADS = [
+    Workload("long", _two_classes, _long, {**REWRITING, "wal_shards": 2}),
+]
+QUEUE_WORKLOADS = [
+    Workload("leases-kept", _kept, _work),
+    Workload("leases-forgotten", _forgotten, _work),
+    Workload("dead-letter", _letters, _dead_letter),
+]
+ROUTER_WORKLOADS = [
+    Workload("forward-fsync", lambda rig: _routed(rig, "fsync"), _forward, {"wal_shards": 2}),
+    Workload("forward-disk", lambda rig: _routed(rig, "disk"), _forward),
+    Workload("forward-once", lambda rig: _routed(rig, "fsync", once=True), _forward),
+    Workload("direct-fsync", lambda rig: _routed(rig, "fsync"), _direct),
+    Workload("direct-disk", lambda rig: _routed(rig, "disk", once=True), _direct, {"wal_shards": 2}),
+]
+LAYOUT_WORKLOADS = [
+    Workload("one-to-three", _two_classes, _snapshot, shards_after=(3, 1)),
+    Workload("three-to-one", _two_classes, _prune, {"wal_shards": 3}, shards_after=(1, 3)),
+    Workload("four-to-two-to-four", _tagged, _delete, {"wal_shards": 4}, shards_after=(2, 4)),
+    Workload("rewrite-two-to-five", _tagged, _rewrite, {**REWRITING, "wal_shards": 2}, shards_after=(5, 2, 3)),
+    Workload("rotation-one-to-eight", _two_classes, _rotation, shards_after=(8, 1)),
+]
+ALL = [
+    *LOG_WORKLOADS,
+    *SEGMENT_WORKLOADS,
+    *MIXED_WORKLOADS,
+    *QUEUE_WORKLOADS,
+    *ROUTER_WORKLOADS,
+    *LAYOUT_WORKLOADS,
+]
+BY_NAME = {workload.name: workload for workload in ALL}

@@ -255,7 +255,12 @@ def _unknown_runs(topic: TopicState, op: Append) -> list[tuple[int, int]]:
 
 
 def sliced(op: Append, at: int, stop: int) -> Append:
-    """Records `at..stop-1` of a batch. Its frames do not come along: offsets would no longer fit them."""
+    """Records `at..stop-1` of a batch. Frames come along only where they lie in no file; elsewhere they are a cache."""
+    frames, offs = None, op.offs[at:stop]
+    if op.file == RESIDENT and op.frames is not None and stop > at:
+        start = offs[0]
+        frames = op.frames[start : offs[-1] + op.lens[stop - 1]]
+        offs = array(offs.typecode, [off - start for off in offs])
     return Append(
         topic_id=op.topic_id,
         first_seq=op.first_seq + at,
@@ -264,8 +269,9 @@ def sliced(op: Append, at: int, stop: int) -> Append:
         sizes=op.sizes[at:stop],
         flags=op.flags[at:stop],
         tags=None if op.tags is None else op.tags[at:stop],
-        offs=op.offs[at:stop],
+        offs=offs,
         lens=op.lens[at:stop],
+        frames=frames,
         file=op.file,
         base=op.base,
         hops=op.hops,

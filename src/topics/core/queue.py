@@ -204,7 +204,10 @@ class QueueState:
     def next_reclaimed(self) -> Job | None:
         """The lowest job that was handed out before and is ready; out of line, the caller gives it its next state."""
         while self._reclaim:
-            job = self.jobs.get(heappop(self._reclaim))
+            seq = heappop(self._reclaim)
+            while self._reclaim and self._reclaim[0] == seq:  # released, leased and over again: one job still
+                heappop(self._reclaim)
+            job = self.jobs.get(seq)
             if job is not None and job.state == READY:
                 return job
         return None

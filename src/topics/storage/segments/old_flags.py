@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topics.formats.buffers import U8, U32
+from topics.formats.buffers import U8, U32, gather_u8
 from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+from topics.formats.segment_frame import DELETED_BYTE
 from topics.storage.fs import write_all
+from topics.storage.segments.pair import Pair
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
@@ -27,6 +29,21 @@ def sync_old_flags(place: TopicDir, first_seq: int, flags: U8, lens: U32) -> Non
         return
     if bool((((flags & IDX_DELETED) != 0) & (lens > 0)).any()):
         env.write_or_defer(partial(sync_files, place, first_seq))
+
+
+def found_flags(place: TopicDir, first_seq: int, pair: Pair) -> Pair:
+    """Believe the frames. A delete that was acked without a sync (a job's ack, a `memory` topic) flags frames before
+    its log frame is durable: a power cut can keep the flag and lose the rest, and then only the frame tells."""
+    if place.env.may_write or pair.data is None:
+        return pair
+    framed = np.flatnonzero((pair.lens > 0) & ((pair.flags & IDX_DELETED) == 0))
+    dead = framed[gather_u8(pair.data, pair.flag_places(framed)) == DELETED_BYTE]
+    if not len(dead):
+        return pair
+    entries = pair.entries.copy()
+    entries["flags"][dead] |= IDX_DELETED
+    mirror_flags(place, first_seq, entries["flags"], pair.flags)
+    return Pair(entries, pair.data, pair.bad)
 
 
 def mirror_flags(place: TopicDir, first_seq: int, flags: U8, in_index: U8) -> None:

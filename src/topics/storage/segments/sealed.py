@@ -27,7 +27,7 @@ from topics.storage.fs import install
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT, Finding
 from topics.storage.segments.flip_log import FlipLog
 from topics.storage.segments.heal import Healed, heal, heal_without_data
-from topics.storage.segments.old_flags import sync_old_flags
+from topics.storage.segments.old_flags import found_flags, sync_old_flags
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.remnants import adopt_idx_temp
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
@@ -276,6 +276,7 @@ class SealedSegment:
             pair = Pair(read_idx(idx), data, self._known_bad())
             if not self._checked:
                 sync_old_flags(self.place, self.first_seq, pair.flags, pair.lens)
+                pair = found_flags(self.place, self.first_seq, pair)
             self._checked = True
             self.data_len = len(data)
             return pair

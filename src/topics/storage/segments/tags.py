@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import ColdUnavailable
-from topics.formats.buffers import I64, U32
+from topics.formats.buffers import I64, U32, gather_u8
 from topics.formats.columns import decode_columns
 from topics.formats.idx import Idx
 from topics.formats.sidecar import TagSidecar, encode_sidecar, sidecar_matches
@@ -23,6 +23,10 @@ from topics.storage.fs import write_all
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
     from topics.storage.segments.sealed import SealedSegment
+
+
+_FLAGS_AT = 4  # of a frame's flags, behind its length
+_PRESENCE = np.uint8(3)  # has_tag, has_node
 
 
 class TagMatchLike(Protocol):
@@ -100,6 +104,7 @@ def accounted_sizes(entries: Idx, data: memoryview | bytes, *, first_seq: int) -
 def frame_tags(entries: Idx, data: memoryview | bytes, *, first_seq: int) -> list[bytes | None]:
     """The tag of every slot, None where there is none."""
     tags: list[bytes | None] = [None] * len(entries)
+    entries = _described_by_frames(entries, data)
     tagged = np.flatnonzero(entries["flags"] & 1)
     if not len(tagged):
         return tags
@@ -112,6 +117,18 @@ def frame_tags(entries: Idx, data: memoryview | bytes, *, first_seq: int) -> lis
     for slot, start, end in zip(found.slot.tolist(), found.tag_offset.tolist(), ends, strict=True):
         tags[slot] = bytes(data[start:end])
     return tags
+
+
+def _described_by_frames(entries: Idx, data: memoryview | bytes) -> Idx:
+    """The entries with the presence bits of their frames. A crash can spoil the byte that a delete was changing in an
+    entry; the tag must be found all the same, or a replayed delete by tag would pass the record over."""
+    framed = np.flatnonzero((entries["len"] > 0) & (entries["offset"].astype(np.int64) + _FLAGS_AT < len(data)))
+    own = gather_u8(memoryview(data), entries["offset"][framed].astype(np.int64) + _FLAGS_AT) & _PRESENCE
+    if bool((own == entries["flags"][framed] & _PRESENCE).all()):
+        return entries
+    entries = entries.copy()
+    entries["flags"][framed] = (entries["flags"][framed] & ~_PRESENCE) | own
+    return entries
 
 
 def write_sidecar(place: TopicDir, first_seq: int, content: bytes | memoryview) -> None:

@@ -1,0 +1,74 @@
+"""Crash again: in every call of the start after a crash, and right after it has served, as rows 99 and 100 ask.
+
+Oracles: `tests/crash/ledger.py`; what the first start showed to a reader must be there after the second crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from tests.crash.harness import Rig, survey
+from tests.crash.judging import LATER_MS, distinct_states, points_of
+from tests.crash.ledger import Ledger, check
+from tests.crash.workloads import BY_NAME, Workload
+
+from topics.testing.clock import SimClock, SimHost
+from topics.testing.crashes import CrashPoints, CrashState
+from topics.testing.faultfs import FaultFs
+
+SAMPLES = 12
+NAMES = (
+    "checkpoint",
+    "snapshot",
+    "delete",
+    "rewrite",
+    "rotation",
+    "drop-and-recreate",
+    "switch-classes",
+    "one-to-three",
+)
+
+
+def crashes_after(workload: Workload, state: CrashState, rng: Random) -> list[CrashState]:
+    """Start on the state, read everything, write and checkpoint once; every crash on the way."""
+    ledger = state.note
+    assert isinstance(ledger, Ledger)
+    ledger = ledger.copy()
+    points = CrashPoints(state.disk, note=ledger.copy)
+    host = SimHost() if state.how == "kill" else SimHost("boot-2")
+    rig = Rig(FaultFs(state.disk, hook=points.before, record=False), ledger, clock=SimClock(LATER_MS), host=host,
+              **workload.settings)  # fmt: skip
+    for name, seen in survey(rig.sim).items():
+        ledger.instance(name).served = dict(seen.records)
+        rig.write(name, 1)
+    rig.checkpoint()
+    points.end()
+    return list(points.states(rng=rng, patterns=("lose_all", "random")))
+
+
+def judge_second(workload: Workload, first: CrashState, second: CrashState) -> None:
+    ledger = second.note
+    assert isinstance(ledger, Ledger)
+    host = SimHost("boot-3") if second.how != "kill" else SimHost() if first.how == "kill" else SimHost("boot-2")
+    rig = Rig(second.disk, ledger.copy(), clock=SimClock(LATER_MS + 1000), host=host, **workload.settings)
+    check(ledger, survey(rig.sim), power_cut=first.how != "kill" or second.how != "kill")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_crash_in_the_start_after_a_crash_and_right_after_serving_breaks_no_promise(
+    name: str, crash_states: Callable[[int], None]
+) -> None:
+    workload, rng = BY_NAME[name], Random(name)
+    states = [state for _, state in distinct_states(points_of(workload), range(1))]
+    count = 0
+    for first in rng.sample(states, SAMPLES):
+        for second in crashes_after(workload, first, rng):
+            count += 1
+            try:
+                judge_second(workload, first, second)
+            except BaseException as error:
+                error.add_note(f"workload {name}: {first}; then {second}")
+                raise
+    crash_states(count)
