@@ -116,6 +116,8 @@ class Stream(Pipe):
         self._put(chunk)
 
     def end(self) -> None:
+        """What was sent before a proper end is still delivered."""
+        self.taken_bytes = self.sent_bytes
         self.cut()
 
     def frames(self, *, upto: int | None = None) -> list[Frame]:

@@ -186,13 +186,13 @@ class Outbound(Pulse, Generic[T]):
         self.is_shed = False
         while queue and stream.buffered_bytes() < self._patience.hand_over_bytes and not stream.closed:
             held = queue.popleft()
+            if not queue:
+                self._queue = None  # before the owner is told: it may want to end now
             self._frames -= held.frames
             self._bytes -= len(held.data)
             self._sent_bytes += len(held.data)
             stream.send(held.data)
             self._owner.handed_over(held.mark)
-        if not queue:
-            self._queue = None
         if self.lagged_ms is not None and not self._is_at_bound():
             self.lagged_ms = None
         if was_full and self.has_room:
