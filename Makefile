@@ -20,7 +20,7 @@ BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),y
 SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
 TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
 
-.PHONY: help setup run test check bench sim clean
+.PHONY: help setup run test check bench sim planted clean
 
 help:
 	@echo 'make run     start what there is'
@@ -29,6 +29,7 @@ help:
 	@echo 'make check   lint, types, layers'
 	@echo 'make bench   all benchmarks in sequence (ONLY=name picks some)'
 	@echo 'make sim     long simulation runs (SECONDS=60)'
+	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
 	@echo 'make clean   remove the environment and caches'
 
 setup: $(STAMPS)/package
@@ -51,6 +52,9 @@ bench: $(TEST_ENV)
 
 sim: $(TEST_ENV)
 	@scripts/sim.sh $(SECONDS) $(ARGS)
+
+planted: $(TEST_ENV)
+	$(BIN)/python scripts/planted.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info

@@ -1,0 +1,156 @@
+"""Planted bugs: each a small edit of the product that breaks one promise, and a test that must turn red by it.
+
+Kept as text to be found and text to put there, so that an edit that no longer fits says so at once. `make planted`
+plants them one by one in a copy of the tree; `docs/planted-bugs.md` has what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOG = "tests/crash/test_crash_log.py"
+SEGMENTS = "tests/crash/test_crash_segments.py"
+QUEUES = "tests/crash/test_crash_queues.py"
+ROUTERS = "tests/crash/test_crash_routers.py"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """`test` is what pytest is given; `what` ends the sentence "the engine ..."."""
+
+    name: str
+    what: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+def _test(file: str, workload: str) -> str:
+    return f"{file} -k [{workload}]"
+
+
+BUGS = [
+    Planted(
+        "sync-removed",
+        "acks fsync writes without a datasync",
+        "src/topics/storage/wal/group.py",
+        "            try:\n                file.file.datasync()\n            except OSError as error:\n",
+        "            try:\n                pass\n            except OSError as error:\n",
+        _test(LOG, "append"),
+    ),
+    Planted(
+        "ack-one-batch-early",
+        "applies and acks a durable submission as soon as it is written",
+        "src/topics/engine/commit.py",
+        "        if submission.durable or submission.topic_id in state.waiting:\n            return True\n",
+        "        if submission.topic_id in state.waiting:\n            return True\n",
+        _test(LOG, "append"),
+    ),
+    Planted(
+        "no-directory-sync-after-rename",
+        "renames a snapshot or CURRENT into place and does not sync the directory",
+        "src/topics/storage/fs.py",
+        "    fs.rename(temp, path)\n    fs.sync_dir(parent(path))\n",
+        "    fs.rename(temp, path)\n",
+        "tests/storage_wal/test_snapshots.py",
+    ),
+    Planted(
+        "torn-tail-not-cut",
+        "appends behind a torn tail instead of cutting it off first",
+        "src/topics/storage/wal/repair.py",
+        "    if file.size() > scan.tail:\n        file.truncate(scan.tail)\n    file.fsync()\n",
+        "    file.fsync()\n",
+        _test(LOG, "batch"),
+    ),
+    Planted(
+        "hot-copy-removed-early",
+        "removes the hot copy before the move to cold is logged",
+        "src/topics/storage/relocate.py",
+        "    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
+        "    delete_hot(segment)\n    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
+        "tests/storage_segments/test_tiers.py",
+    ),
+    Planted(
+        "ceiling-not-written",
+        "hands out seqs of a disk topic without reserving them",
+        "src/topics/engine/writes.py",
+        "        if last_seq > topic.ceiling and (not config.is_fsync or topic.id in ctx.fed):\n",
+        "        if topic.id in ctx.fed:\n",
+        _test(LOG, "append"),
+    ),
+    Planted(
+        "delete-without-its-bound",
+        "replays a delete over records that were written after it",
+        "src/topics/core/delete.py",
+        "    return op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head)\n",
+        "    return 1 << 62 if op.before_seq is None else op.before_seq\n",
+        _test(SEGMENTS, "delete"),
+    ),
+    Planted(
+        "mark-before-segment-sync",
+        "logs a checkpoint mark although the segment's bytes are not synced",
+        "src/topics/storage/checkpoint.py",
+        "        for writer in writers:\n            writer.sync_data()\n",
+        "",
+        _test(SEGMENTS, "prune"),
+    ),
+    Planted(
+        "stale-current-trusted",
+        "takes CURRENT for the newest file although a newer one is there",
+        "src/topics/storage/wal/reader.py",
+        "        for number, name in self.listing.names.items():\n            path = ",
+        "        for number, name in self.listing.names.items():\n"
+        "            if self.listing.current is not None and number > self.listing.current:\n"
+        "                continue\n            path = ",
+        _test(LOG, "rotation"),
+    ),
+    Planted(
+        "batch-split-by-a-crash",
+        "keeps the first records of a write whose last frame is missing",
+        "src/topics/formats/wal_scan.py",
+        "    lasts = np.flatnonzero((columns.flags & MORE) == 0)\n    return int(lasts[-1]) + 1 if len(lasts) else 0\n",
+        "    return len(columns.flags)\n",
+        _test(LOG, "batch"),
+    ),
+    Planted(
+        "failed-sync-tried-again",
+        "acks by a later sync what an earlier one failed to write",
+        "src/topics/storage/wal/group.py",
+        "            if self._sync_broken:\n                return OSError(errno.EIO,",
+        "            if False:\n                return OSError(errno.EIO,",
+        "tests/storage_wal/test_append_and_sync.py -k failed_sync_is_final",
+    ),
+    Planted(
+        "log-removed-behind-one-snapshot",
+        "removes log files that the older snapshot still needs",
+        "src/topics/storage/wal/removal.py",
+        "    reached = min(positions[key] for positions in snapshots)\n",
+        "    reached = max(positions[key] for positions in snapshots)\n",
+        "tests/storage_wal/test_removal.py",
+    ),
+    Planted(
+        "flags-of-frames-not-believed",
+        "counts a record as live whose frame is flagged deleted, after a power cut lost the rest of the delete",
+        "src/topics/storage/segments/sealed.py",
+        "                pair = found_flags(self.place, self.first_seq, pair)\n",
+        "",
+        _test(QUEUES, "leases-forgotten"),
+    ),
+    Planted(
+        "job-twice-in-line",
+        "hands out a job twice whose lease ran out after a restart",
+        "src/topics/core/queue.py",
+        "            while self._reclaim and self._reclaim[0] == seq:"
+        "  # released, leased and over again: one job still\n                heappop(self._reclaim)\n",
+        "",
+        _test(QUEUES, "leases-kept"),
+    ),
+    Planted(
+        "copies-without-their-bytes",
+        "makes lost copies again below its head and forgets their bytes",
+        "src/topics/core/append.py",
+        "    if op.file == RESIDENT and op.frames is not None and stop > at:\n",
+        "    if False:\n",
+        _test(ROUTERS, "direct-disk"),
+    ),
+]
