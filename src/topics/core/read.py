@@ -252,8 +252,13 @@ class ReadWalk:
         chunk = self._chunk(block.first_seq + lo)
         if chunk is not None:
             hi = min(hi, chunk.next_seq - block.first_seq)
-        slots, gaps = _candidates(block, lo, hi, room)
-        sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+        try:
+            slots, gaps = _candidates(block, lo, hi, room)
+            sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+        except ColdUnavailable:
+            assert isinstance(block, Sealed)
+            self._extent = index_of(block, block.first_seq + lo)
+            return
         sizes = sizes if len(sizes) == len(slots) else sizes[slots - lo]
         fit = self._fitting(sizes)
         if fit == 0:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.core.slots import I64, U32, Bools, Slots
+from topics.errors import ColdUnavailable
 from topics.model.match import TagMatch
 from topics.model.ops import DELETED
 
@@ -24,6 +25,9 @@ U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 
 Tier = Literal["hot", "cold"]
+
+PENDING, PROVEN = 1, 2
+"""In an overlay: the files do not show the delete yet; the cold files do."""
 
 
 class SegmentView(Protocol):
@@ -81,6 +85,7 @@ class Sealed(Slots):
         "live_bytes",
         "overlay",
         "overlay_complete",
+        "tier",
         "view",
     )
 
@@ -91,8 +96,9 @@ class Sealed(Slots):
         self.live = live
         self.live_bytes = live_bytes
         self.deleted = deleted  # slots deleted or empty, on disk or in the overlay; -1: not counted yet
-        self.overlay: U8 | None = None
+        self.overlay: U8 | None = None  # PENDING or PROVEN for deleted slots
         self.overlay_complete = deleted == 0
+        self.tier: Tier = view.tier  # as the log has it: a snapshot must not say otherwise
         self.hops: bytes | None = None  # kept only while a router behind may still ask
         self._first_ts: int | None = None
         self._last_ts: int | None = None
@@ -125,6 +131,11 @@ class Sealed(Slots):
         lo = min(max(earliest_seq - self.first_seq, 0), self._count)
         self.live, self.live_bytes = self.live_totals(lo, self._count)
         return self.live - before[0], self.live_bytes - before[1]
+
+    def doubt(self) -> None:
+        """The totals are as noted, but flags may tell otherwise: they are asked before anyone relies on them."""
+        self.deleted = -1
+        self.overlay_complete = False
 
     # --- slots ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +186,7 @@ class Sealed(Slots):
         return int(np.searchsorted(self.view.ts, np.uint64(cutoff_ts)))
 
     def mark_deleted(self, slots: I64) -> None:
-        self._overlay()[slots] = 1
+        self._overlay()[slots] = PENDING
         if self.deleted >= 0:
             self.deleted += len(slots)
 
@@ -201,27 +212,40 @@ class Sealed(Slots):
         if not self.overlay.any():
             self.overlay = None
 
+    def proven(self, slots: I64) -> None:
+        """The cold files show these deletes now."""
+        if self.overlay is not None and self.view.tier == "cold":
+            marked = slots[self.overlay[slots] != 0]
+            self.overlay[marked] = PROVEN
+
     def unflagged(self) -> I64:
         """Deleted slots whose flag is not in the index, as far as that is known."""
         if self.overlay is None:
             return np.empty(0, np.int64)
-        pending: Bools = self.overlay != 0
-        if self.view.tier == "hot":
-            pending &= (self.view.flags & DELETED) == 0
-        return np.flatnonzero(pending)
+        if self.view.tier == "cold":
+            return np.flatnonzero(self.overlay == PENDING)
+        return np.flatnonzero((self.overlay != 0) & ((self.view.flags & DELETED) == 0))
 
     def replace(self, view: SegmentView) -> None:
         """Other files, same seqs: a rewrite or a move to another tier. What a cold index could not answer without
-        waiting is taken from the old files while they are at hand."""
+        waiting is taken from it while it is at hand."""
         assert view.first_seq == self.first_seq
         assert view.count == self._count
-        if view.tier == "cold" and self.view.tier == "hot":
-            self._first_ts, self._last_ts = self.first_ts, self.last_ts
-            if not self.overlay_complete:
-                self.overlay = self.dead(0, self._count).astype(np.uint8)
-                self.overlay_complete = True
+        if view.tier == "cold":
+            self._keep_what_is_at_hand()
         self.view = view
         self.flagged()
+
+    def _keep_what_is_at_hand(self) -> None:
+        try:
+            self._first_ts, self._last_ts = self.first_ts, self.last_ts
+            shown: Bools = (self.view.flags & DELETED) != 0
+        except ColdUnavailable:  # closed for lack of room already: asked for again when somebody needs it
+            self.overlay_complete = self.overlay_complete and self.overlay is None and self.deleted == 0
+            return
+        if shown.any() or self.overlay is not None:
+            self._overlay()[shown] = PROVEN
+        self.overlay_complete = True
 
 
 class SealedRun:

@@ -61,7 +61,7 @@ class _Walk:
         self._ctx = context
         self._topic = topic
         self._walk = walk
-        self._cold = 0
+        self._cold: set[int] = set()  # cold segments (first seq) that were fetched from the store
         self._ticket: Ticket[ReadDone] = Ticket()
 
     def begin(self) -> Ticket[ReadDone]:
@@ -71,7 +71,7 @@ class _Walk:
     def _go_on(self) -> None:
         extent = self._walk.need()
         if extent is None:
-            self._ticket.resolve(ReadDone(self._walk.result(), self._cold))
+            self._ticket.resolve(ReadDone(self._walk.result(), len(self._cold)))
         else:
             self._ctx.jobs.fetch(self._topic, extent).then(self._fetched)
 
@@ -79,8 +79,9 @@ class _Walk:
         if done.error is not None:
             self._fail(done.error)
             return
-        fetched = done.result()
-        self._cold += fetched.cold_segments
+        fetched, extent = done.result(), self._walk.need()
+        if fetched.cold_segments and extent is not None and extent.view is not None:
+            self._cold.add(extent.view.first_seq)
         try:
             if fetched.run is None:
                 self._walk.replan()
@@ -92,6 +93,6 @@ class _Walk:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, TopicsError) and self._walk.stop():
-            self._ticket.resolve(ReadDone(self._walk.result(), self._cold))
+            self._ticket.resolve(ReadDone(self._walk.result(), len(self._cold)))
         else:
             self._ticket.fail(error)

@@ -65,6 +65,9 @@ class AioDriver:
     def pause(self, seconds: float) -> None:
         self._pools.pause(seconds)
 
+    def ask(self, step: Callable[[], Ticket[T]]) -> T:
+        return self._pools.ask(step)
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

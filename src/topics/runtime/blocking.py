@@ -80,6 +80,9 @@ class BlockingDriver:
     def pause(self, seconds: float) -> None:
         self._pools.pause(seconds)
 
+    def ask(self, step: Callable[[], Ticket[T]]) -> T:
+        return self._pools.ask(step)
+
     def close(self) -> None:
         self._stopped.set()
         if self._ticker.is_alive():

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from topics.engine.ticket import Ticket
+
 T = TypeVar("T")
 
 Outcome = Callable[["T | None", "BaseException | None"], None]
@@ -40,3 +42,6 @@ class Driver(Protocol):
 
     def pause(self, seconds: float) -> None:
         """From a job: wait, to keep to a rate. A simulator does not wait."""
+
+    def ask(self, step: Callable[[], Ticket[T]]) -> T:
+        """From a job: run `step` as the owner and wait for its ticket."""

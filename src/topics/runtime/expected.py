@@ -30,6 +30,14 @@ class Marks:
     def topic_ids(self) -> Iterable[int]:
         return self._topics.keys() | self._moves.keys()
 
+    def cold_segments(self, items: Iterable[TopicItem]) -> int:
+        """How many segments are recorded in the cold tier."""
+        cold = {(item.id, row.first) for item in items for row in item.segments if row.tier == "cold"}
+        for topic_id, moves in self._moves.items():
+            for first, move in moves.items():
+                (cold.add if move.tier == "cold" else cold.discard)((topic_id, first))
+        return len(cold)
+
     def expected(self, topic_id: int, item: TopicItem | None) -> Expected:
         """A mark is newer than the snapshot, which was taken at an earlier position of the log."""
         mark = self._topics.get(topic_id)

@@ -24,7 +24,8 @@ from topics.formats.bodies import TierMove
 from topics.runtime.driver import Driver
 from topics.runtime.jobs import KernelJobs
 from topics.runtime.store import Store
-from topics.storage.segments.drop import drop_cold_copy, drop_segment, remove_retired_dir, retire_topic_dir
+from topics.runtime.tiers import Tiers
+from topics.storage.segments.drop import drop_segment, remove_retired_dir, retire_topic_dir
 from topics.storage.segments.rewrite import RewriteRules, rewrite
 from topics.storage.segments.sealed import SealedSegment
 
@@ -43,11 +44,13 @@ class Janitor:
         jobs: KernelJobs,
         settings: Settings,
         retired: list[str],
+        tiers: Tiers,
     ) -> None:
         self._engine = engine
         self._store = store
         self._driver = driver
         self._jobs = jobs
+        self._tiers = tiers
         self._rules = RewriteRules(settings.rewrite_dead_ratio, settings.rewrite_min_dead_bytes)
         self._rewrite_rate = settings.rewrite_bytes_per_sec
         self._retired = list(retired)
@@ -56,6 +59,9 @@ class Janitor:
         self._dropping: set[tuple[int, int]] = set()
         self._sweep_at: Iterator[int] = iter(())
         engine.context.on_removed.append(self._note_thinned)
+
+    def is_dropping(self, key: tuple[int, int]) -> bool:
+        return key in self._dropping
 
     # --- once in a while ------------------------------------------------------------------------------------------
 
@@ -122,7 +128,10 @@ class Janitor:
             self._drop_when(context.commit.submit(group, sub, finish=lambda _: None, internal=True), topic, inside)
 
     def _is_needed(self, topic: TopicState, segment: Sealed) -> bool:
-        """May a router have to copy records of it again after a crash? Then its bytes stay."""
+        """May a router have to copy records of it again after a crash, or is it on its way to another tier? Then its
+        bytes stay for now."""
+        if self._tiers.is_busy((topic.id, segment.first_seq)):
+            return True
         needed_from = self._engine.routers.needed_from(topic.id)
         return needed_from is not None and segment.next_seq > needed_from
 
@@ -139,8 +148,7 @@ class Janitor:
                 view: SealedSegment = segment.view  # type: ignore[assignment]
                 dropped(topic, view.first_seq)
                 self._driver.run(partial(self._remove, view), self._report)
-                if view.tier == "cold":
-                    self._driver.run_cold(partial(drop_cold_copy, view), self._report)
+                self._tiers.cleaning.segment_dropped(view)
 
         logged.then(go)
 
@@ -159,6 +167,7 @@ class Janitor:
         while self._jobs.removed_topics:
             topic = self._jobs.removed_topics.popleft()
             files = self._store.topics.pop(topic.id, None)
+            self._tiers.cleaning.topic_removed(topic)
             if files is not None:
                 self._driver.run(partial(self._retire, topic), self._report)
         while self._retired:

@@ -11,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from topics.core.effects import Effect
+from topics.core.delete import settle_cold
+from topics.core.effects import Effect, Fate
 from topics.core.extent import Extent, Place
 from topics.core.topic import TopicState
 from topics.engine.jobs import Fetched
 from topics.engine.ticket import Ticket, chain, resolved
+from topics.errors import ColdUnavailable
+from topics.model.run import EMPTY_RUN
 from topics.runtime.driver import Driver
 from topics.runtime.store import Store
 from topics.storage.fetch import ActiveRead, FetchResult, Moved, Read, SealedRead, WalRead
+from topics.storage.segments.sealed import SealedSegment
 
 
 class KernelJobs:
@@ -28,6 +32,8 @@ class KernelJobs:
         self.dead_segments: deque[tuple[int, int]] = deque()
         """Topic id and first seq of sealed segments that hold nothing live any more."""
         self.removed_topics: deque[TopicState] = deque()
+        self.settled: Callable[[TopicState, Effect], None] = lambda topic, effect: None
+        """Told what died when the index of a cold segment came; set by the kernel."""
         self.ask_checkpoint: Callable[[], None] = lambda: None
         self.run_checkpoint: Callable[[], Ticket[Any]] = lambda: resolved(None)
 
@@ -35,13 +41,17 @@ class KernelJobs:
 
     def fetch(self, topic: TopicState, extent: Extent) -> Ticket[Fetched]:
         ticket: Ticket[Fetched] = Ticket()
+        if extent.place is Place.INDEX:
+            self._load_index(topic, extent, ticket)
+            return ticket
         read = self._read_of(topic, extent)
         if read is None:
             ticket.resolve(Fetched(None))
             return ticket
 
         def done(result: FetchResult | None, error: BaseException | None) -> None:
-            if isinstance(error, Moved) or (error is not None and self._is_outdated(extent)):
+            moved = isinstance(error, Moved) or (isinstance(error, ColdUnavailable) and not cold)
+            if moved or (error is not None and self._is_outdated(extent)):
                 ticket.resolve(Fetched(None))
             elif error is not None:
                 ticket.fail(error)
@@ -51,9 +61,38 @@ class KernelJobs:
                 ticket.resolve(Fetched(part.run, seq_next=part.seq_next, cold_segments=result.cold_segments))
 
         cold = extent.view is not None and extent.view.tier == "cold"
-        run = self._driver.run_cold if cold else self._driver.run_read
-        run(lambda: self._store.fetcher.fetch([read]), done)
+        if cold:
+            self._driver.run_cold(lambda: self._fetch_cold(read), done)
+        else:
+            self._driver.run_read(lambda: self._store.fetcher.fetch([read]), done)
         return ticket
+
+    def _fetch_cold(self, read: Read) -> FetchResult:
+        assert isinstance(read, SealedRead)
+        asked = not read.segment.ready
+        read.segment.load_index()
+        result = self._store.cold_fetcher.fetch([read])
+        result.cold_segments = int(asked or result.cold_segments > 0)
+        return result
+
+    def _load_index(self, topic: TopicState, extent: Extent, ticket: Ticket[Fetched]) -> None:
+        """What waits for a cold segment's index is done as soon as it is here."""
+        view: SealedSegment = extent.view  # type: ignore[assignment]
+        asked = not view.ready
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                ticket.fail(error)
+                return
+            self.index_came(topic, view.first_seq)
+            ticket.resolve(Fetched(EMPTY_RUN, cold_segments=int(asked)))
+
+        self._driver.run_cold(view.load_index, done)
+
+    def index_came(self, topic: TopicState, first_seq: int) -> None:
+        if first_seq in topic.awaiting:
+            removal = settle_cold(topic, first_seq)
+            self.settled(topic, Effect(Fate.APPLIED, topic.id, removal=removal))
 
     def _is_outdated(self, extent: Extent) -> bool:
         """Absorbed and removed while the read waited: the records lie in segments now."""

@@ -20,10 +20,12 @@ from topics.runtime.driver import Driver
 from topics.runtime.group_runner import GroupRunner
 from topics.runtime.janitor import Janitor
 from topics.runtime.jobs import KernelJobs
-from topics.runtime.recover import Progress, Recovered, Recovery
+from topics.runtime.recover import OpenCold, Progress, Recovered, Recovery
 from topics.runtime.snapshotter import Snapshotter
+from topics.runtime.tiers import Tiers
 from topics.runtime.timetable import Timetable
 from topics.runtime.writers import Writers
+from topics.storage.cold_tier import open_cold_root
 from topics.storage.fs import Fs
 
 log = logging.getLogger("topics.kernel")
@@ -53,8 +55,13 @@ class Kernel:
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings)
         self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
-        self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired)
+        self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
+        self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
+        self.tiers.index_came = self.jobs.index_came
+        self.tiers.is_dropping = self.janitor.is_dropping
+        self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
         self.timetable = Timetable(self, settings)
+        self.jobs.settled = self.engine.context.removed
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
         self.jobs.run_checkpoint = self.checkpointer.run
         self.timetable.every_tick.append(self.engine.tick)
@@ -93,6 +100,7 @@ class Kernel:
             self._closing = Ticket()
             closing = self._closing
             self.timetable.stop()
+            self.tiers.stop()
             self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing))
         return self._closing
 
@@ -135,8 +143,15 @@ def recover(
     host: Host,
     progress: Progress = lambda _: None,
     instance: Callable[[], str] = lambda: secrets.token_hex(16),
+    open_cold: OpenCold = open_cold_root,
 ) -> Recovered:
     """Everything up to the point where the kernel can start; may run on any one thread."""
     return Recovery(
-        fs, clock=EngineClock(clock), host=host, settings=settings, instance=instance, progress=progress
+        fs,
+        clock=EngineClock(clock),
+        host=host,
+        settings=settings,
+        instance=instance,
+        progress=progress,
+        open_cold=open_cold,
     ).run()

@@ -8,8 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TypeVar
 
+from topics.engine.ticket import Ticket, failed
+from topics.errors import ShuttingDown
 from topics.runtime.driver import Outcome
 
 T = TypeVar("T")
@@ -17,6 +20,8 @@ T = TypeVar("T")
 BACKGROUND_THREADS = 2
 """One long job (a checkpoint, a rewrite) and one for short reads beside it."""
 BREATH_S = 0.0002
+CLOSED_CHECK_S = 0.5
+"""How soon a job that waits for the owner learns that there is none any more."""
 
 
 class Pools:
@@ -25,6 +30,7 @@ class Pools:
         self._reads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-read")
         self._cold = ThreadPoolExecutor(cold_threads, thread_name_prefix="topics-cold")
         self._post = post
+        self._closed = False
 
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._background.submit(self._carry_out, job, done)
@@ -44,6 +50,28 @@ class Pools:
     def pause(seconds: float) -> None:
         time.sleep(seconds)
 
+    def ask(self, step: Callable[[], Ticket[T]]) -> T:
+        """From a job: run `step` as the owner and wait for its ticket. ShuttingDown once the pools are closed."""
+        answered = Event()
+        answers: list[Ticket[T]] = []
+
+        def over(ticket: Ticket[T]) -> None:
+            answers.append(ticket)
+            answered.set()
+
+        def begin() -> None:
+            try:
+                ticket = step()
+            except Exception as error:
+                ticket = failed(error)
+            ticket.then(over)
+
+        self._post(begin)
+        while not answered.wait(CLOSED_CHECK_S):
+            if self._closed:
+                raise ShuttingDown()
+        return answers[0].result()
+
     def _carry_out(self, job: Callable[[], T], done: Outcome[T]) -> None:
         value: T | None = None
         failure: BaseException | None = None
@@ -55,6 +83,7 @@ class Pools:
 
     def close(self) -> None:
         """Ends idle threads; a job that hangs in a cold store is left behind."""
+        self._closed = True
         self._background.shutdown(wait=True)
         self._reads.shutdown(wait=True)
         self._cold.shutdown(wait=False, cancel_futures=True)

@@ -12,20 +12,23 @@ from dataclasses import dataclass, field
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
+from topics.core.delete import settle_cold
 from topics.core.extent import Extent, Place
 from topics.core.load import ActiveColumns, load_active, load_sealed
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.encode import submission
 from topics.engine.replay import Replay
-from topics.errors import ColdUnavailable, MetadataLost
+from topics.errors import ColdStoreMismatch, MetadataLost, TopicsError
 from topics.formats.names import shard_of
 from topics.formats.snapshot import Snapshot, TopicItem
 from topics.model.ops import HeadMark
-from topics.model.run import RecordRun
+from topics.model.run import EMPTY_RUN, RecordRun
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.store import Store, TopicFiles
+from topics.storage.cold_cache import ColdCache
+from topics.storage.cold_tier import ColdRoot, ColdTier, open_cold_root
 from topics.storage.fetch import ActiveRead, Fetcher, Read, SealedRead, WalRead
 from topics.storage.fs import Fs
 from topics.storage.layout import DataDir, group_keys
@@ -35,6 +38,7 @@ from topics.storage.segments.flips import Flips
 from topics.storage.segments.load import load_topic
 from topics.storage.segments.loaded import LoadedActive, LoadedTopic
 from topics.storage.segments.place import SegmentEnv, TopicDir
+from topics.storage.segments.sealed import SealedSegment
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.wal.discover import discover
 from topics.storage.wal.files import Position, WalFiles
@@ -55,6 +59,7 @@ from topics.storage.wal.witness import SyncWitness
 log = logging.getLogger("topics.recovery")
 
 Progress = Callable[[float], None]
+OpenCold = Callable[[str, Fs], ColdRoot]
 
 
 @dataclass(slots=True)
@@ -69,6 +74,7 @@ class Recovered:
     wants_snapshot: bool = False
     retired: list[str] = field(default_factory=list)
     """Directories of deleted topics, to be removed in the background."""
+    has_snapshot: bool = False
 
 
 class Recovery:
@@ -84,6 +90,7 @@ class Recovery:
         instance: Callable[[], str],
         progress: Progress = lambda _: None,
         pid: int | None = None,
+        open_cold: OpenCold = open_cold_root,
     ) -> None:
         self._fs = fs
         self._clock = clock
@@ -93,10 +100,14 @@ class Recovery:
         self._progress = progress
         self._pid = os.getpid() if pid is None else pid
         self._data = DataDir(settings.data_dir)
+        self._cold: ColdTier | None = None
+        if settings.cold_dir is not None:
+            self._cold = ColdTier(open_cold(settings.cold_dir, fs), monotonic=clock.monotonic)
         self._files = WalFiles()
         self._marks = Marks()
         self._items: dict[int, TopicItem] = {}
         self._loaded: dict[int, LoadedTopic] = {}
+        self._cold_cache = ColdCache(settings.cold_cache_bytes)
         self._state = State(recent_bytes=settings.recent_cache_bytes)
         self._done_frames = 0
         self._total_frames = 1
@@ -194,6 +205,7 @@ class Recovery:
         ordered = _in_replay_order(scans)
         for scanned in ordered:
             self._marks.note(scanned.columns)
+        self._begin_cold(snapshot)
         self._trust_totals = snapshot is not None and (snapshot.clean or same_boot)
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
@@ -212,6 +224,17 @@ class Recovery:
         self._clock.raise_to(replay.highest_ts)
         return replay
 
+    def _begin_cold(self, snapshot: Snapshot | None) -> None:
+        recorded = self._marks.cold_segments(() if snapshot is None else snapshot.topics)
+        if self._cold is not None:
+            self._cold.begin(None if snapshot is None else snapshot.instance, used=recorded > 0)
+            if not self._cold.ours and recorded:
+                log.error("%s; %d segments in it cannot be read", unavailable(self._cold), recorded)
+        elif recorded:
+            raise ColdStoreMismatch(
+                f"{recorded} segments are in a cold store and TOPICS_COLD_DIR is not set; set it to where they are"
+            )
+
     def _report(self, frames: int) -> None:
         self._done_frames += frames
         self._progress(min(self._done_frames / self._total_frames, 1.0))
@@ -221,7 +244,8 @@ class Recovery:
         if topic.config.is_ephemeral:
             return
         item = self._items.get(topic.id)
-        place = TopicDir(self._env, topic.id, name=topic.name)
+        cold = None if self._cold is None else self._cold.store(topic.id)
+        place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         loaded = load_topic(place, self._marks.expected(topic.id, item))
         self._loaded[topic.id] = loaded
         for finding in loaded.findings:
@@ -229,8 +253,11 @@ class Recovery:
         dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
         for segment in loaded.sealed:
             totals = (segment.live, segment.live_bytes)
-            trusted = segment.counted or self._trust_totals
-            load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted and not segment.counted else None)
+            trusted = not segment.counted and (self._trust_totals or not _can_count(segment.segment))
+            load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted else None)
+            unknown = segment.segment.tier == "cold" and not segment.live_bytes
+            if trusted and (unknown or not self._trust_totals):
+                topic.sealed[len(topic.sealed) - 1].doubt()
         if loaded.active is not None:
             load_active(topic, _columns(loaded.active), dead=dead)
 
@@ -253,14 +280,18 @@ class Recovery:
         read: Read
         if extent.place is Place.WAL:
             read = WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
-        elif extent.place is Place.SEALED:
-            read = SealedRead(extent.view, extent.slots)  # type: ignore[arg-type]
+        elif extent.place in (Place.SEALED, Place.INDEX):
+            view: SealedSegment = extent.view  # type: ignore[assignment]
+            view.load_index()
+            if extent.place is Place.INDEX:
+                settle_cold(topic, view.first_seq)
+                return EMPTY_RUN
+            read = SealedRead(view, extent.slots)
         else:
             active = self._loaded[topic.id].active
-            if extent.place is Place.INDEX or active is None:
-                raise ColdUnavailable(topic.name, reason="its index is not loaded during recovery")
+            assert active is not None, "records are placed in an active segment that is not there"
             read = ActiveRead(active.segment, extent.seqs, extent.offs, extent.lens)
-        return Fetcher(read_wal=self._files.pread).fetch([read]).parts[0].run
+        return Fetcher(read_wal=self._files.pread, cold=self._cold_cache).fetch([read]).parts[0].run
 
     # --- step 8: clean up and open --------------------------------------------------------------------------------
 
@@ -299,6 +330,7 @@ class Recovery:
             damage=sum(scan.end.kind == "damage" for scan in scans),
             wants_snapshot=is_new or snapshot is None or layout != known or any(scan.beyond for scan in scans),
             retired=retired,
+            has_snapshot=snapshot is not None,
         )
 
     def _open_group(self, key: str, scan: GroupScan | None, repaired: Repaired | None, layout: Layout) -> WalGroup:
@@ -333,15 +365,26 @@ class Recovery:
             env=self._env,
             flips=Flips(self._env),
             fetcher=Fetcher(read_wal=self._files.pread),
-            instance=self._new_instance() if snapshot is None else snapshot.instance,
+            cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache),
+            instance=self._instance(snapshot),
+            cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},
         )
+        if self._cold is not None:
+            self._cold.open(store.instance)
         for topic_id, loaded in self._loaded.items():
             if topic_id in self._state.by_id:
                 active = None if loaded.active is None else loaded.active.segment
                 store.topics[topic_id] = TopicFiles(loaded.place, active)
         return store
+
+    def _instance(self, snapshot: Snapshot | None) -> str:
+        """Without a snapshot, the name under which our segments lie in the cold store, if there are any."""
+        if snapshot is not None:
+            return snapshot.instance
+        known = None if self._cold is None else self._cold.instance
+        return known or self._new_instance()
 
     def _retire_dirs(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[str]:
         """Directories of topics that are gone. After damage, or in a salvage run, everything stays."""
@@ -382,6 +425,24 @@ def _in_replay_order(scans: list[GroupScan]) -> list[ScannedFile]:
 
 def _end_of(scan: GroupScan) -> Position:
     return scan.position
+
+
+def _can_count(segment: SealedSegment) -> bool:
+    """Whether a segment's flags can be had now. Those of objects never change, so they can wait for a reader."""
+    store = segment.place.cold
+    if segment.tier == "hot":
+        return True
+    if store is None or not store.in_place:
+        return segment.ready
+    try:
+        segment.load_index()
+    except TopicsError:
+        return False
+    return True
+
+
+def unavailable(cold: ColdTier) -> str:
+    return f"the cold store {cold.label} is unavailable: {cold.reason}"
 
 
 def _columns(active: LoadedActive) -> ActiveColumns:

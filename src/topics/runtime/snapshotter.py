@@ -13,6 +13,7 @@ from topics.core.capture import capture
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain
+from topics.errors import ColdUnavailable
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
     DeadRange,
@@ -65,6 +66,7 @@ class Snapshotter:
             log.warning("snapshot failed, it will be tried again: %s", done.error)
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
+        self._refuse_awaited()
         body = self._body(positions, clean=clean)
         referenced = self._referenced()
         ticket: Ticket[None] = Ticket()
@@ -77,6 +79,12 @@ class Snapshotter:
 
         self._driver.run(lambda: self._install(body, referenced), done)
         return ticket
+
+    def _refuse_awaited(self) -> None:
+        """A delete that waits for the index of a cold segment is witnessed by its frame alone: the log must stay."""
+        for topic in self._engine.state.by_id.values():
+            if topic.awaiting and any(topic.awaiting.values()):
+                raise ColdUnavailable(topic.name, reason="a delete waits for the index of a cold segment")
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 

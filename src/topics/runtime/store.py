@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topics.storage.cold_cache import ColdCache
+from topics.storage.cold_tier import ColdTier
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
 from topics.storage.layout import DataDir
@@ -39,9 +39,11 @@ class Store:
     env: SegmentEnv
     flips: Flips
     fetcher: Fetcher
+    """For pools that must not wait for the cold store."""
+    cold_fetcher: Fetcher
     instance: str
     next_ckpt: int = 1
-    cold: ColdCache | None = None
+    cold: ColdTier | None = None
     leftovers: dict[str, Position] = field(default_factory=dict)
     """Groups of earlier layouts that are still on disk, and where their logs end."""
     topics: dict[int, TopicFiles] = field(default_factory=dict)
@@ -50,7 +52,8 @@ class Store:
         """The topic's place, named when it is first asked for; no directory is made yet."""
         found = self.topics.get(topic_id)
         if found is None:
-            found = self.topics[topic_id] = TopicFiles(TopicDir(self.env, topic_id, name=name))
+            cold = None if self.cold is None else self.cold.store(topic_id)
+            found = self.topics[topic_id] = TopicFiles(TopicDir(self.env, topic_id, name=name, cold=cold))
         return found
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ class Timetable:
         now = self._now_ms()
         self._checkpointed = self._snapshotted = self._snapshot_checked = now
         self._swept = self._probed = now
+        self._relocate_ms = settings.relocate_interval_ms
+        self._relocated = now - self._relocate_ms
         self._bytes_at_snapshot = self._wal_bytes()
         self._rotations = self._wal_rotations()
         self._checkpoint_asked = False
@@ -60,6 +62,10 @@ class Timetable:
         if now - self._swept >= SWEEP_MS:
             self._swept = now
             self._kernel.janitor.sweep()
+        if now - self._relocated >= self._relocate_ms:
+            self._relocated = now
+            self._kernel.tiers.sweep()
+        self._kernel.tiers.go_on()
 
     def _checkpoint_if_due(self, now: int) -> None:
         checkpointer = self._kernel.checkpointer

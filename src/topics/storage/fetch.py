@@ -162,7 +162,8 @@ class Fetcher:
         offs, lens = entries["offset"][framed].astype(np.int64), entries["len"][framed].astype(np.int64)
         if not len(offs):
             return memoryview(b""), 0
-        assert self._cold is not None, "a cold segment is read only where there is a cold store"
+        if self._cold is None:  # moved while the read was on its way: this thread must not wait for the store
+            raise Moved(f"{segment.label} of topic {segment.place.name!r} is in the cold store")
         low = int(offs[0])
         buffer, from_store = self._cold.read(segment, low, int(offs[-1] + lens[-1]) - low)
         result.cold_segments += from_store

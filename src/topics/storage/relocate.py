@@ -54,10 +54,10 @@ def relocate(segment: SealedSegment, log_tier_mark: LogTierMark) -> bool:
         if copy is None:
             return False
         sync_sidecar(segment)
-        data, idx = _put_and_settle(segment, store, *copy)
+        data, idx, proven = _put_and_settle(segment, store, *copy)
         log_tier_mark([_move(segment, "cold")])
         segment.moved_to_cold(idx)
-        log.replaced(proven=set())
+        log.replaced(proven=proven)
         _count(segment, len(data))
     except BaseException:
         segment.place.env.counters.relocation_failures += segment.tier == "hot"
@@ -97,21 +97,24 @@ def _checked_copy(segment: SealedSegment) -> tuple[bytes, bytes] | None:
     return data, idx
 
 
-def _put_and_settle(segment: SealedSegment, store: SegmentStore, data: bytes, idx: bytes) -> tuple[bytes, bytes]:
-    """T3 to T5: a verified cold copy that has every flag the hot one has, and is frozen with it."""
+def _put_and_settle(
+    segment: SealedSegment, store: SegmentStore, data: bytes, idx: bytes
+) -> tuple[bytes, bytes, set[int]]:
+    """T3 to T5: a verified cold copy that has every flag the hot one has, and is frozen with it; and the deletes that
+    only now it proves."""
     _put_verified(segment, store, data, idx)
     died = segment.flips.freeze()
     entries = read_idx(bytearray(idx))
     slots = _framed(entries, died)
     if not len(slots):
-        return data, idx
+        return data, idx, died
     data, idx = _with_flags(data, entries, slots)
     if store.in_place:
         places = (entries["offset"][slots].astype(np.int64) + entries["len"][slots] - 1).tolist()
         store.mark_deleted(segment.first_seq, places, slots=slots.tolist())
     else:
         _put_verified(segment, store, data, idx)
-    return data, idx
+    return data, idx, died
 
 
 def _framed(entries: Idx, slots: set[int]) -> I64:

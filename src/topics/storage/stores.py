@@ -185,7 +185,11 @@ def check_owner(fs: Fs, root: str, instance: str) -> None:
     """Claim a cold folder at its first use; refuse one that belongs to another data directory."""
     owner = cold_owner(fs, root)
     if owner is None:
-        make_dirs(fs, root)
-        install(fs, f"{root}/{OWNER}", instance.encode("ascii") + b"\n")
+        write_owner(fs, root, instance)
     elif owner != instance:
         raise ColdStoreMismatch(f"the cold store {root} belongs to another data directory (instance {owner})")
+
+
+def write_owner(fs: Fs, root: str, instance: str) -> None:
+    make_dirs(fs, root)
+    install(fs, f"{root}/{OWNER}", instance.encode("ascii") + b"\n")

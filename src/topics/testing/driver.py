@@ -22,8 +22,9 @@ from topics.engine.ticket import Ticket
 from topics.errors import CommitFailed
 from topics.runtime.driver import Driver, Outcome
 from topics.runtime.kernel import Kernel, recover
-from topics.runtime.recover import Recovered
+from topics.runtime.recover import OpenCold, Recovered
 from topics.runtime.writers import Writers
+from topics.storage.cold_tier import open_cold_root
 from topics.storage.fs import Fs
 from topics.storage.steady import SteadyFs
 from topics.storage.wal.group import WalGroup
@@ -86,6 +87,15 @@ class SimDriver:
 
     def pause(self, seconds: float) -> None:
         return
+
+    def ask(self, step: Callable[[], Ticket[T]]) -> T:
+        """A job waits for the owner: everything else goes on meanwhile."""
+        ticket = step()
+        for _ in range(PUMP_STEPS_MAX):
+            if ticket.done:
+                return ticket.result()
+            assert self.turn(), "a job waits for something that never happens"
+        raise AssertionError("the simulation does not come to rest")
 
     def turn(self) -> bool:
         """The next thing that is due: a flush, else a step, else a sync. False when nothing is."""
@@ -180,6 +190,7 @@ class SimKernel:
         clock: SimClock | None = None,
         host: Host | None = None,
         settings: Settings | None = None,
+        open_cold: OpenCold = open_cold_root,
         **kwargs: Any,
     ) -> SimKernel:
         """Recover the directory and start a kernel on it; keywords are settings."""
@@ -193,6 +204,7 @@ class SimKernel:
             clock=clock,
             host=host or SimHost(),
             instance=lambda: INSTANCE,
+            open_cold=open_cold,
         )
         driver = SimDriver()
         driver.clock = clock

@@ -1,0 +1,241 @@
+"""Segments move, are read, deleted and dropped in either tier: whole engine, folder and objects."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tiers.world import OPENERS, World
+
+from topics.core.read import ReadRequest
+from topics.errors import ColdStoreMismatch, ColdUnavailable, ConfigError
+
+both = pytest.mark.parametrize("store", list(OPENERS))
+
+
+@both
+def test_segments_beyond_hot_retention_move_and_read_the_same(store: str) -> None:
+    world = World(store=store).prepared()
+    before = world.read_all()
+    world.tick()
+    assert world.tiers() == {1: "cold", 5: "cold", 9: "cold", 13: "hot"}
+    assert world.read_all() == before
+    assert not [path for path in world.files("data/topics") if path.endswith("0001.data")]
+    world.restart().check()
+    assert world.restart().tiers() == {1: "cold", 5: "cold", 9: "cold", 13: "hot"}
+
+
+@both
+def test_a_read_says_how_many_cold_segments_it_fetched_and_cache_hits_do_not_count(store: str) -> None:
+    world = World(store=store).prepared().tick()
+    world = world.restart()
+    first, again = world.read(0, limit=8), world.read(0, limit=8)
+    assert (first.cold_segments, again.cold_segments) == (2, 0)
+    assert first.outcome.records == again.outcome.records == 8
+
+
+@both
+def test_the_byte_bound_moves_what_the_count_would_keep(store: str) -> None:
+    world = World(store=store, hot_retain_segments=4, hot_retain_bytes=1).prepared().tick()
+    assert set(world.tiers().values()) == {"cold"}
+
+
+@both
+def test_deletes_in_cold_segments_hold_through_restarts_before_and_after_they_are_flagged(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").check()
+    world = world.restart().check().snapshot().restart().check()
+    world.tick().tick().snapshot()
+    world = world.restart(boot="boot-2").check()
+    world.tick(700_000).tick().tick().snapshot()
+    world.restart(boot="boot-3").check()
+
+
+def test_cold_flags_are_set_in_place_in_a_folder_and_the_dead_list_is_empty_then() -> None:
+    world = World(rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").tick().snapshot()
+    assert world.disk.contents("cold/topics/00000001/seg-0000000000000001.data").count(0xD5) == 2
+    segment = world.sim.engine.state.topic("t").sealed[0]
+    assert segment.unflagged().tolist() == []
+
+
+def test_an_object_with_deletes_is_put_anew_later_while_a_complete_hot_copy_exists() -> None:
+    world = World(store="objects", rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").tick()
+    path = "cold/topics/00000001/seg-0000000000000001.data"
+    assert world.disk.contents(path).count(0xD5) == 0
+    world.tick(700_000).tick().tick()
+    assert world.disk.contents(path).count(0xD5) == 2
+    assert world.tiers()[1] == "cold"
+    assert world.sim.engine.state.topic("t").sealed[0].unflagged().tolist() == []
+    world.check().snapshot().restart(boot="boot-2").check()
+
+
+@both
+def test_a_mostly_dead_cold_segment_is_fetched_rewritten_and_moved_again(store: str) -> None:
+    world = World(store=store).prepared().tick()
+    path = "cold/topics/00000001/seg-0000000000000001.data"
+    size = len(world.disk.contents(path))
+    world.delete(match="even").tick().tick().tick()
+    assert len(world.disk.contents(path)) < size / 2
+    assert world.tiers()[1] == "cold"
+    assert world.sim.kernel.store.env.counters.rewritten >= 1
+    world.check().snapshot().restart().check()
+
+
+@both
+def test_dropped_segments_leave_the_cold_store(store: str) -> None:
+    world = World(store=store).prepared().tick()
+    world.delete(before_seq=9).tick().tick()
+    assert [path for path in world.files() if path.endswith(".data")] == [
+        "cold/topics/00000001/seg-0000000000000009.data"
+    ]
+    world.check().restart().check()
+
+
+@both
+def test_a_deleted_topic_leaves_the_cold_store(store: str) -> None:
+    world = World(store=store).prepared().tick()
+    world.sim.call(lambda engine: engine.drop_topic("t"))
+    world.tick().tick()
+    assert world.files() == ["cold/OWNER"]
+
+
+@both
+def test_what_a_crash_left_in_the_cold_store_is_removed_after_the_next_start(store: str) -> None:
+    world = World(store=store).prepared().create("u")
+    world.sim.call(lambda engine: engine.drop_topic("u"))
+    world.tick().snapshot()
+    world.disk.plant("cold/topics/00000001/seg-0000000000000900.data", b"old")
+    world.disk.plant("cold/topics/00000002/seg-0000000000000001.data", b"of a topic that was deleted")
+    world = world.restart().tick().tick()
+    assert not [path for path in world.files() if "0900" in path or "/00000002/" in path]
+    world.check()
+
+
+# --- whose store it is ------------------------------------------------------------------------------------------------
+
+
+@both
+def test_the_owner_is_written_once_a_snapshot_has_named_the_instance(store: str) -> None:
+    world = World(store=store)
+    assert world.files() == []
+    world.tick().tick().tick(6_000).tick()
+    assert world.files() == ["cold/OWNER"]
+    world.restart().tick()
+
+
+@both
+def test_a_store_of_another_directory_is_refused_and_no_byte_changes(store: str) -> None:
+    world = World(store=store).prepared().tick().snapshot()
+    world.disk.tamper("cold/OWNER", lambda _: b"f" * 32 + b"\n")
+    before = world.disk.dump()
+    with pytest.raises(ColdStoreMismatch, match="another data directory"):
+        world.restart()
+    assert world.disk.reboot().dump() == before
+
+
+@both
+def test_cold_segments_without_a_cold_store_are_refused_and_no_byte_changes(store: str) -> None:
+    world = World(store=store).prepared().tick()
+    before = world.disk.dump()
+    with pytest.raises(ColdStoreMismatch, match="TOPICS_COLD_DIR is not set"):
+        world.restart(cold_dir=None)
+    assert world.disk.reboot().dump() == before
+
+
+def test_a_first_store_that_cannot_be_written_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ColdStoreMismatch, match="the cold store cold cannot be used"):
+        World(down=True)
+
+
+@pytest.mark.parametrize("location", ["nosuch://bucket/x", "s3://", "s3://bucket/x?bogus=1", "file://relative", " "])
+def test_a_location_that_cannot_be_parsed_is_a_wrong_setting(location: str) -> None:
+    with pytest.raises(ConfigError, match="TOPICS_COLD_DIR"):
+        World(cold_dir=location)
+
+
+# --- the store does not answer ----------------------------------------------------------------------------------------
+
+
+@both
+def test_an_unreachable_store_fails_only_the_reads_that_need_it(store: str) -> None:
+    world = World(store=store).prepared().tick().snapshot()
+    world = world.restart()
+    world.store_down()
+    with pytest.raises(ColdUnavailable, match="cold"):
+        world.read(0)
+    assert world.read(12).outcome.records == 6
+    world.write(6).checkpoint().tick()
+    assert world.tiers()[13] == "hot"
+    world.store_up()
+    world.tick(2_000).tick().check()
+    assert world.tiers()[13] == "cold"
+
+
+@both
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_start_without_the_store_serves_the_rest_and_goes_on_when_it_is_back(store: str, snapshot: bool) -> None:
+    world = World(store=store).prepared().tick()
+    if snapshot:
+        world.snapshot()
+    world.store_down()
+    for boot in ("boot-1", "boot-2"):
+        world = world.restart(boot=boot)
+        assert world.read(12).outcome.records == 6
+        with pytest.raises(ColdUnavailable, match="cold"):
+            world.read(0)
+    world.write(3)
+    world.store_up().tick(2_000).tick().check()
+
+
+def test_a_folder_that_is_not_mounted_is_lost_and_not_damaged() -> None:
+    world = World().prepared().tick().snapshot()
+    world = world.restart()
+    world.disk.rename("cold", "away")
+    with pytest.raises(ColdUnavailable, match="cold"):
+        world.read(0)
+    world.write(6).checkpoint().tick().tick()
+    assert world.tiers()[13] == "hot"
+    assert world.files("cold") == []
+    world.disk.rename("away", "cold")
+    world.tick(2_000).tick().check()
+
+
+@both
+def test_a_delete_while_the_index_is_out_of_reach_is_not_forgotten(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").tick().snapshot()
+    world.store_down()
+    world = world.restart(boot="boot-2")
+    world.delete(match="even")
+    world = world.restart(boot="boot-3")
+    world.tick(2_000).tick()
+    world.store_up()
+    world.tick(2_000).tick().check().snapshot()
+    world.restart(boot="boot-4").check()
+
+
+# --- the hard invariant -----------------------------------------------------------------------------------------------
+
+
+@both
+def test_a_store_that_hangs_delays_only_what_needs_it(store: str) -> None:
+    world = World(store=store).prepared().tick().restart()
+    world.sim.driver.hold_cold = True
+    reading = world.sim.submit(lambda engine: engine.read("t", _from(0)))
+    world.sim.pump()
+    assert not reading.done
+    world.write(8)
+    assert world.read(12).outcome.records == 7
+    world.checkpoint().tick().tick()
+    world.delete(match="odd")
+    assert not reading.done
+    world.snapshot().write(1)
+    world.sim.driver.hold_cold = False
+    world.sim.pump()
+    assert reading.done
+    assert reading.result().cold_segments >= 1
+    world.check()
+
+
+def _from(seq: int) -> ReadRequest:
+    return ReadRequest(from_seq=seq, limit=8)
