@@ -30,6 +30,7 @@ _CONF: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "topics.spark.daemon",
     "spark.redaction.regex": REDACTION,
     "spark.sql.redaction.options.regex": "(?i)url|api[.]?key",
     "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,31 @@
+"""PySpark's worker daemon with our imports done once: every planner and task is a fork of it and starts warm.
+
+`topics.spark.session()` names it as `spark.python.daemon.module`. Nothing but imports happens before the fork.
+"""
+
+from __future__ import annotations
+
+from pyspark import daemon
+
+import topics.spark.batch
+import topics.spark.directory
+import topics.spark.pushdown
+import topics.spark.scan
+import topics.spark.server
+import topics.spark.sink
+import topics.spark.source
+import topics.spark.stream
+
+PRELOADED = (
+    topics.spark.batch,
+    topics.spark.directory,
+    topics.spark.pushdown,
+    topics.spark.scan,
+    topics.spark.server,
+    topics.spark.sink,
+    topics.spark.source,
+    topics.spark.stream,
+)
+
+if __name__ == "__main__":
+    daemon.manager()
