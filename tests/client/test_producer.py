@@ -200,6 +200,14 @@ def test_a_report_that_fails_harms_nobody(client: Client, name: str) -> None:
         assert producer.submit(2).result(10) == 2
 
 
+def test_closing_the_client_sends_what_its_producers_have(url: str, name: str) -> None:
+    client = topics.connect(url)
+    client.topic(name).producer(linger_ms=60_000).append_many(range(10))
+    client.close()
+    with topics.connect(url) as another:
+        assert values(another, name) == list(range(10))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"batch_records": 0}, {"batch_records": 10_001}, {"linger_ms": -1}, {"buffer_bytes": 0}]
 )

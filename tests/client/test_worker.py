@@ -16,7 +16,7 @@ from tests.contract.server import LiveServer
 import topics
 from topics.client.client import Client
 from topics.client.worker import WorkerOptions, retry_delay_ms
-from topics.errors import NotAQueue, TopicNotFound
+from topics.errors import NotAQueue, TopicNotFound, TopicsError
 from topics.model.results import Job
 
 pytestmark = pytest.mark.timeout(60)
@@ -224,3 +224,17 @@ def test_delays_double_with_jitter_up_to_a_bound() -> None:
     options = WorkerOptions(retry_ms=1000, retry_ms_max=5000)
     assert [retry_delay_ms(options, n, 1.0) for n in (1, 2, 3, 4, 5000)] == [1000, 2000, 4000, 5000, 5000]
     assert retry_delay_ms(options, 1, 0.0) == 500
+
+
+def test_a_worker_of_a_closed_database_ends(tmp_path: Path) -> None:
+    db = topics.open(str(tmp_path), wal_shards=1)
+    queue = db.queue("q")
+    queue.configure()
+
+    @queue.worker(until_empty=False)
+    def work(job: Job) -> None:
+        raise AssertionError("there is no job")
+
+    threading.Timer(0.2, db.close).start()
+    with pytest.raises(TopicsError, match="closed"):
+        work.run()

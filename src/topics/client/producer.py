@@ -105,6 +105,7 @@ class Producer:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="topics-producer", daemon=True)
         self._thread.start()
+        transport.before_close[self] = self.close
         atexit.register(self._at_exit)
 
     # --- giving ---------------------------------------------------------------------------------------------------
@@ -285,6 +286,7 @@ class Producer:
                 self._closing = True
                 self._work.notify()
                 self._settled.notify_all()
+            self._transport.before_close.pop(self, None)
             atexit.unregister(self._at_exit)
             if threading.current_thread() is not self._thread:
                 self._thread.join(timeout_s)

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from topics.client.address import Address
@@ -146,6 +147,8 @@ class Transport:
         self._fixed = address.headers()
         self._idle: list[Link] = []
         self._streams: set[Link] = set()
+        self.before_close: dict[object, Callable[[], None]] = {}
+        """What still has something to send, and how it is brought to an end."""
         self._lock = threading.Lock()
 
     def run(self, call: Call[T]) -> T:
@@ -222,7 +225,14 @@ class Transport:
         link.close()
 
     def close(self) -> None:
-        """Idle connections and streams end now, connections in use when their call ends."""
+        """Producers send what they have; then idle connections and streams end, and those in use with their call."""
+        try:
+            for finish in list(self.before_close.values()):
+                finish()
+        finally:
+            self._close_links()
+
+    def _close_links(self) -> None:
         self.closed.set()
         with self._lock:
             idle, self._idle = self._idle, []

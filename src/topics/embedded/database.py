@@ -38,6 +38,14 @@ def open_database(path: str, **settings: Any) -> Database:
     return Database(Kernel(recovered, settings=resolved, driver=driver), driver)
 
 
+class DatabaseClosed(ShuttingDown):
+    """Unlike a server that shuts down, a closed database does not come back: waiting is of no use."""
+
+    status = 500
+    retryable = False
+    default_message = "the database was closed"
+
+
 class Database:
     def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
         self._kernel = kernel
@@ -109,6 +117,8 @@ class Database:
         return ticket[0]
 
     def _start(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
+        if self._closed:
+            raise DatabaseClosed
         self._kernel.check_open()
         return command(self._kernel.engine)
 
@@ -128,7 +138,7 @@ class Database:
         self._driver.close()
 
     def _refuse_waiters(self) -> None:
-        self.long_polls.fail_all(ShuttingDown("the database was closed"))
+        self.long_polls.fail_all(DatabaseClosed())
 
     def __enter__(self) -> Self:
         return self
