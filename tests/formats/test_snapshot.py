@@ -89,7 +89,8 @@ def test_every_field_is_required(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "key"), [("topics", k) for k in TOPIC_REQUIRED] + [("routers", k) for k in ROUTER_REQUIRED]
+    ("where", "key"),
+    [("topics", k) for k in sorted(TOPIC_REQUIRED)] + [("routers", k) for k in sorted(ROUTER_REQUIRED)],
 )
 def test_every_field_of_topics_and_routers_is_required(where: str, key: str) -> None:
     content = body()
