@@ -124,6 +124,20 @@ def test_a_kept_connection_that_the_server_closed_is_not_used_again(tmp_path: Pa
         assert peer.connections == 3
 
 
+def test_a_refusal_of_a_half_sent_call_is_heard() -> None:
+    refusal = response(b'{"error":{"code":"unauthorized","message":"no"}}', 401)
+
+    def script(connection: socket.socket, _: int) -> None:
+        connection.recv(100)
+        connection.sendall(refusal)
+        connection.shutdown(socket.SHUT_WR)
+
+    with Peer(script) as peer, topics.connect(peer.url, timeout=5, retry_s=0) as client:
+        topic, large = client.topic("a"), "x" * (8 << 20)
+        with pytest.raises(Unauthorized):
+            topic.append(large)
+
+
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

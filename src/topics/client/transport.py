@@ -35,6 +35,7 @@ class Link:
         self._where = address.url
         self.socket = _connected(address, timeout_s=timeout_s, tls=tls)
         self.idle_since = 0.0
+        self._half_sent = False
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 
@@ -75,6 +76,18 @@ class Link:
             raise Unreachable(f"{self._where} closed the connection before its answer was whole", sent=True)
         self._reader.feed(data)
 
+    def ask(self, request: bytes, *, wait_ms: int) -> Answer:
+        """A server may refuse a call before it has read all of it, and stop listening: what it said is read still."""
+        try:
+            self.send(request)
+        except Unreachable as failure:
+            self._half_sent = True
+            try:
+                return self.answer()
+            except Unreachable:
+                raise failure from None
+        return self.answer(wait_ms=wait_ms)
+
     def answer(self, *, wait_ms: int = 0) -> Answer:
         """The whole answer. The time between two pieces is bounded, and the time for all of them."""
         timeout_s = self._timeout_s + wait_ms / 1000
@@ -87,7 +100,7 @@ class Link:
 
     @property
     def keeps_alive(self) -> bool:
-        return self._reader.keeps_alive
+        return self._reader.keeps_alive and not self._half_sent
 
     # --- streams --------------------------------------------------------------------------------------------------
 
@@ -170,8 +183,7 @@ class Transport:
     def _exchange(self, call: Call[Any]) -> Answer:
         link = self._take()
         try:
-            link.send(render_request(call, self._fixed, base=self.address.base))
-            answer = link.answer(wait_ms=call.wait_ms)
+            answer = link.ask(render_request(call, self._fixed, base=self.address.base), wait_ms=call.wait_ms)
         except BaseException:
             link.close()
             raise
