@@ -60,7 +60,7 @@ class Pipe:
         self._drained: Callable[[], None] | None = None
         self._on_close: list[Callable[[], None]] = []
 
-    # --- Sink -----------------------------------------------------------------------------------------------------
+    # --- Sink ---------------------------------------------------------------------------------------------------------
 
     def buffered_bytes(self) -> int:
         return 0 if self.closed else self.sent_bytes - self.taken_bytes
@@ -87,7 +87,7 @@ class Pipe:
             self.taken_bytes = self.sent_bytes
         self._above = self.buffered_bytes() > self._low_bytes
 
-    # --- the client -------------------------------------------------------------------------------------------------
+    # --- the client ---------------------------------------------------------------------------------------------------
 
     def take(self, size: int | None = None) -> None:
         """Take so many bytes, or all there are."""
@@ -208,7 +208,7 @@ class Rig:
         )
         self.sockets: list[WsClient] = []
 
-    # --- time -------------------------------------------------------------------------------------------------------
+    # --- time ---------------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
         self.sim.pump()
@@ -224,7 +224,7 @@ class Rig:
             self.sim.tick()
             self.pump()
 
-    # --- what is written --------------------------------------------------------------------------------------------
+    # --- what is written ----------------------------------------------------------------------------------------------
 
     @property
     def engine(self) -> Any:
@@ -255,7 +255,7 @@ class Rig:
     def drop(self, name: str) -> None:
         self.sim.call(lambda engine: engine.drop_topic(name))
 
-    # --- who reads --------------------------------------------------------------------------------------------------
+    # --- who reads ----------------------------------------------------------------------------------------------------
 
     def session(self, starts: dict[str, int | str], *, heartbeat_ms: int = 15_000, **options: Any) -> Session:
         """`starts` maps topics to a cursor, or to "tail"."""
