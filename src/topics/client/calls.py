@@ -227,6 +227,10 @@ def _document(body: bytes) -> dict[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
+def segments(topic: str) -> Call[dict[str, Any]]:
+    return Call(b"GET", _path("topics", topic, "/segments"), _document)
+
+
 HEALTH: Call[dict[str, Any]] = Call(b"GET", "/v0/health", _document)
 READY: Call[dict[str, Any]] = Call(b"GET", "/v0/ready", _document)
 METRICS: Call[dict[str, Any]] = Call(b"GET", "/v0/metrics", _document)

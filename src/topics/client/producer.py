@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import msgspec
 
@@ -91,7 +91,11 @@ class Producer:
     ) -> None:
         self._transport = transport
         self._keys = keys
-        self._options = options
+        self._linger_s = options.linger_ms / 1000
+        self._batch_records = options.batch_records
+        self._batch_bytes = options.batch_bytes
+        self._buffer_bytes = options.buffer_bytes
+        self._when_full = options.when_full
         self._topic = topic
         self._config = config
         self._lock = threading.Lock()
@@ -122,23 +126,38 @@ class Producer:
     ) -> None:
         """Give one record. `report` is called with its `Delivery`, on the producer's thread."""
         piece = record_piece(data, tag=tag, node=node, meta=meta)
-        name = self._name(topic)
+        name = topic or self._topic or self._no_topic()
+        size = len(piece) + 1
         with self._lock:
-            batch = self._give(name, [piece], len(piece) + 1)
+            batch = self._open.get(name)
+            if batch is None or self._bytes >= self._buffer_bytes:
+                batch = self._batch_for(name)
             if report is not None:
-                batch.reports.append((len(batch.pieces) - 1, report))
+                batch.reports.append((len(batch.pieces), report))
+            batch.pieces.append(piece)
+            batch.bytes += size
+            self._bytes += size
+            if batch.bytes >= self._batch_bytes or len(batch.pieces) >= self._batch_records:
+                self._seal(batch)
 
     def append_many(self, records: Iterable[Any], *, topic: str | None = None, report: Report | None = None) -> None:
         """Give values or `Event`s, in order. They need not end up in one batch."""
-        pieces, name, at = list(map(piece_of, records)), self._name(topic), 0
+        pieces = list(map(piece_of, records))
+        name, at = topic or self._topic or self._no_topic(), 0
         with self._lock:
             while at < len(pieces):
-                some = pieces[at : at + self._room(name)]
-                at += len(some)
-                batch = self._give(name, some, sum(map(len, some)) + len(some))
+                batch = self._batch_for(name)
+                count = len(batch.pieces)
+                some = pieces[at : at + min(self._batch_records - count, _AT_ONCE)]
                 if report is not None:
-                    count = len(batch.pieces)
-                    batch.reports += [(index, report) for index in range(count - len(some), count)]
+                    batch.reports += [(index, report) for index in range(count, count + len(some))]
+                batch.pieces += some
+                size = sum(map(len, some)) + len(some)
+                batch.bytes += size
+                self._bytes += size
+                at += len(some)
+                if batch.bytes >= self._batch_bytes or len(batch.pieces) >= self._batch_records:
+                    self._seal(batch)
 
     def submit(
         self,
@@ -161,31 +180,14 @@ class Producer:
         self.append(data, topic=topic, tag=tag, node=node, meta=meta, report=report)
         return future
 
-    def _name(self, topic: str | None) -> str:
-        name = topic or self._topic
-        if name is None:
-            raise InvalidRequest("a producer of no topic in particular needs `topic`")
-        return name
+    def _no_topic(self) -> NoReturn:
+        raise InvalidRequest("a producer of no topic in particular needs `topic`")
 
-    def _give(self, topic: str, pieces: list[bytes], size: int) -> Batch:
-        """Into the topic's open batch, under the lock; returns it."""
-        if self._bytes >= self._options.buffer_bytes or self._closing:
+    def _batch_for(self, topic: str) -> Batch:
+        """The batch that the next record goes into, once there is room."""
+        if self._bytes >= self._buffer_bytes:
             self._wait_for_room()
-        batch = self._open.get(topic)
-        if batch is None:
-            batch = self._new_batch(topic)
-        batch.pieces += pieces
-        batch.bytes += size
-        self._bytes += size
-        if batch.bytes >= self._options.batch_bytes or len(batch.pieces) >= self._options.batch_records:
-            self._seal(batch)
-        return batch
-
-    def _room(self, topic: str) -> int:
-        """Records that the topic's batch takes in one go."""
-        batch = self._open.get(topic)
-        used = 0 if batch is None else len(batch.pieces)
-        return min(self._options.batch_records - used, _AT_ONCE)
+        return self._open.get(topic) or self._new_batch(topic)
 
     def _new_batch(self, topic: str) -> Batch:
         batch = self._open[topic] = Batch(topic, time.monotonic())
@@ -199,9 +201,9 @@ class Producer:
         self._work.notify()
 
     def _wait_for_room(self) -> None:
-        if self._options.when_full == "raise" and not self._closing:
+        if self._when_full == "raise" and not self._closing:
             raise Throttled("the producer's buffer is full")
-        while self._bytes >= self._options.buffer_bytes and not self._closing:
+        while self._bytes >= self._buffer_bytes and not self._closing:
             self._settled.wait()
         if self._closing:
             raise TopicsError("the producer is closed")
@@ -230,7 +232,7 @@ class Producer:
                         return None
                     self._work.wait()
                     continue
-                left_s = oldest.since + self._options.linger_ms / 1000 - time.monotonic()
+                left_s = oldest.since + self._linger_s - time.monotonic()
                 if left_s <= 0 or self._closing:
                     self._seal(oldest)
                 else:
@@ -284,6 +286,7 @@ class Producer:
         finally:
             with self._lock:
                 self._closing = True
+                self._buffer_bytes = 0  # nothing fits any more
                 self._work.notify()
                 self._settled.notify_all()
             self._transport.before_close.pop(self, None)

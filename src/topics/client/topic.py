@@ -112,6 +112,10 @@ class Topic:
         """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
         return self._transport.run(calls.delete(self.name, before_seq=before_seq, match=match))
 
+    def segments(self) -> dict[str, Any]:
+        """The manifest of the topic's segments: where its history lies."""
+        return self._transport.run(calls.segments(self.name))
+
     def state(self, *, touch: bool = True) -> TopicState:
         return self._transport.run(calls.state(self.name, touch=touch))
 
