@@ -54,6 +54,7 @@ class Logged:
     ops: list[Op] = field(default_factory=list)
     synced: int = 0  # ops before this one survive a power cut
     checkpointed: int = 0  # ops before this one are in segments
+    has_checkpoint: bool = False  # of this run
     config_then: TopicConfig | None = None
     snapshot: Snapshot | None = None
     ceiling: int = 0  # staged
@@ -203,12 +204,19 @@ class Rig:
     def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> Effect:
         self.settle(name)
         self.log_floors(name)
+        self.load_for_delete(name, before_seq, match)
         return self.commit(delete.decide_delete(self.topic(name), before_seq=before_seq, match=match))
 
     def delete_seqs(self, name: str, seqs_: Sequence[int]) -> Effect:
         self.settle(name)
         self.log_floors(name)
         return self.commit(delete.decide_delete_seqs(self.topic(name), tuple(seqs_), reason="ack"))
+
+    def load_for_delete(self, name: str, before_seq: int | None, match: TagMatch | None) -> None:
+        topic = self.topic(name)
+        for first_seq in delete.unsearchable(topic, before_seq=before_seq, match=match):
+            topic.awaiting.setdefault(first_seq, [])
+        self._load_awaited(topic)
 
     def log_floors(self, name: str) -> None:
         """Floors that a count cap moved go in front of a delete."""
@@ -240,6 +248,7 @@ class Rig:
         topic = self.topic(name)
         log = self.logs[topic.id]
         log.checkpointed = len(log.ops)
+        log.has_checkpoint = True
         log.config_then = topic.config
         if not topic.config.is_ephemeral:
             self.disk.checkpoint(topic)
@@ -280,9 +289,11 @@ class Rig:
             self.disk.sealed[topic.id] = [view for view in views if view.first_seq != first_seq]
 
     def snapshot(self, name: str, *, clean: bool = False) -> None:
-        """Positions are those of the last checkpoint, everything else is of now."""
+        """Positions are those of this run's last checkpoint, everything else is of now."""
         topic = self.topic(name)
         log = self.logs[topic.id]
+        if not log.has_checkpoint:
+            self.checkpoint(name)
         image = capture.capture(topic, config=None if clean else log.config_then, clean=clean)
         log.snapshot = Snapshot(image, log.checkpointed)
 
@@ -297,6 +308,7 @@ class Rig:
         self.state.remove(old)
         topic, replay_from = self._restored(log)
         topic.replaying = True
+        log.has_checkpoint = False
         self.state.add(topic)
         self._load(topic, log, trusted=same_boot)
         for op in log.ops[replay_from:]:
@@ -340,11 +352,13 @@ class Rig:
     def _load(self, topic: TopicState, log: Logged, *, trusted: bool) -> None:
         image = log.snapshot.image if log.snapshot is not None else None
         dead = list(image.dead) if image is not None else []
-        totals = {row[0]: (row[5], row[6]) for row in image.segments} if image is not None and trusted else {}
+        noted = {row[0]: row for row in image.segments} if image is not None and trusted else {}
         for view in self.disk.sealed.get(topic.id, []):
-            cold = view.tier == "cold"
-            view.loaded = not cold or view.first_seq not in totals
-            load.load_sealed(topic, view, dead=dead, totals=totals.get(view.first_seq))
+            row = noted.get(view.first_seq)
+            # Other lengths: rewritten since, and what is gone was counted in the row.
+            totals = (row[5], row[6]) if row is not None and row[2] == view.data_len else None
+            view.loaded = view.tier == "hot" or totals is None
+            load.load_sealed(topic, view, dead=dead, totals=totals)
         active = self.disk.active_columns(topic.id)
         if active is not None:
             load.load_active(topic, active, dead=dead)

@@ -239,6 +239,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.finish_all(name)
         self.rig.settle(name)
         self.rig.log_floors(name)
+        self.rig.load_for_delete(name, before, real_match(match))
         removal = self.model.begin_delete(name, before_seq=before, match=match)
         op = delete.decide_delete(topic, before_seq=before, match=real_match(match))
         self.under_way[name].append(("delete", (op, removal)))
@@ -306,6 +307,14 @@ class CoreMachine(RuleBasedStateMachine):
         ephemeral = topic.config.durability == "ephemeral"
         self.model.restart(name, kept_head=self.model.topic(name).head if ephemeral else kept, head=head)
         self.model.topic(name).keys = self.surviving_keys(name, kept)
+        if ephemeral:  # its floors were in memory only: that all is lost is certain, not why
+            floors = self.rig.topic(name).floors
+            self.model.topic(name).lost = {
+                "cap": floors.cap_lost,
+                "ttl": floors.ttl_lost,
+                "source_trim": floors.trim_lost,
+                "restart": floors.restart_lost,
+            }
 
     def kept_head(self, name: str, ops: list[Op], head: int) -> int:
         kept = 0

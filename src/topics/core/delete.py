@@ -42,12 +42,43 @@ def decide_delete_seqs(
 ) -> Delete:
     """Exactly these records, as acks and dead-letter moves need it. A seq without a live record is left out: such a
     delete has no bound, so replay would take a record that was written later. Without any, nothing needs logging."""
-    return Delete(topic_id=topic.id, seqs=tuple(filter(topic.live, seqs)), reason=reason, routed=routed)
+    chosen = tuple(seq for seq in seqs if _may_be_live(topic, seq))
+    return Delete(topic_id=topic.id, seqs=chosen, reason=reason, routed=routed)
+
+
+def _may_be_live(topic: TopicState, seq: int) -> bool:
+    try:
+        return topic.live(seq)
+    except ColdUnavailable:
+        return True  # it exists; whether it was deleted before makes no difference
 
 
 def removes_nothing(topic: TopicState, op: Delete) -> bool:
     """Is it certain that the op would change nothing, so that it need not be logged?"""
     return not op.seqs if op.seqs is not None else bound_of(op) <= topic.earliest_seq
+
+
+def unsearchable(topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> list[int]:
+    """Cold segments (first seqs) whose index must be loaded before such a delete can tell what it removes. The engine
+    has them loaded and settled first; a delete applied all the same is completed by `settle_cold`."""
+    bound = topic.reserved_head + 1 if before_seq is None else min(before_seq, topic.reserved_head + 1)
+    missing: list[int] = []
+    for sealed in topic.sealed.from_seq(topic.floors.earliest_seq):
+        if sealed.first_seq >= bound:
+            break
+        whole = match is None and sealed.next_seq <= bound
+        if not whole and sealed.live and not _is_searchable(sealed, match):
+            missing.append(sealed.first_seq)
+    return missing
+
+
+def _is_searchable(sealed: Sealed, match: TagMatch | None) -> bool:
+    try:
+        if match is not None and not len(sealed.view.tag_slots(match)):
+            return True
+        return sealed.overlay_complete or len(sealed.view.flags) > 0
+    except ColdUnavailable:
+        return False
 
 
 def bound_of(op: Delete) -> int:
@@ -69,7 +100,7 @@ def apply_delete(topic: TopicState, op: Delete) -> Effect:
         kill_below(topic, min(bound, topic.head + 1), removal, requested=True)
     else:
         _kill_chosen(topic, op, removal)
-        if removal.count and not topic.live(topic.floors.earliest_seq):
+        if removal.count:
             settle_front(topic)
     return Effect(Fate.APPLIED, topic.id, removal=removal)
 

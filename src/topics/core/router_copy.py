@@ -113,3 +113,24 @@ def batch_of(copies: Sequence[Copy]) -> WriteBatch:
         total_bytes=sum(sizes),
         max_bytes=max(sizes),
     )
+
+
+def admitted(dest: TopicState, copies: list[Copy]) -> tuple[int, str | None]:
+    """How many copies the destination takes, and what stops the next one: `cap` for ever, `full` for now."""
+    config = dest.config
+    records_left = bytes_left = None
+    if config.discard == "reject":
+        if config.cap_records:
+            records_left = config.cap_records - dest.count - dest.staged_count
+        if config.cap_bytes:
+            bytes_left = config.cap_bytes - dest.bytes - dest.staged_bytes
+    if not config.cap_bytes and records_left is None:
+        return len(copies), None
+    for at, copy in enumerate(copies):
+        if config.cap_bytes and copy.size > config.cap_bytes:
+            return at, "cap"
+        if bytes_left is not None:
+            bytes_left -= copy.size
+        if (records_left is not None and at >= records_left) or (bytes_left is not None and bytes_left < 0):
+            return at, "full"
+    return len(copies), None

@@ -31,7 +31,7 @@ def check_router(state: State, definition: RouterDef, *, routers_max: int) -> Ro
         raise TopicExistsIncompatible.repoint(
             definition.name, existing_source=known.definition.source, existing_dest=known.definition.dest
         )
-    if not definition.allow_cycle:
+    if known is None and not definition.allow_cycle:  # an update adds no edge, so it closes nothing
         cycle = closed_cycle(state.routers, definition)
         if cycle is not None:
             raise RouterCycle(cycle)
@@ -48,11 +48,10 @@ def _check_fan_in(state: State, definition: RouterDef) -> None:
 
 
 def closed_cycle(routers: RouterTable, definition: RouterDef) -> list[str] | None:
-    """The shortest way from dest back to source, the new edge in front; the router's own old edge is not one."""
+    """The shortest way from dest back to source, with the new edge in front; None if there is none."""
     edges: dict[str, list[str]] = {}
     for router in routers:
-        if router.name != definition.name:
-            edges.setdefault(router.definition.source, []).append(router.definition.dest)
+        edges.setdefault(router.definition.source, []).append(router.definition.dest)
     came_from: dict[str, str] = {definition.dest: definition.source}
     reached = deque([definition.dest])
     while reached:

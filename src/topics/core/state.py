@@ -11,7 +11,7 @@ from sortedcontainers import SortedDict
 
 from topics.core.recent import RecentCache
 from topics.core.router import RouterTable
-from topics.core.topic import Totals, TopicState
+from topics.core.topic import TopicState, Totals
 from topics.errors import TopicNotFound
 
 

@@ -16,6 +16,7 @@ from topics.engine.ceiling import Ceilings
 from topics.engine.commit import Commit
 from topics.engine.jobs import Jobs
 from topics.engine.parking import Parking
+from topics.engine.ticket import Ticket
 from topics.engine.witness import Witness
 from topics.errors import TopicNotFound
 from topics.formats.names import shard_of
@@ -70,9 +71,12 @@ class Context:
         for listener in self.on_published:
             listener(topic)
 
-    def removed(self, topic: TopicState, effect: Effect) -> None:
+    def removed(self, topic: TopicState, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
         """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""
-        self.jobs.flag_deleted(topic, effect)
+        if flag_after is None:
+            self.jobs.flag_deleted(topic, effect)
+        else:
+            flag_after.then(lambda done: self.jobs.flag_deleted(topic, effect) if done.error is None else None)
         for listener in self.on_removed:
             listener(topic, effect)
 

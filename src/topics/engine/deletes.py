@@ -12,13 +12,14 @@ import msgspec
 
 from topics.core.apply import apply
 from topics.core.delete import decide_delete, removes_nothing
+from topics.core.retention import unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.match import TagMatch
-from topics.model.ops import Delete, LeaseEvent
+from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.submission import Submission
 
 
@@ -54,24 +55,37 @@ class Deletes:
         ctx, config = self._ctx, topic.config
         op = ctx.witness.sworn(topic, op)
         if config.is_ephemeral:
-            return resolved(self._finish(topic, op, None))
-        durable = bool(leases) or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
+            return resolved(self._finish(topic, op, None, None))
+        floors = unlogged(topic)
+        if floors is not None:
+            floors = ctx.witness.sworn_evict(topic, floors)
+        first: list[Op] = [] if floors is None else [floors]
+        durable = (
+            bool(leases)
+            or floors is not None
+            or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
+        )
         sub = submission(
-            [*leases, op],
+            [*first, *leases, op],
             None,
             topic_id=topic.id,
             ts=ctx.clock.now_ms(),
             durable=durable,
             client_frames=1 + len(leases),
         )
-        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op))
+        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op, floors))
         ctx.witness.hold_until(topic, ticket)
         return ticket
 
-    def _finish(self, topic: TopicState, op: Delete, _sub: Submission | None) -> Deleted:
+    def _finish(self, topic: TopicState, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
+        """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the
+        appends did, and would trim too little among records that are flagged already."""
+        if floors is not None:
+            apply(self._ctx.state, floors)
         effect = apply(self._ctx.state, op)
         if effect.removal is not None:
-            self._ctx.removed(topic, effect)
+            late = not topic.config.is_ephemeral and unlogged(topic) is not None  # by writes that were on their way
+            self._ctx.removed(topic, effect, flag_after=self._settling.log_floors(topic) if late else None)
         return _deleted(topic, effect.removed_count)
 
 

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from topics.core.apply import apply
-from topics.core.retention import due
+from topics.core.retention import due, floors_op
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
-from topics.engine.ticket import Ticket, resolved
+from topics.engine.ticket import Ticket, failed, resolved
+from topics.errors import TopicsError
 from topics.model.ops import Evict
 from topics.model.submission import Submission
 
@@ -67,6 +68,19 @@ class Settling:
         for ticket in tickets:
             ticket.then(one_done)
         return target
+
+    def log_floors(self, topic: TopicState) -> Ticket[None]:
+        """Log the floors as they are: a count cap moved them, and what comes next must not hide from replay why."""
+        ctx, evict = self._ctx, floors_op(topic)
+        sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        finish = partial(self._applied, topic, evict)
+        try:
+            return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=finish, barrier=False, internal=True)
+        except TopicsError as error:
+            return failed(error)
+
+    def _applied(self, topic: TopicState, evict: Evict, _sub: Submission) -> None:
+        self._apply(topic, evict)
 
     def _log(self, topic: TopicState, evict: Evict) -> Ticket[None]:
         ctx = self._ctx
