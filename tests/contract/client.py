@@ -30,7 +30,7 @@ class Client:
         assert response.http_version == self.version
         return response
 
-    def send(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+    def send(self, method: str, path: str, body: Any = None, **headers: Any) -> httpx.Response:
         if body is None:
             return self.raw(method, path, headers=headers)
         return self.raw(method, path, content=json.dumps(body).encode(), headers={**JSON_TYPE, **headers})

@@ -124,9 +124,10 @@ def test_the_header_key_counts_and_the_body_beats_it(client: Client, topic: str)
     client.put(topic)
     body = {"records": [{"data": 1}]}
     path = f"/v0/topics/{topic}"
-    client.ok("POST", path, body, **{"idempotency-key": "h"})
-    assert client.ok("POST", path, body, **{"idempotency-key": "h"})["deduped"] is True
-    assert client.ok("POST", path, {**body, "idempotency_key": "b"}, **{"idempotency-key": "h"})["deduped"] is False
+    header: dict[str, Any] = {"idempotency-key": "h"}
+    client.ok("POST", path, body, **header)
+    assert client.ok("POST", path, body, **header)["deduped"] is True
+    assert client.ok("POST", path, {**body, "idempotency_key": "b"}, **header)["deduped"] is False
     assert client.ok("POST", path, {**body, "idempotency_key": ""})["deduped"] is False
     assert client.ok("POST", path, {**body, "idempotency_key": ""})["deduped"] is True
 
