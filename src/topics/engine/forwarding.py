@@ -16,6 +16,7 @@ from topics import limits
 from topics.core.router import Router
 from topics.core.topic import TopicState
 from topics.engine.context import Context
+from topics.engine.losses import Losses
 from topics.engine.router_step import Outcome, Step
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, gathered
@@ -37,6 +38,7 @@ class Forwarding:
         self._ctx = context
         self._settling = settling
         self._writes = writes
+        self._losses = Losses(context.state)
         self._steps: dict[str, Step] = {}
         self._waits: dict[str, Wait] = {}
         self._stirred: dict[int, None] = {}
@@ -115,7 +117,9 @@ class Forwarding:
         running = self._steps.get(router.name)
         if running is not None:
             return running.ticket
-        step = Step(self._ctx, self._settling, self._writes, router, lambda *end: self._over(router, *end))
+        step = Step(
+            self._ctx, self._settling, self._writes, self._losses, router, lambda *end: self._over(router, *end)
+        )
         self._steps[router.name] = step
         step.run()
         return step.ticket

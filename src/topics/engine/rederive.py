@@ -24,7 +24,7 @@ from topics.core.append import Reservation
 from topics.core.apply import apply
 from topics.core.pick import PickWalk
 from topics.core.router import Router
-from topics.core.router_copy import Copy
+from topics.core.router_copy import Copy, admitted
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.copies import copies_op
@@ -51,20 +51,15 @@ class Feed:
         self.next_seq = 0 if place is None else place.dest_base + place.forwarded_total + 1
         self.started_at = self.next_seq
         self.ts = 0
-        if self.next_seq > topic.head + 1:
-            self.is_proven = False  # segments that a mark had counted are gone
 
     def advance(self, read: Read, take: Apply) -> bool:
         """Do what can be done now; did anything happen?"""
-        moved = False
-        while self.ops:
-            if not self._ready_for(self.ops[0], read):
-                return moved
+        begun = self.next_seq, len(self.ops), self.is_proven
+        while self.ops and self._ready_for(self.ops[0], read):
             self._take(self.ops.popleft(), take)
-            moved = True
-        if self.is_proven and not self.topic.config.is_ephemeral:
-            moved |= self._emit_to(self.topic.ceiling + 1, read)
-        return moved
+        if not self.ops and self.is_proven and not self.topic.config.is_ephemeral:
+            self._emit_rest(read)
+        return (self.next_seq, len(self.ops), self.is_proven) != begun
 
     def give_up(self, reason: str) -> None:
         """What comes next cannot be derived: from here on copies go above the ceiling."""
@@ -111,7 +106,7 @@ class Feed:
     # --- copies ---------------------------------------------------------------------------------------------------
 
     def _emit_before_pin(self, pin: Pin, lost: int, read: Read) -> bool:
-        """Exactly the copies that the pin counts, or none at all."""
+        """The copies that the pin counts, as they come: in a cycle the first ones bring forth the others."""
         trace = self.trace
         assert trace is not None
         wanted = pin.forwarded_total - self.total - lost
@@ -119,17 +114,15 @@ class Feed:
         while trace.scanned < stop and trace.fill(read):
             pass
         there = sum(copy.source_seq <= stop for copy in trace.copies)
-        if there == wanted:
-            self._emit(wanted)
-            return True
-        if there > wanted or trace.is_broken:
+        if there > wanted or (there < wanted and trace.is_broken):
             self.give_up(f"a pin counts {wanted} copies up to {stop}, there are {there}")
             return True
-        return False
+        self._emit(there)
+        return there == wanted
 
-    def _emit_to(self, next_seq: int, read: Read) -> bool:
-        """Copies until the next seq is this one, or there are no more. Did any come?"""
-        trace, before = self.trace, self.next_seq
+    def _emit_to(self, next_seq: int, read: Read) -> None:
+        """Copies until the next seq is this one, or there are no more."""
+        trace = self.trace
         assert trace is not None
         while self.next_seq < next_seq and self.is_proven:
             if not trace.copies and not trace.fill(read):
@@ -137,7 +130,24 @@ class Feed:
                     self.give_up("a source record died without saying whether it had been copied")
                 break
             self._emit(min(len(trace.copies), next_seq - self.next_seq))
-        return self.next_seq > before
+
+    def _emit_rest(self, read: Read) -> None:
+        """Behind the last frame: what the destination had room for, as far as anyone may have seen it."""
+        trace = self.trace
+        assert trace is not None
+        while self.next_seq <= self.topic.ceiling and self.is_proven:
+            if not trace.copies and not trace.fill(read):
+                break
+            left = self.topic.ceiling + 1 - self.next_seq
+            known = self._known(min(left, len(trace.copies)))
+            count = known or min(admitted(self.topic, trace.copies)[0], left)
+            if not count:
+                break
+            self._emit(count)
+
+    def _known(self, count: int) -> int:
+        """How many of the next seqs are in a segment already."""
+        return sum(map(self.topic.has_slot, range(self.next_seq, self.next_seq + count)))
 
     def _emit(self, count: int) -> None:
         assert self.trace is not None
@@ -245,7 +255,7 @@ class Rederive:
         for feed in feeds.values():
             source = self._sources.get(feed.topic.id)
             if source is not None:
-                source.busy = bool(feed.ops)
+                source.pending = feed.ops
         while self._advance(feeds, read, take) or self._force(feeds):
             pass
         for feed in feeds.values():
@@ -271,9 +281,16 @@ class Rederive:
             router = routers[0] if len(routers) == 1 else None
             feed = Feed(self._state, topic, self._trace_of(router), self._place_of(router))
             feed.ops.extend(ops)
+            self._reach(topic, routers)
             feed.ts = topic.last_ts if router is None else max(topic.last_ts, router.created_ts)
             feeds[topic_id] = feed
         return feeds
+
+    def _reach(self, topic: TopicState, routers: Iterable[Router]) -> None:
+        """What a mark counted was there, also where its segment was dropped since and no frame tells of it."""
+        marks = [self.places[router.name] for router in routers if router.name in self.places]
+        topic.head = max([topic.head, *(mark.dest_base + mark.forwarded_total for mark in marks)])
+        topic.reserved_head = max(topic.reserved_head, topic.head)
 
     def _trace_of(self, router: Router | None) -> Trace | None:
         if router is None:
@@ -298,15 +315,11 @@ class Rederive:
 
     def _advance(self, feeds: dict[int, Feed], read: Read, take: Apply) -> bool:
         moved = False
-        for topic_id, feed in feeds.items():
+        for feed in feeds.values():
             try:
                 moved |= feed.advance(read, take)
             except TopicsError as error:
                 feed.give_up(str(error))
-                moved = True
-            source = self._sources.get(topic_id)
-            if source is not None and source.busy and not feed.ops:
-                source.busy = False
                 moved = True
         return moved
 

@@ -13,7 +13,7 @@ log says so. At the end everything that is left is copied as usual.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from topics.core.router_copy import Copy, chosen, hops_of
 from topics.core.sealed import Sealed
 from topics.core.tail import TailRun
 from topics.core.topic import TopicState
-from topics.model.ops import DELETED, Append, Delete, Evict
+from topics.model.ops import DELETED, Append, Delete, Evict, Op
 from topics.model.run import RecordRun
 
 Read = Callable[[TopicState, Extent], RecordRun]
@@ -42,7 +42,7 @@ class SourceLog:
     def __init__(self, topic: TopicState, *, after: int) -> None:
         self.topic = topic
         self.traces: list[Trace] = []
-        self.busy = False  # frames of it are still to be replayed: what it holds may yet change
+        self.pending: Iterable[Op] = ()  # frames of it that are still to be replayed
         self._appends: list[Append] = []
         self._firsts: list[int] = []
         self._revived: set[int] = set()
@@ -99,6 +99,14 @@ class SourceLog:
         if at and seq <= self._appends[at - 1].last_seq:
             return self._appends[at - 1]
         return None
+
+    def certain_to(self, router: str) -> int:
+        """Up to where a pending delete cannot change what the router had copied."""
+        for op in self.pending:
+            for mark in op.routed if isinstance(op, Delete | Evict) else ():
+                if mark.name == router:
+                    return min(mark.cursor, self.topic.head)
+        return self.topic.head
 
     # --- what is in it --------------------------------------------------------------------------------------------
 
@@ -184,9 +192,8 @@ class Trace:
         self.barriers = [(lo, hi) for lo, hi in self.barriers if hi > cursor]
 
     def refresh(self) -> None:
-        """When nothing of the source is to come any more, all it has is certain."""
-        if not self.source.busy:
-            self.extend(self.source.topic.head)
+        """Take in what has come to the source since."""
+        self.extend(self.source.certain_to(self.router.name))
 
     def fill(self, read: Read) -> bool:
         """Read on and choose; False if there is nothing to read."""

@@ -121,7 +121,7 @@ class Replay:
         if isinstance(op, TopicCreate) and op.topic_id in self._gone:
             return
         if self.rederive.holds(getattr(op, "topic_id", 0)) and not isinstance(op, TopicCreate):
-            self.rederive.hold(op.topic_id, op)  # type: ignore[union-attr]
+            self.rederive.hold(op.topic_id, op)
             return
         self._op_now(op)
 

@@ -19,12 +19,13 @@ from topics.core.apply import apply
 from topics.core.effects import Fate
 from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.router import Router
-from topics.core.router_copy import Copy, chosen, hops_of
+from topics.core.router_copy import Copy, admitted, chosen, hops_of
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.copies import copies_op
 from topics.engine.encode import submission
 from topics.engine.jobs import Fetched
+from topics.engine.losses import Losses
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Appended, Writes
@@ -54,12 +55,14 @@ class Step:
         context: Context,
         settling: Settling,
         writes: Writes,
+        losses: Losses,
         router: Router,
         over: Callable[[Outcome, BaseException | None], None],
     ) -> None:
         self._ctx = context
         self._settling = settling
         self._writes = writes
+        self._losses = losses
         self._router = router
         self._over = over
         self._walk: ReadWalk | None = None
@@ -84,7 +87,7 @@ class Step:
             return
         lost_to = self._lost_to(source)
         if lost_to is not None:
-            self._lose(dest, lost_to - self._router.cursor, cursor=lost_to, reason="source_trim")
+            self._pass_on_loss(source, dest, lost_to)
         else:
             self._read(source)
 
@@ -185,7 +188,7 @@ class Step:
         return copies
 
     def _send(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
-        count, obstacle = _admitted(dest, copies)
+        count, obstacle = admitted(dest, copies)
         if obstacle is not None:
             upto = copies[count].source_seq - 1
         if count:
@@ -232,8 +235,20 @@ class Step:
 
     # --- losing ---------------------------------------------------------------------------------------------------
 
+    def _pass_on_loss(self, source: TopicState, dest: TopicState, lost_to: int) -> None:
+        """Losses go round a cycle as records do, and end as they do: after so many hops nobody is told any more."""
+        first = self._router.cursor + 1
+        stretch = self._losses.stretch(source.id, first, lost_to)
+        if stretch.hops >= limits.ROUTER_HOPS_MAX:
+            self._lose(dest, 0, cursor=stretch.last, reason="source_trim")
+        else:
+            count = stretch.last - first + 1
+            self._losses.note(dest.id, dest.reserved_head + 1, dest.reserved_head + count, hops=stretch.hops + 1)
+            self._lose(dest, count, cursor=stretch.last, reason="source_trim")
+
     def _lose(self, dest: TopicState, count: int, *, cursor: int, reason: LostReason) -> None:
-        """The destination takes a lost range, synced before the cursor passes what it stands for."""
+        """The destination takes a lost range, synced before the cursor passes what it stands for. Without any seqs in
+        it, the log only learns that the cursor passed."""
         ctx, router = self._ctx, self._router
         first = dest.reserved_head + 1
         last = dest.reserved_head + count
@@ -248,7 +263,7 @@ class Step:
         mark = HeadMark(
             topic_id=dest.id,
             ceiling=max(ctx.ceilings.staged(dest), last),
-            lost=((first, last, reason),),
+            lost=((first, last, reason),) if count else (),
             pin=pin,
         )
         dest.reserved_head = last
@@ -285,27 +300,6 @@ class Step:
         self._over(outcome, error)
         if not self.ticket.done:
             self.ticket.resolve(outcome)
-
-
-def _admitted(dest: TopicState, copies: list[Copy]) -> tuple[int, str | None]:
-    """How many copies the destination takes, and what stops the next one: `cap` for ever, `full` for now."""
-    config = dest.config
-    records_left = bytes_left = None
-    if config.discard == "reject":
-        if config.cap_records:
-            records_left = config.cap_records - dest.count - dest.staged_count
-        if config.cap_bytes:
-            bytes_left = config.cap_bytes - dest.bytes - dest.staged_bytes
-    if not config.cap_bytes and records_left is None:
-        return len(copies), None
-    for at, copy in enumerate(copies):
-        if config.cap_bytes and copy.size > config.cap_bytes:
-            return at, "cap"
-        if bytes_left is not None:
-            bytes_left -= copy.size
-        if (records_left is not None and at >= records_left) or (bytes_left is not None and bytes_left < 0):
-            return at, "full"
-    return len(copies), None
 
 
 def _give_back(dest: TopicState, first: int, last: int, error: BaseException) -> None:

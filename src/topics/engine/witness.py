@@ -17,7 +17,7 @@ import msgspec
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.ticket import Ticket
-from topics.model.ops import Delete, Evict, Op, Pin, RouterMark
+from topics.model.ops import ConfigUpdate, Delete, Evict, HeadMark, Op, Pin, RouterMark
 
 
 class Witness:
@@ -40,7 +40,12 @@ class Witness:
         return msgspec.structs.replace(op, routed=routed) if routed else op
 
     def sworn_all(self, topic: TopicState, ops: Sequence[Op]) -> list[Op]:
-        return [self.sworn_evict(topic, op) if isinstance(op, Evict) else op for op in ops]
+        """Frames of a config change. What copies a destination took under the old config is for a pin to say."""
+        sworn: list[Op] = []
+        if topic.id in self._state.fed and any(isinstance(op, ConfigUpdate) for op in ops):
+            for pin in self.pins(topic, last_seq=topic.reserved_head):
+                sworn.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin))
+        return sworn + [self.sworn_evict(topic, op) if isinstance(op, Evict) else op for op in ops]
 
     def pins(self, topic: TopicState, *, last_seq: int) -> list[Pin]:
         """The places of the routers into a topic, behind a direct write that ends at `last_seq`."""
