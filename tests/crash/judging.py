@@ -72,10 +72,11 @@ def fingerprint(state: CrashState) -> bytes:
 
 def judge_all(workload: Workload, seeds: range) -> int:
     """Judge every distinct state; how many there were."""
-    count = 0
+    count, seed, state = 0, 0, None
+    points = points_of(workload)
     gc.disable()
     try:
-        for seed, state in distinct_states(points_of(workload), seeds):
+        for seed, state in distinct_states(points, seeds):
             count += 1
             judge(workload, state, count, twice=seed == 0 or count % SECOND_START_EVERY == 0)
             if count % COLLECT_EVERY == 0:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.core.model import Config, Model, Put, Rec, Refused
@@ -16,7 +17,7 @@ from tests.crash.harness import settings_of
 
 from topics.core.read import ReadOutcome, ReadRequest
 from topics.engine.ticket import Ticket
-from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty, TopicsError
+from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
 from topics.model.match import TagMatch
 from topics.model.record import RecordIn, WriteBatch, build_batch
@@ -71,8 +72,6 @@ def real_config(config: Config) -> TopicConfig:
 
 
 def real_batch(records: list[Rec], key: str | None) -> WriteBatch:
-    import msgspec
-
     made = [RecordIn(data=msgspec.Raw(rec.data), tag=rec.tag, node=rec.node) for rec in records]
     return build_batch(made, idempotency_key=key)
 
@@ -231,8 +230,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- restarts -------------------------------------------------------------------------------------------------
 
-    @rule(kind=st.sampled_from(["clean", "kill", "kill", *POWER_PATTERNS]), seed=st.integers(0, 99),
-          shards=st.sampled_from([1, 1, 1, 2, 3]), late=st.lists(rows, max_size=3), turns=st.integers(0, 9))  # fmt: skip
+    @rule(
+        kind=st.sampled_from(["clean", "kill", "kill", *POWER_PATTERNS]),
+        seed=st.integers(0, 99),
+        shards=st.sampled_from([1, 1, 1, 2, 3]),
+        late=st.lists(rows, max_size=3),
+        turns=st.integers(0, 9),
+    )
     def restart(self, kind: str, seed: int, shards: int, late: list[list[Rec]], turns: int) -> None:
         """Some writes may be under way. 40: starting once more changes nothing."""
         self.settle()
@@ -321,7 +325,7 @@ class EngineMachine(RuleBasedStateMachine):
         """The newest record that came back: the lost range at the head, if this start opened one, begins behind it."""
         real, model = self.real(name), self.model.topic(name)
         known = {(lo, hi) for lo, hi, _ in model.lost_ranges}
-        last = [entry for entry in real.lost][-1:] if len(real.lost) else []
+        last = list(real.lost)[-1:]
         if last and last[0].hi == real.head and (last[0].lo, last[0].hi) not in known:
             begun = [lo for lo, _ in known if lo == last[0].lo]
             return int(max((hi for lo, hi in known if lo in begun), default=last[0].lo - 1))
@@ -353,8 +357,8 @@ class EngineMachine(RuleBasedStateMachine):
         got = self.page(name, ReadRequest(from_seq=from_seq, limit=limit, budget_bytes=budget, nodes=hidden))
         page = self.model.read(name, from_seq, limit=limit, budget=budget, nodes=nodes)
         assert [(r.seq, r.ts, r.tag, r.node, r.blob) for r in stored(got)] == [
-            (r.seq, r.ts, r.tag and r.tag.encode() if r.tag else (None if r.tag is None else b""),
-             None if r.node is None else r.node.encode(), b'{"d":%b}' % r.data) for r in page.records
+            (r.seq, r.ts, None if r.tag is None else r.tag.encode(), None if r.node is None else r.node.encode(),
+             b'{"d":%b}' % r.data) for r in page.records
         ]  # fmt: skip
         facts = (got.next_from_seq, got.head_seq, got.earliest_seq, got.caught_up, got.lag)
         assert facts == (page.next_from_seq, page.head_seq, page.earliest_seq, page.caught_up, page.lag)
@@ -392,7 +396,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=names, limit=st.sampled_from([1, 7, 1000]))
     def full_read(self, name: str, limit: int) -> None:
-        """4, 11, 12, 18, 27, 33, 39: a follower sees exactly what is there; 7: in order of time; 21: however it asks."""
+        """4, 11, 12, 18, 27, 33, 39: a follower sees exactly what is there; 7: by time; 21: however it asks."""
         self.settle()
         got, gaps = self.follow(name, limit)
         live = self.model.topic(name).live
@@ -461,6 +465,3 @@ class EngineMachine(RuleBasedStateMachine):
         if topic.config.discard == "old":
             assert not topic.config.cap_records or topic.count <= topic.config.cap_records
             assert not topic.config.cap_bytes or topic.bytes <= topic.config.cap_bytes
-
-
-__all__ = ["INVARIANTS", "EngineMachine", "TopicsError"]
