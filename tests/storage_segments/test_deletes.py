@@ -242,6 +242,14 @@ def test_what_is_left_of_a_gone_segment_is_removed_at_start() -> None:
         again.checked()
 
 
+def test_a_drop_removes_the_data_first() -> None:
+    lab = seven()
+    gone: list[str] = []
+    lab.faults.hook = lambda call: gone.append(call.path) if call.kind == "unlink" else None
+    drop_segment(lab.sealed.pop())
+    assert gone == [data_path(1), idx_path(1), tags_path(1)]
+
+
 def test_flips_for_a_dropped_segment_do_nothing() -> None:
     lab = seven()
     segment = lab.sealed.pop()
