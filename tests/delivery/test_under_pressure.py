@@ -338,3 +338,32 @@ def test_reads_and_ephemeral_writes_are_never_refused_for_pressure() -> None:
     batch = decode_write(write_body(2)).batch()
     assert rig.engine.write("e", batch).result().first_seq == 2
     assert rig.engine.topic_state("a").result().head_seq == 3
+
+
+def test_an_ephemeral_write_that_needs_a_ceiling_waits_for_room_like_any_other() -> None:
+    full = Full()
+    full.rig.pump()
+    full.rig.put("e", durability="ephemeral")
+    for number in range(3):
+        full.submit(number)
+    batch = decode_write(write_body(1)).batch()
+    first: Ticket[Appended] = full.rig.engine.write("e", batch)
+    assert not first.done
+    full.rig.pump()
+    assert first.result().first_seq == 1
+
+
+def test_a_write_refused_for_a_full_queue_leaves_no_ceiling_behind() -> None:
+    """Else the next one would be shown above a ceiling that nobody synced."""
+    rig = Rig(wal_queue=2)
+    rig.put("a")
+    rig.put("b")
+    batch = decode_write(write_body(1)).batch()
+    accepted = [rig.engine.write("b", batch) for _ in range(2)]
+    topic = rig.topic("a")
+    with pytest.raises(WalFull):
+        rig.engine.writes.append(topic, batch)
+    rig.pump()
+    assert all(ticket.done for ticket in accepted)
+    rig.write("a", 1)
+    assert topic.head == 1 <= topic.ceiling

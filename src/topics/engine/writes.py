@@ -64,6 +64,7 @@ class Writes:
             ticket = self._commit(topic, batch, decision)
         except BaseException:
             release(topic, decision, reuse_seqs=True)
+            self._ctx.ceilings.forget(topic.id)  # a mark that was refused with it is not on its way
             raise
         if decision.key is not None:
             self._remember_turn(topic, decision.key, ticket)

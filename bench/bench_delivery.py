@@ -1,0 +1,354 @@
+"""From a write to its watchers' sockets: latency, idle streams, stuck and cold readers, a room of a hundred speakers.
+
+    PYTHONPATH=src python bench/bench_delivery.py [latency] [idle] [stuck] [room] [--writes 200] [--seconds 5]
+
+The server is the real process; this one is its clients, on raw sockets with epoll, so that a thousand of them cost less
+than what is measured. A latency runs from handing the POST to the kernel until a stream's bytes are read, so it holds
+the request, the commit, the delivery and both socket calls. Writes are paced: the goals are for a server that is not
+short of time. The results of one run are kept in `bench/results/delivery.txt`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+GOALS_MS = {1: 0.3, 100: 1.5, 1000: 6.0}
+IDLE_STREAMS = 10_000
+IDLE_KIB_MAX = 25.0
+SPEAKERS = 100
+PACKETS_PER_S = 50
+
+
+# --- server and plain requests ----------------------------------------------------------------------------------------
+
+
+class Server:
+    def __init__(self, port: int, pid: int) -> None:
+        self.port = port
+        self.pid = pid
+        self._socket = self.connect()
+
+    def connect(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self.port))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def rss_kib(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def call(self, method: str, path: str, body: object = None) -> dict[str, object]:
+        self._socket.sendall(request(method, path, body))
+        answer: dict[str, object] = json.loads(read_answer(self._socket))
+        assert "error" not in answer, answer
+        return answer
+
+    def pressure(self) -> float:
+        self._socket.sendall(b"GET /v0/metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        text = read_answer(self._socket).decode()
+        return float(
+            next(line for line in text.splitlines() if line.startswith("topics_delivery_pressure ")).split()[1]
+        )
+
+
+def request(method: str, path: str, body: object = None) -> bytes:
+    text = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+    )
+    return head.encode() + text
+
+
+def read_answer(sock: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += sock.recv(65_536)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(
+        next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")).split(b":")[1]
+    )
+    while len(body) < length:
+        body += sock.recv(65_536)
+    return body
+
+
+@contextmanager
+def server(**settings: object) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as folder:
+        port_file = Path(folder) / "port"
+        env = {
+            **os.environ,
+            "TOPICS_DATA_DIR": f"{folder}/data",
+            "TOPICS_PORT": "0",
+            "TOPICS_PORT_FILE": str(port_file),
+            "TOPICS_LOG": "error",
+            "TOPICS_MAX_SSE_CONNECTIONS": "0",
+            "TOPICS_MAX_WATCH_SESSIONS": "0",
+            **{f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        process = subprocess.Popen([sys.executable, "-m", "topics.cli", "serve"], env=env, stderr=subprocess.DEVNULL)
+        try:
+            while not port_file.exists():
+                assert process.poll() is None, "the server did not start"
+                time.sleep(0.02)
+            yield Server(int(port_file.read_text().rsplit(":", 1)[1]), process.pid)
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def open_stream(server: Server, topics: dict[str, object], **fields: object) -> socket.socket:
+    made = server.call("POST", "/v0/watch", {"topics": topics, "heartbeat_ms": 60_000, **fields})
+    stream = server.connect()
+    stream.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: b\r\n\r\n".encode())
+    return stream
+
+
+def open_level_stream(server: Server, topics: dict[str, object], **fields: object) -> socket.socket:
+    """A stream that has seen everything."""
+    stream = open_stream(server, topics, **fields)
+    seen = b""
+    while b"caught-up" not in seen:
+        seen += stream.recv(65_536)
+    stream.setblocking(False)
+    return stream
+
+
+class Watchers:
+    """Level streams of one topic, and when each of them got a record."""
+
+    def __init__(self, server: Server, topic: str, count: int) -> None:
+        self._server = server
+        self._topic = topic
+        self._writer = server.connect()
+        self._streams = {stream.fileno(): stream for stream in
+                         (open_level_stream(server, {topic: {"tail": True}}) for _ in range(count))}  # fmt: skip
+        self._epoll = select.epoll()
+        for number in self._streams:
+            self._epoll.register(number, select.EPOLLIN)
+        self._epoll.register(self._writer.fileno(), select.EPOLLIN)
+        self._post = request("POST", f"/v0/topics/{topic}", {"records": [{"data": {"order": 12345, "state": "paid"}}]})
+
+    def write(self) -> list[float]:
+        """One write; milliseconds until each stream had it."""
+        now = time.perf_counter
+        taken: list[float] = []
+        left, answered = set(self._streams), False
+        began = now()
+        self._writer.sendall(self._post)
+        while left or not answered:
+            for number, _ in self._epoll.poll(5.0):
+                if number == self._writer.fileno():
+                    answered = b"seqs" in self._writer.recv(65_536)
+                    continue
+                data = self._streams[number].recv(65_536)
+                if number in left and b"event: record" in data:
+                    left.discard(number)
+                    taken.append((now() - began) * 1e3)
+        return taken
+
+    def close(self) -> None:
+        self._epoll.close()
+        for stream in self._streams.values():
+            stream.close()
+        self._writer.close()
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def paced(watchers: Watchers, *, writes: int, pause_s: float) -> list[float]:
+    for _ in range(5):
+        watchers.write()
+    taken: list[float] = []
+    for _ in range(writes):
+        time.sleep(pause_s)
+        taken += watchers.write()
+    return taken
+
+
+# --- the benchmarks ---------------------------------------------------------------------------------------------------
+
+
+def latency(options: argparse.Namespace) -> None:
+    print("write -> server-sent event, ms, from POST sent to bytes read")
+    for count, goal_ms in GOALS_MS.items():
+        with server() as live:
+            live.call("PUT", "/v0/topics/t", {})
+            watchers = Watchers(live, "t", count)
+            writes = max(options.writes if count < 1000 else options.writes // 4, 10)
+            cpu_s = live.cpu_s()
+            taken = paced(watchers, writes=writes, pause_s=0.02 if count < 1000 else 0.1)
+            cpu_us = (live.cpu_s() - cpu_s) / (writes + 5) / count * 1e6
+            p50, p99 = statistics.median(taken), percentile(taken, 0.99)
+            met = "met" if p50 < goal_ms else "MISSED"
+            print(
+                f"  {count:5} watchers   p50 {p50:7.3f}   p99 {p99:7.3f}   goal p50 < {goal_ms} {met}"
+                f"   server {cpu_us:5.1f} us per frame   pressure {live.pressure():.2f}"
+            )
+            watchers.close()
+
+
+def idle(options: argparse.Namespace) -> None:
+    with server() as live:
+        live.call("PUT", "/v0/topics/t", {})
+        first = open_level_stream(live, {"t": {"tail": True}})
+        before = live.rss_kib()
+        streams = [open_level_stream(live, {"t": {"tail": True}}) for _ in range(options.idle)]
+        each = (live.rss_kib() - before) / options.idle
+        met = "met" if each < IDLE_KIB_MAX else "MISSED"
+        print(f"{options.idle} idle streams: {each:.1f} KiB each of the server's memory   goal < {IDLE_KIB_MAX} {met}")
+        cpu_s, began = live.cpu_s(), time.monotonic()
+        time.sleep(5)
+        share = (live.cpu_s() - cpu_s) / (time.monotonic() - began)
+        print(f"  and {share * 100:.1f} % of a core while nothing happens")
+        for stream in [first, *streams]:
+            stream.close()
+
+
+def stuck(options: argparse.Namespace) -> None:
+    """One reader that never reads, and one that reads all of history, beside a hundred level ones."""
+    print("p99 of 100 level watchers, ms, in turns: alone / with a stuck reader / with a reader in old history")
+    with server(recent_cache_bytes=1 << 20, segment_max_events=2000, checkpoint_interval_ms=200) as live:
+        live.call("PUT", "/v0/topics/t", {})
+        batch = {"records": [{"data": {"pad": "x" * 400}}] * 1000}
+        for _ in range(100):
+            live.call("POST", "/v0/topics/t?return_seqs=false", batch)
+        time.sleep(1)
+        watchers = Watchers(live, "t", 100)
+        writes = max(options.writes // 3, 20)
+        found: dict[str, list[float]] = {"alone": [], "stuck": [], "history": []}
+        for _ in range(3):
+            found["alone"] += paced(watchers, writes=writes, pause_s=0.02)
+            blocked = open_stream(live, {"t": {}}, max_batch_bytes=1 << 20)
+            time.sleep(0.3)
+            found["stuck"] += paced(watchers, writes=writes, pause_s=0.02)
+            blocked.close()
+            with reading_history(live):
+                found["history"] += paced(watchers, writes=writes, pause_s=0.02)
+        watchers.close()
+    alone = percentile(found["alone"], 0.99)
+    for name, taken in found.items():
+        p50, p99 = statistics.median(taken), percentile(taken, 0.99)
+        print(f"  {name:8} p50 {p50:6.3f}   p99 {p99:6.3f}   {(p99 / alone - 1) * 100:+5.1f} %")
+
+
+@contextmanager
+def reading_history(live: Server) -> Iterator[None]:
+    """Another process reads the topic from its start, at a bounded pace, again and again."""
+    code = (
+        "import sys, time; sys.path.insert(0, 'bench')\n"
+        "from bench_delivery import Server, open_stream\n"
+        f"live = Server({live.port}, {live.pid})\n"
+        "while True:\n"
+        "    stream = open_stream(live, {'t': {}})\n"
+        "    for _ in range(400):\n"
+        "        stream.recv(1 << 16); time.sleep(0.002)\n"
+        "    stream.close()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parent.parent)
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def room(options: argparse.Namespace) -> None:
+    """Everyone speaks fifty times a second and hears all the others, not themselves."""
+    with server() as live:
+        live.call("PUT", "/v0/topics/room", {"durability": "ephemeral", "cap_records": 100_000})
+        ears = [
+            open_level_stream(live, {"room": {"tail": True}}, node=f"n{number}", limit=1000)
+            for number in range(SPEAKERS)
+        ]
+        mouths = [live.connect() for _ in range(SPEAKERS)]
+        packets = [
+            request("POST", "/v0/topics/room?return_seqs=false", {"node": f"n{at}", "records": [{"data": "x" * 80}]})
+            for at in range(SPEAKERS)
+        ]
+        heard = {ear.fileno(): 0 for ear in ears}
+        by_number = {sock.fileno(): sock for sock in [*ears, *mouths]}
+        epoll = select.epoll()
+        for sock in [*ears, *mouths]:
+            sock.setblocking(False)
+            epoll.register(sock.fileno(), select.EPOLLIN)
+        said, refused, lag_s = 0, 0, 0.0
+        cpu_s, began = live.cpu_s(), time.perf_counter()
+        period_s = 1 / (SPEAKERS * PACKETS_PER_S)
+        total = int(options.seconds * SPEAKERS * PACKETS_PER_S)
+        tail: dict[int, bytes] = {}
+        while said < total or min(heard.values()) < total - total // SPEAKERS:
+            now = time.perf_counter()
+            if now - began > options.seconds * 4 + 10:
+                break
+            while said < total and began + said * period_s <= now:
+                lag_s = max(lag_s, now - began - said * period_s)
+                mouths[said % SPEAKERS].sendall(packets[said % SPEAKERS])
+                said += 1
+            for number, _ in epoll.poll(0.001):
+                data = by_number[number].recv(1 << 20)
+                if number in heard:
+                    joined = tail.get(number, b"") + data
+                    heard[number] += joined.count(b'{"$seq"') - tail.get(number, b"").count(b'{"$seq"')
+                    tail[number] = joined[-6:]
+                else:
+                    refused += data.count(b'"error"')
+        took = time.perf_counter() - began
+        share = (live.cpu_s() - cpu_s) / took
+        expected = total - total // SPEAKERS
+        lost = sum(expected - count for count in heard.values())
+        print(
+            f"room of {SPEAKERS}: {said} packets in {took:.1f} s ({said / took:,.0f}/s), {sum(heard.values()):,} heard "
+            f"({sum(heard.values()) / took:,.0f}/s), lost {lost}, refused {refused}"
+        )
+        print(
+            f"  server {share * 100:.0f} % of a core, pressure {live.pressure():.2f}, clients late by {lag_s * 1e3:.0f} ms at most"
+        )
+        for sock in [*ears, *mouths]:
+            sock.close()
+
+
+BENCHMARKS = {"latency": latency, "idle": idle, "stuck": stuck, "room": room}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], default=[])
+    parser.add_argument("--writes", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--idle", type=int, default=IDLE_STREAMS)
+    options = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    options.idle = min(options.idle, hard - 100)
+    for name, run in BENCHMARKS.items():
+        if not options.names or name in options.names:
+            run(options)
+
+
+if __name__ == "__main__":
+    main()
