@@ -232,7 +232,6 @@ def test_a_store_that_hangs_delays_only_what_needs_it(store: str) -> None:
     world.snapshot().write(1)
     world.sim.driver.hold_cold = False
     world.sim.pump()
-    assert reading.done
     assert reading.result().cold_segments >= 1
     world.check()
 

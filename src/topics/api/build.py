@@ -17,6 +17,7 @@ from topics.api.probes import Probes
 from topics.api.queues import QueueEndpoints
 from topics.api.records import RecordEndpoints
 from topics.api.routers import RouterEndpoints
+from topics.api.tier_metrics import tier_families
 from topics.api.topics import TopicEndpoints
 from topics.api.work import WorkEndpoint
 from topics.clock import Clock, Host
@@ -131,7 +132,7 @@ class ServerApp:
         self.app.on_shutdown.append(live.streams.shut_down)
         gauges = self.metrics.gauges
         gauges.streams, gauges.watch_sessions = live.streams.__len__, live.sessions.__len__
-        gauges.more.append(live.families)
+        gauges.more += (live.families, lambda: tier_families(kernel))
         return live
 
     def _late(self, name: str) -> Callable[[Call], None]:

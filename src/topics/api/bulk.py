@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -15,10 +16,13 @@ from topics import limits
 from topics.api.call import Call
 from topics.clock import Host
 from topics.core.capture import dead_ranges
+from topics.core.extent import index_of
 from topics.core.read import ReadRequest
+from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, chain
+from topics.errors import ColdUnavailable
 from topics.formats.run_frames import segment_frames_of
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
@@ -42,7 +46,29 @@ class BulkEndpoints:
 
     def segments(self, call: Call) -> None:
         topic = self._engine.state.topic(call.name)
-        call.when(self._engine.settling.settle(topic), lambda _: self._manifest(call, topic))
+        times = chain(self._engine.settling.settle(topic), lambda _: self._times_known(topic))
+        call.when(times, lambda _: self._manifest(call, topic))
+
+    def _times_known(self, topic: TopicState) -> Ticket[None]:
+        """After a start the times of a cold segment are in its index only, which is fetched once. Segments whose index
+        cannot be had are listed without times."""
+        ticket: Ticket[None] = Ticket()
+        unknown = [segment for segment in topic.sealed if _ts_of(segment, "last_ts") is None]
+        left = len(unknown) + 1
+
+        def one_less(segment: Sealed | None) -> None:
+            nonlocal left
+            left -= 1
+            if segment is not None:
+                _ts_of(segment, "first_ts"), _ts_of(segment, "last_ts")  # remembered from now on
+            if not left:
+                ticket.resolve(None)
+
+        for segment in unknown:
+            extent = index_of(segment, segment.first_seq)
+            self._engine.context.jobs.fetch(topic, extent).then(lambda _, segment=segment: one_less(segment))  # type: ignore[misc]
+        one_less(None)
+        return ticket
 
     def _manifest(self, call: Call, topic: TopicState) -> None:
         self._engine.context.check_exists(topic)
@@ -95,8 +121,8 @@ class BulkEndpoints:
         row: dict[str, object] = {
             "first_seq": segment.first_seq,
             "last_seq": last,
-            "min_ts": view.first_ts,
-            "max_ts": view.last_ts,
+            "min_ts": _ts_of(segment, "first_ts"),
+            "max_ts": _ts_of(segment, "last_ts"),
             "bytes": view.data_len,
             "tier": view.tier,
             "state": "sealed",
@@ -147,6 +173,14 @@ class Framed(msgspec.Struct, frozen=True):
     last_seq: int
     tombstone: Tombstone | None
     body: bytes
+
+
+def _ts_of(segment: Sealed, which: Literal["first_ts", "last_ts"]) -> int | None:
+    """None as long as the index of a cold segment was not fetched."""
+    try:
+        return int(getattr(segment, which))
+    except ColdUnavailable:
+        return None
 
 
 class _Frames:

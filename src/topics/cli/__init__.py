@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": "topics.cli.serve:serve",
     "stats": "topics.cli.stats:stats",
     "tail": "topics.cli.records:tail",
+    "tier": "topics.cli.tier:tier",
     "topic": "topics.cli.topic:topic",
     "verify": "topics.cli.verify:verify",
 }
