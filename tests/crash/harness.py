@@ -53,7 +53,6 @@ class Rig:
         self.sim = SimKernel.open(
             fs, clock=self.clock, host=host or SimHost(), settings=settings_of(tuple(sorted(settings.items())))
         )
-        self._writes = 0
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -101,8 +100,8 @@ class Rig:
         self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4
     ) -> tuple[Write, Ticket[Any] | None]:
         """Give a write without waiting for it."""
-        self._writes += 1
-        tokens = [f"{name}.{self._writes}.{at}.{'x' * size}" for at in range(count)]
+        self.ledger.writes_made += 1
+        tokens = [f"{name}.{self.ledger.writes_made}.{at}.{'x' * size}" for at in range(count)]
         instance = self.ledger.instance(name)
         write = Write(tokens, instance.durability)
         instance.writes.append(write)

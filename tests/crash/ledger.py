@@ -40,6 +40,7 @@ class Instance:
     deleted: set[int] = field(default_factory=set)  # acked deletes
     deleting: set[int] = field(default_factory=set)  # asked for, perhaps done
     earliest_seen: int = 1
+    gone: set[int] = field(default_factory=set)  # announced as lost by an earlier start
     served: dict[int, str] = field(default_factory=dict)  # what a start has shown to readers since
     fed_by: tuple[str, ...] = ()  # topics whose records turn up here
     once: bool = False  # ... and none of them twice
@@ -73,6 +74,7 @@ class Instance:
 class Ledger:
     def __init__(self) -> None:
         self.instances: dict[str, list[Instance]] = {}
+        self.writes_made = 0  # names the next write's tokens
 
     def instance(self, name: str) -> Instance:
         return self.instances[name][-1]
@@ -84,6 +86,7 @@ class Ledger:
 
     def copy(self) -> Ledger:
         twin = Ledger()
+        twin.writes_made = self.writes_made
         twin.instances = {name: [life.copy() for life in lives] for name, lives in self.instances.items()}
         return twin
 
@@ -180,9 +183,9 @@ def _check_missing(name: str, told: Instance, found: Seen, evictable: set[int], 
     for seq in missing:
         assert found.announced(seq), f"{name}: acked seq {seq} is missing in silence"
         kept = classes[seq] == "fsync" or (classes[seq] == "disk" and not power_cut)
-        allowed = seq in evictable or told.ephemeral
+        allowed = seq in evictable or seq in told.gone or told.ephemeral
         assert allowed or not kept, f"{name}: acked {classes[seq]} seq {seq} is lost"
-    lost = [seq for seq in missing if seq not in evictable and classes[seq] == "disk"]
+    lost = [seq for seq in missing if seq not in evictable | told.gone and classes[seq] == "disk"]
     kept_seqs = [seq for seq in classes if seq in found.records]
     if lost and kept_seqs and not told.ephemeral:
         assert max(kept_seqs) < min(lost), f"{name}: a middle part is lost: {lost[:3]} before {max(kept_seqs)}"

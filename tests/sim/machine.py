@@ -118,7 +118,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=names, config=configs)
     def put_topic(self, name: str, config: Config) -> None:
-        """`ephemeral` and the window of keys are chosen at creation: what a change of them keeps is tested by itself."""
+        """`ephemeral` and the window of keys are chosen at creation: what changing them keeps is tested by itself."""
         old = self.model.topic(name).config
         fixed = {"ephemeral"} & {old.durability, config.durability}
         durability = old.durability if fixed else config.durability

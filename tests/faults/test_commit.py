@@ -1,0 +1,183 @@
+"""Rows of group A of the fault matrix (storage.md section 18), through the whole engine: failing writes and syncs."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from tests.crash.harness import Rig
+from tests.faults.world import WAL, World
+
+from topics.errors import CommitFailed, WalFull, WalReadOnly
+from topics.model.record import RecordIn, build_batch
+from topics.testing import FOREVER
+
+
+def refused(rig: Rig, name: str, count: int = 1) -> BaseException | None:
+    """Try a write; the error it was answered with."""
+    _, ticket = rig.submit(name, count)
+    rig.sim.pump()
+    if ticket is None:
+        return _refusal(rig, name)
+    assert ticket.done
+    return ticket.error
+
+
+def _refusal(rig: Rig, name: str) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        rig.sim.submit(lambda engine: engine.write(name, build_batch([RecordIn(data=b"1")])))
+    return caught.value
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.rig.create("f", "fsync")
+    world.rig.create("d", "disk")
+    world.rig.write("f", 2)
+    world.rig.write("d", 2)
+    return world
+
+
+def test_a_write_that_gets_nowhere_fails_and_the_head_stays(world: World) -> None:
+    """Row 2."""
+    world.faults.short("pwrite", WAL, keep=0, times=FOREVER)
+    assert isinstance(refused(world.rig, "f"), CommitFailed)
+    assert isinstance(refused(world.rig, "f"), WalReadOnly)
+    assert world.seen()["f"].head == 2
+    assert len(world.kill()["f"].records) == 2
+
+
+def test_one_failed_write_fails_all_queued_behind_it_and_none_comes_back(world: World) -> None:
+    """Row 3."""
+    world.faults.fail("pwrite", WAL)
+    pending = [world.rig.submit(name, 2) for name in ("f", "d", "f")]
+    world.rig.sim.pump()
+    assert all(ticket is not None and ticket.error is not None for _, ticket in pending)
+    assert (len(world.seen()["f"].records), len(world.seen()["d"].records)) == (2, 2)
+    seen = world.kill()
+    assert (len(seen["f"].records), len(seen["d"].records)) == (2, 2)
+
+
+def test_a_failed_group_leaves_the_topics_of_the_others_writable() -> None:
+    """Row 4."""
+    world = World(wal_shards=4)
+    for at in range(8):
+        world.rig.create(f"t{at}", "fsync")
+        world.rig.write(f"t{at}")
+    world.faults.fail("pwrite", "*/shard-00/*", times=FOREVER)
+    group_of = world.rig.sim.engine.context.group_of
+    groups = {f"t{at}": group_of(world.rig.sim.engine.state.topics[f"t{at}"].id) for at in range(8)}
+    assert set(groups.values()) == {0, 1, 2, 3}
+    for name, group in groups.items():
+        assert (refused(world.rig, name) is None) == (group != 0), name
+    for name, group in groups.items():
+        assert len(world.seen()[name].records) == (1 if group == 0 else 2)
+    world.kill()
+
+
+def test_a_full_disk_refuses_until_there_is_space_and_goes_on_at_the_next_seq(world: World) -> None:
+    """Row 5."""
+    fault = world.faults.fail("pwrite", WAL, code=errno.ENOSPC, times=FOREVER)
+    error = refused(world.rig, "f")
+    assert isinstance(error, CommitFailed)
+    assert error.outcome == "not_committed"
+    again = refused(world.rig, "f")
+    assert isinstance(again, WalReadOnly)
+    assert again.cause == "no_space"
+    fault.lift()
+    world.rig.tick(1_100)
+    world.rig.tick(900)
+    world.rig.write("f")
+    assert world.rig.ledger.instance("f").writes[-1].first_seq == 3
+    world.cut()
+
+
+def test_a_batch_whose_sync_failed_is_never_acked_by_a_later_one(world: World) -> None:
+    """Row 8."""
+    world.faults.fail("datasync", WAL)
+    error = refused(world.rig, "f")
+    assert isinstance(error, CommitFailed)
+    assert error.outcome == "unknown"
+    world.rig.tick(5_000)
+    again = refused(world.rig, "f")
+    assert isinstance(again, WalReadOnly)
+    assert again.cause == "sync"
+    assert world.seen()["f"].head == 2
+    world.cut()
+    world.rig.write("f")
+
+
+def test_disk_writes_acked_before_a_failed_sync_stay_readable_and_are_announced_when_lost(world: World) -> None:
+    """Rows 9 and 10."""
+    world.rig.sim.sync_all()
+    world.rig.write("d", 3)
+    assert len(world.seen()["d"].records) == 5
+    world.faults.fail("datasync", WAL)
+    assert isinstance(refused(world.rig, "f"), CommitFailed)
+    assert len(world.seen()["d"].records) == 5
+    assert world.rig.sim.kernel.store.groups[0].at_risk_frames == 3
+    seen = world.cut("lose_all")
+    assert len(seen["d"].records) == 2
+    assert all(seen["d"].announced(seq) for seq in (3, 4, 5))
+
+
+@pytest.mark.parametrize("pattern", ["lose_all", "keep_all", "keep_prefix_torn", "reorder"])
+def test_after_a_failed_sync_each_write_is_whole_or_absent_and_its_seqs_are_not_reused(
+    world: World, pattern: str
+) -> None:
+    """Rows 11 and 12."""
+    world.faults.fail("datasync", WAL)
+    pending = [world.rig.submit("f", 3), world.rig.submit("f", 2)]
+    world.rig.sim.pump()
+    assert all(isinstance(ticket.error, CommitFailed) for _, ticket in pending if ticket is not None)
+    found = world.cut(pattern)["f"]
+    assert len(found.records) in (2, 5, 7)
+    world.rig.write("f")
+    first_seq = world.rig.ledger.instance("f").writes[-1].first_seq
+    assert first_seq is not None
+    assert first_seq > max(found.records)
+    world.cut()
+
+
+def test_a_full_queue_refuses_a_write_whole_and_nothing_of_it_is_on_disk() -> None:
+    """Row 21."""
+    world = World(wal_queue=4)
+    world.rig.create("f", "fsync")
+    taken = [world.rig.submit("f", 2) for _ in range(4)]
+    engine = world.rig.sim.engine
+    full = [world.rig.submit("f", 5)]
+    assert full[0][1] is None or not full[0][1].done
+    world.rig.sim.pump()
+    world.rig.tick(100)
+    assert all(ticket is not None and ticket.error is None for _, ticket in taken)
+    late = full[0][1]
+    assert late is None or late.error is None or isinstance(late.error, WalFull)
+    tokens = len(world.seen()["f"].records)
+    assert tokens in (8, 13)
+    assert engine.context.commit.depth() == 0
+    world.kill()
+
+
+def test_a_blocked_sync_in_one_group_delays_no_other_group_and_no_read() -> None:
+    """Row 24: while one group's sync has not returned, nothing of it is acked and everything else goes on."""
+    world = World(wal_shards=4)
+    for at in range(8):
+        world.rig.create(f"t{at}", "fsync")
+    group_of = world.rig.sim.engine.context.group_of
+    groups = {f"t{at}": group_of(world.rig.sim.engine.state.topics[f"t{at}"].id) for at in range(8)}
+    slow = next(name for name, group in groups.items() if group == 0)
+    other = next(name for name, group in groups.items() if group != 0)
+    writer = world.rig.sim.writers[0]
+    sync, writer.sync = writer.sync, lambda: False  # type: ignore[method-assign]
+    _, ticket = world.rig.submit(slow, 1)
+    world.rig.sim.pump()
+    assert ticket is not None
+    assert not ticket.done
+    world.rig.write(other, 1)
+    assert world.rig.ledger.instance(other).writes[-1].acked
+    assert world.seen()[slow].head == 0
+    writer.sync = sync  # type: ignore[method-assign]
+    world.rig.sim.pump()
+    assert ticket.done
+    world.cut()
