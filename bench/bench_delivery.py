@@ -325,9 +325,8 @@ def room(options: argparse.Namespace) -> None:
             f"room of {SPEAKERS}: {said} packets in {took:.1f} s ({said / took:,.0f}/s), {sum(heard.values()):,} heard "
             f"({sum(heard.values()) / took:,.0f}/s), lost {lost}, refused {refused}"
         )
-        print(
-            f"  server {share * 100:.0f} % of a core, pressure {live.pressure():.2f}, clients late by {lag_s * 1e3:.0f} ms at most"
-        )
+        late = f"clients late by {lag_s * 1e3:.0f} ms at most"
+        print(f"  server {share * 100:.0f} % of a core, pressure {live.pressure():.2f}, {late}")
         for sock in [*ears, *mouths]:
             sock.close()
 
