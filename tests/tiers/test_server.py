@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -105,7 +107,8 @@ def test_the_manifest_says_where_cold_files_are(server: LiveServer, tmp_path: Pa
     _, manifest = ask(server, "/v0/topics/t/segments")
     rows = {row["first_seq"]: row for row in manifest["segments"]}
     assert [row["tier"] for row in rows.values()] == ["cold", "cold", "cold", "hot", "hot"]
-    assert (Path(rows[1]["uri"]) / "seg-0000000000000001.data").exists()
+    assert rows[1]["uri"] == str(tmp_path / "cold" / "topics" / "00000001" / "seg-0000000000000001.data")
+    assert Path(rows[1]["uri"]).exists()
     assert "uri" not in rows[31]
     assert rows[1]["min_ts"] <= rows[1]["max_ts"] <= rows[11]["min_ts"]
 
@@ -143,3 +146,30 @@ def test_a_cold_read_that_hangs_holds_up_nobody_else(server: LiveServer, tmp_pat
     path.unlink()
     kept.rename(path)
     assert diff(server, 10)[0] == 200
+
+
+def test_a_process_ends_although_a_cold_read_hangs(tmp_path: Path) -> None:
+    script = tmp_path / "hang.py"
+    script.write_text(HANGING)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
+
+
+HANGING = """
+import os, sys, time, pathlib, threading, topics
+base = pathlib.Path(sys.argv[1])
+db = topics.open(str(base / "d"), cold_dir=str(base / "c"), wal_shards=1, segment_max_events=10, hot_retain_segments=0,
+                 relocate_interval_ms=20, checkpoint_interval_ms=20, recent_cache_bytes=1)
+topic = db.topic("t")
+topic.append_many(list(range(25)))
+while len(list((base / "c").rglob("*.idx"))) < 2 or list((base / "d" / "topics").rglob("*0001.data")):
+    time.sleep(0.02)
+path = next((base / "c").rglob("seg-0000000000000001.data"))
+path.unlink()
+os.mkfifo(path)
+reader = threading.Thread(target=lambda: topic.page(), daemon=True)
+reader.start()
+time.sleep(0.3)
+db.close()
+print("closed")
+"""

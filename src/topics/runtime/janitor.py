@@ -194,6 +194,8 @@ class Janitor:
             segment = None if topic is None else topic.sealed.by_first_seq(first_seq)
             if topic is None or segment is None or not segment.live or self._is_needed(topic, segment):
                 continue
+            if segment.view.tier == "cold":
+                continue  # `Tiers` fetches it back first
             view: SealedSegment = segment.view  # type: ignore[assignment]
             dead = segment.dead(0, segment.count)
             if self._rules.wants(view, dead):

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from topics.engine.ticket import Ticket, failed
 from topics.errors import ShuttingDown
+from topics.runtime.cold_pool import ColdPool
 from topics.runtime.driver import Outcome
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Pools:
     def __init__(self, *, cold_threads: int, post: Callable[[Callable[[], None]], None]) -> None:
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-bg")
         self._reads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-read")
-        self._cold = ThreadPoolExecutor(cold_threads, thread_name_prefix="topics-cold")
+        self._cold = ColdPool(cold_threads)
         self._post = post
         self._closed = False
 
@@ -39,7 +40,7 @@ class Pools:
         self._reads.submit(self._carry_out, job, done)
 
     def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
-        self._cold.submit(self._carry_out, job, done)
+        self._cold.submit(lambda: self._carry_out(job, done))
 
     @staticmethod
     def breathe() -> None:
@@ -86,4 +87,4 @@ class Pools:
         self._closed = True
         self._background.shutdown(wait=True)
         self._reads.shutdown(wait=True)
-        self._cold.shutdown(wait=False, cancel_futures=True)
+        self._cold.close()

@@ -14,6 +14,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from topics.config import Settings
@@ -38,6 +39,8 @@ log = logging.getLogger("topics.tiers")
 
 SLICE_TOPICS = 2_000
 """Topics looked at per tick."""
+INDEXES_PER_SWEEP = 64
+"""Cold indexes fetched per topic and sweep because something waits for them."""
 MAINTAIN_AFTER_MS = 600_000
 """How long deletes in an object may wait before it is fetched and put anew: a burst of them costs one round."""
 
@@ -133,9 +136,8 @@ class Tiers:
     # --- what -----------------------------------------------------------------------------------------------------
 
     def _plan(self, topic: TopicState) -> None:
-        for first_seq in topic.awaiting:
+        for first_seq in islice(topic.awaiting, INDEXES_PER_SWEEP):
             self._enqueue(self._load_index, (topic.id, first_seq))
-            break
         if len(topic.sealed) > self._retain_segments or self._retain_bytes:
             views: list[SealedSegment] = [segment.view for segment in topic.sealed]  # type: ignore[misc]
             for view in plan_moves(views, retain_segments=self._retain_segments, retain_bytes=self._retain_bytes):

@@ -12,6 +12,7 @@ block and run on the cold pool, except those of a start.
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final, Protocol, TypeVar
@@ -56,10 +57,13 @@ class FolderRoot:
         self.label = path
 
     def store(self, topic_id: int) -> LocalStore:
-        return LocalStore(self._fs, self.uri(topic_id))
+        return LocalStore(self._fs, self._path(topic_id))
+
+    def _path(self, topic_id: int) -> str:
+        return f"{self.label}/topics/{topic_dir_name(topic_id)}"
 
     def uri(self, topic_id: int) -> str:
-        return f"{self.label}/topics/{topic_dir_name(topic_id)}"
+        return os.path.abspath(self._path(topic_id))
 
     def read_owner(self) -> str | None:
         return cold_owner(self._fs, self.label)
@@ -81,7 +85,7 @@ class FolderRoot:
         return sorted(topic_id for topic_id in found if topic_id is not None)
 
     def remove_topic(self, topic_id: int) -> None:
-        remove_tree(self._fs, self.uri(topic_id))
+        remove_tree(self._fs, self._path(topic_id))
 
 
 def open_cold_root(location: str, fs: Fs) -> ColdRoot:

@@ -176,8 +176,9 @@ class SealedSegment:
 
     @property
     def cold_uri(self) -> str | None:
-        """Where the cold copy's files lie, if that can be named."""
-        return getattr(self.place.cold, "uri", None) if self.tier == "cold" else None
+        """The `.data` of the cold copy, if it can be named."""
+        folder = getattr(self.place.cold, "uri", None) if self.tier == "cold" else None
+        return None if folder is None else f"{folder}/{segment_name(self.first_seq, 'data')}"
 
     def load_index(self) -> None:
         """Make the columns available. May wait for the cold store, and nobody else waits meanwhile."""
