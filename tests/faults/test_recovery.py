@@ -1,0 +1,186 @@
+"""Rows of groups E, G, H, I and K of the fault matrix that need a whole engine: full disks, races, clocks, layouts."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from tests.faults.world import WAL, World
+
+from topics.errors import TopicsError
+from topics.testing import FOREVER
+
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
+
+
+def busy() -> World:
+    """Records in the log, in an active and in sealed segments, some of them deleted."""
+    world = World()
+    world.rig.create("f", "fsync")
+    for tag in ("a", "b", "a", "c"):
+        world.rig.write("f", 3, tag=tag)
+        world.rig.checkpoint()
+    world.rig.delete("f", match="b")
+    world.rig.write("f", 2, tag="a")
+    return world
+
+
+def test_a_disk_that_is_full_for_everything_refuses_writes_and_resumes_when_there_is_space() -> None:
+    """Row 76."""
+    world = busy()
+    full = world.faults.fill_disk()
+    with pytest.raises((TopicsError, OSError)):
+        world.rig.snapshot()
+    with pytest.raises((TopicsError, OSError)):
+        world.rig.checkpoint()
+    before = world.seen()["f"]
+    assert len(before.records) == 11
+    full.lift()
+    for _ in range(3):
+        world.rig.tick(1_100)
+    world.rig.write("f", 3)
+    world.rig.snapshot()
+    assert len(world.cut()["f"].records) == 14
+
+
+def test_what_happens_while_a_snapshot_is_captured_is_there_exactly_once() -> None:
+    """Row 97."""
+    world = busy()
+    ticket = world.rig.sim.kernel.snapshotter.run()
+    world.rig.submit("f", 2, tag="z")
+    for _ in range(200):
+        if not world.rig.sim.driver.turn():
+            break
+        if ticket.done:
+            break
+    world.rig.delete("f", match="a")
+    world.rig.configure("f", "fsync", cap_records=50)
+    world.rig.sim.pump()
+    assert ticket.error is None
+    before = world.seen()
+    assert world.kill() == before
+    assert world.cut() == before
+
+
+def test_memory_that_runs_out_in_replay_stops_the_start_and_the_next_one_works() -> None:
+    """Row 104."""
+    world = busy()
+    before = world.seen()
+    world.disk.kill()
+    world.disk = world.disk.reboot()
+    from topics.testing import FaultFs
+
+    faults = FaultFs(world.disk)
+    faults.fail("pread", WAL, error=MemoryError(), at=2)
+    from tests.crash.harness import Rig
+
+    with pytest.raises(MemoryError):
+        Rig(faults, clock=world.clock, host=world.host)
+    assert world.kill() == before
+
+
+def test_a_delete_whose_commit_fails_deletes_nothing() -> None:
+    """Row 115."""
+    world = busy()
+    before = world.seen()["f"].records
+    world.faults.fail("datasync", WAL)
+    world.rig.ledger.instance("f").deleting |= set(before)
+    with pytest.raises(TopicsError):
+        world.rig.delete("f", before_seq=9)
+    assert world.seen()["f"].records == before
+
+
+def test_a_delete_by_tag_spares_what_matches_and_was_written_later() -> None:
+    """Row 116."""
+    world = busy()
+    world.rig.delete("f", match="a")
+    world.rig.write("f", 2, tag="a")
+    later = set(list(world.seen()["f"].records)[-2:])
+    assert later <= set(world.cut()["f"].records)
+    assert later <= set(world.cut()["f"].records)
+
+
+def test_a_relaxed_cap_or_ttl_brings_nothing_back() -> None:
+    """Row 121."""
+    world = World()
+    world.rig.create("c", "fsync", cap_records=3)
+    world.rig.write("c", 8)
+    world.rig.configure("c", "fsync", ttl_ms=1_000)
+    assert len(world.seen()["c"].records) == 3
+    world.clock.advance(2_000)
+    assert not world.seen()["c"].records
+    world.rig.configure("c", "fsync")
+    world.rig.ledger.instance("c").cap = 1
+    world.rig.ledger.instance("c").ephemeral = True  # all of it may be gone, announced
+    for end in (world.kill, world.cut):
+        assert not end()["c"].records
+
+
+def test_a_wall_clock_turned_back_lets_no_time_fall_and_revives_nothing() -> None:
+    """Row 135."""
+    world = World()
+    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.write("t", 2)
+    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+    world.rig.write("t", 2)
+    topic = world.rig.sim.engine.state.topics["t"]
+    assert topic.last_ts >= world.clock.wall_ms() + HOUR_MS
+    world.kill()
+    world.rig.write("t", 1)
+    assert world.rig.sim.engine.state.topics["t"].last_ts >= world.clock.wall_ms() + HOUR_MS
+    assert sorted(world.seen()["t"].records) == [1, 2, 3, 4, 5]
+
+
+def test_a_wall_clock_a_year_ahead_expires_more_and_says_so() -> None:
+    """Row 136."""
+    world = World()
+    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.create("u", "fsync")
+    world.rig.write("t", 2)
+    world.rig.write("u", 2)
+    world.clock.set_wall_ms(world.clock.wall_ms() + YEAR_MS)
+    world.rig.ledger.instance("t").ephemeral = True  # it expires, announced
+    seen = world.seen()
+    assert not seen["t"].records
+    assert seen["t"].announced(1)
+    assert len(seen["u"].records) == 2
+    assert world.kill() == world.seen()
+
+
+@pytest.mark.parametrize("how", ["stop", "cut", "kill"])
+@pytest.mark.parametrize("counts", [(1, 8), (8, 1), (3, 7), (4, 2, 4), (2, 1, 5, 1)])
+def test_another_shard_count_gives_the_same_state_and_old_groups_go_away(counts: tuple[int, ...], how: str) -> None:
+    """Row 137."""
+    world = World(wal_shards=counts[0])
+    for at in range(5):
+        world.rig.create(f"t{at}", "fsync")
+    for turn, shards in enumerate(counts):
+        if turn:
+            before = world.seen()
+            assert getattr(world, how)(wal_shards=shards) == before
+        for at in range(5):
+            world.rig.write(f"t{at}", 2, tag="x")
+        world.rig.delete("t1", match="x")
+    before = world.seen()
+    world.rig.snapshot()
+    world.rig.snapshot()
+    world.rig.tick(5_100)
+    groups = [name for name in world.disk.listdir("data/wal") if name.startswith("shard-")]
+    assert len(groups) <= (counts[-1] if counts[-1] > 1 else 0)
+    assert world.cut() == before
+
+
+def test_a_snapshot_that_cannot_be_installed_removes_nothing_and_is_tried_again() -> None:
+    """Rows 86 and 87, with an engine behind it."""
+    world = busy()
+    for kind in ("fsync", "rename", "sync_dir"):
+        fault: Any = world.faults.fail(kind, "*meta*", code=errno.EIO, times=FOREVER)  # type: ignore[arg-type]
+        before = world.disk.listdir("data/wal")
+        with pytest.raises((TopicsError, OSError)):
+            world.rig.snapshot()
+        assert set(before) <= set(world.disk.listdir("data/wal"))
+        fault.lift()
+    world.rig.snapshot()
+    world.cut()
