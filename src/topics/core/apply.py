@@ -13,6 +13,7 @@ from topics.core.append import apply_append
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, Fate
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
+from topics.core.memory import forget_dead
 from topics.core.queue_leases import apply_lease
 from topics.core.retention import apply_evict
 from topics.core.seqs import apply_head
@@ -43,8 +44,11 @@ def apply(state: State, op: Op) -> Effect:
     if topic is None:
         return Effect(Fate.IGNORED, op.topic_id)  # type: ignore[union-attr]
     effect = on_topic(state, topic, op)
-    if topic.queue is not None and effect.removal is not None:
-        topic.queue.removed(effect.removal, topic.floors.earliest_seq)
+    if effect.removal is not None:
+        if topic.queue is not None:
+            topic.queue.removed(effect.removal, topic.floors.earliest_seq)
+        if topic.config.is_ephemeral:
+            forget_dead(topic, effect.removal)
     return effect
 
 

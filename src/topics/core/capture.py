@@ -81,9 +81,7 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
         bytes=topic.bytes,
         lost=[(lost.lo, lost.hi, lost.reason) for lost in topic.lost],
         dead=dead_ranges(topic),
-        segments=[
-            (s.first_seq, s.count, s.view.data_len, True, s.tier, s.live, s.live_bytes) for s in topic.sealed
-        ],
+        segments=[(s.first_seq, s.count, s.view.data_len, True, s.tier, s.live, s.live_bytes) for s in topic.sealed],
         active=_active_totals(topic),
         idem=[(key.decode(), m.ts, m.first_seq, m.count, m.head) for key, m in topic.idem.items()],
     )

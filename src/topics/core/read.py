@@ -248,12 +248,12 @@ class ReadWalk:
 
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
-        room = min(self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined)
+        room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
         chunk = self._chunk(block.first_seq + lo)
         if chunk is not None:
             hi = min(hi, chunk.next_seq - block.first_seq)
         try:
-            slots, gaps = _candidates(block, lo, hi, room)
+            slots, gaps = _candidates(block, lo, hi, room=min(room, steps), steps=steps)
             sizes = block.sizes_of(lo, int(slots[-1]) + 1)
         except ColdUnavailable:
             assert isinstance(block, Sealed)
@@ -264,6 +264,8 @@ class ReadWalk:
         if fit == 0:
             self._done = True
             return
+        if gaps and fit < len(slots):
+            gaps = _gaps(slots[:fit])
         self._examined += gaps
         slots, sizes = slots[:fit], sizes[:fit]
         if chunk is None:
@@ -326,9 +328,19 @@ class ReadWalk:
         return kept, sizes[passing], seen
 
 
-def _candidates(block: Slots, lo: int, hi: int, room: int) -> tuple[I64, int]:
-    """Up to `room` live slots from the live slot `lo` on, and how many runs of dead ones lie between them."""
+def _candidates(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, int]:
+    """Up to `room` live slots from the live slot `lo` on, and how many runs of dead ones lie between them; a record is
+    a step, and so is such a run."""
     if block.deleted == 0:
         return np.arange(lo, min(hi, lo + room), dtype=np.int64), 0
     slots = block.live_slots(lo, min(hi, lo + 2 * room + 64))[:room]
-    return slots, int(np.count_nonzero(np.diff(slots) > 1))
+    gaps = _gaps(slots)
+    if len(slots) + gaps > steps:
+        cost = np.arange(1, len(slots) + 1) + np.concatenate(([0], np.cumsum(np.diff(slots) > 1)))
+        slots = slots[: max(1, int(np.searchsorted(cost, steps, side="right")))]
+        gaps = _gaps(slots)
+    return slots, gaps
+
+
+def _gaps(slots: I64) -> int:
+    return int(np.count_nonzero(np.diff(slots) > 1))

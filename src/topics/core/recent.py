@@ -6,9 +6,13 @@ checkpoint takes it away. Both hold chunks: consecutive records in one buffer. W
 change, it only grows at its end, and a `RecordRun` made from it stays right for ever.
 """
 
+from __future__ import annotations
+
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +22,7 @@ from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun
 CHUNK_BYTES = 64 * 1024  # small writes share a chunk up to here; larger ones are chunks as they are, uncopied
 JOIN_BYTES_MAX = 8 * 1024  # a batch this small is copied behind the previous one
 SLOT_COST_BYTES = 5  # offset and flags of a record in a chunk
+_LEN = Struct("<I")  # a WAL frame starts with the number of bytes behind this one
 _PRESENCE = bytes(flags & PRESENCE_MASK for flags in range(256))  # a run's flags say only what is there
 
 
@@ -26,7 +31,7 @@ class Chunk:
 
     __slots__ = ("body_offs", "buf", "first_seq", "flags")
 
-    def __init__(self, first_seq: int, buf: bytes | bytearray, body_offs: "array[int]", flags: "array[int]") -> None:
+    def __init__(self, first_seq: int, buf: bytes | bytearray, body_offs: array[int], flags: array[int]) -> None:
         self.first_seq = first_seq
         self.buf = buf
         self.body_offs = body_offs
@@ -52,7 +57,22 @@ class Chunk:
         offs, flags = self.body_offs, self.flags
         return RecordRun(self.buf, array("I", [offs[i] for i in at]), bytes([flags[i] for i in at]))
 
-    def join(self, frames: bytes, offs: "array[int]", flags: "array[int]") -> bool:
+    def thinned(self, alive: list[bool]) -> Chunk:
+        """The same records without the bytes of the dead, whose places mean nothing any more."""
+        offs, buf = self.body_offs, self.buf
+        body_offs = array("I", bytes(4 * len(offs)))
+        pieces: list[bytes | bytearray] = []
+        size = 0
+        for at, lives in enumerate(alive):
+            if lives:
+                frame_at = offs[at] - WAL_BODY_AT
+                piece = buf[frame_at : frame_at + _LEN.unpack_from(buf, frame_at)[0] + _LEN.size]
+                pieces.append(piece)
+                body_offs[at] = size + WAL_BODY_AT
+                size += len(piece)
+        return Chunk(self.first_seq, b"".join(pieces), body_offs, self.flags[:])
+
+    def join(self, frames: bytes, offs: array[int], flags: array[int]) -> bool:
         """Take a small batch in, if there is room and nobody holds a view of the buffer."""
         buf = self.buf
         if not isinstance(buf, bytearray) or len(buf) + len(frames) > CHUNK_BYTES:
@@ -67,13 +87,13 @@ class Chunk:
         return True
 
 
-def make_chunk(first_seq: int, frames: bytes, offs: "array[int]", flags: "array[int]") -> Chunk:
+def make_chunk(first_seq: int, frames: bytes, offs: array[int], flags: array[int]) -> Chunk:
     """A chunk of its own: growing if the batch is small, else over the given bytes."""
     buf = bytearray(frames) if len(frames) <= JOIN_BYTES_MAX else frames
     return Chunk(first_seq, buf, _body_offs(offs, 0), array("B", flags.tobytes().translate(_PRESENCE)))
 
 
-def _body_offs(offs: "array[int]", start: int) -> "array[int]":
+def _body_offs(offs: array[int], start: int) -> array[int]:
     shift = start + WAL_BODY_AT
     if len(offs) < 16:
         return array("I", [off + shift for off in offs])
@@ -117,7 +137,7 @@ class RecentCache:
         self._order: deque[tuple[int, Chunk]] = deque()
         self.bytes = 0
 
-    def add(self, topic_id: int, first_seq: int, frames: bytes, offs: "array[int]", flags: "array[int]") -> None:
+    def add(self, topic_id: int, first_seq: int, frames: bytes, offs: array[int], flags: array[int]) -> None:
         kept = self._topics.get(topic_id)
         if kept is None:
             kept = self._topics[topic_id] = ChunkList()
@@ -156,13 +176,14 @@ class RecentCache:
 class Resident:
     """Records of one topic that lie in no file."""
 
-    __slots__ = ("_kept", "bytes")
+    __slots__ = ("_kept", "bytes", "removed")
 
     def __init__(self) -> None:
         self._kept = ChunkList()
         self.bytes = 0
+        self.removed = 0  # records that died one by one since the last `thin_out`
 
-    def add(self, first_seq: int, frames: bytes, offs: "array[int]", flags: "array[int]") -> None:
+    def add(self, first_seq: int, frames: bytes, offs: array[int], flags: array[int]) -> None:
         last = self._kept.last_that_ends_at(first_seq)
         if last is None or len(frames) > JOIN_BYTES_MAX or not last.join(frames, offs, flags):
             self._kept.append(make_chunk(first_seq, frames, offs, flags))
@@ -180,3 +201,14 @@ class Resident:
             count += 1
         if count:
             kept.drop_first(count)
+
+    def thin_out(self, live: Callable[[int], bool]) -> None:
+        """Copy what lives into new buffers, so that the bytes of the dead are given back."""
+        kept = ChunkList()
+        for chunk in self._kept.chunks:
+            alive = [live(seq) for seq in range(chunk.first_seq, chunk.next_seq)]
+            if any(alive):
+                kept.append(chunk.thinned(alive))
+        self._kept = kept
+        self.bytes = sum(chunk.cost_bytes for chunk in kept.chunks)
+        self.removed = 0
