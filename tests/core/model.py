@@ -6,24 +6,22 @@ the place in the topic's write order, `commit_*` makes it visible. `put` and `de
 to the model (`restart`), because only the disk knows.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-LIVE, DELETED, CAP, TTL, RESTART, SOURCE_TRIM, UNUSED = (
-    "live",
-    "deleted",
-    "cap",
-    "ttl",
-    "restart",
-    "source_trim",
-    "unused",
-)
+LIVE, DELETED = "live", "deleted"
+CAP, TTL, RESTART, SOURCE_TRIM = "cap", "ttl", "restart", "source_trim"
+Match = tuple[str, str]
+"""("Eq", tag) or ("Glob", prefix)."""
 EXAMINED_MAX = 10_000
 
 
 class Refused(Exception):
     """A call that changed nothing; `code` is the contract's."""
 
-    def __init__(self, code):
+    def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code = code
 
@@ -49,7 +47,7 @@ class Rec:
     fate: str = LIVE
 
     @property
-    def size(self):
+    def size(self) -> int:
         return len(self.data)
 
 
@@ -65,11 +63,11 @@ class Put:
 class Batch:
     """A write on its way."""
 
-    records: list
+    records: list[Rec]
     key: str | None
 
     @property
-    def size(self):
+    def size(self) -> int:
         return sum(rec.size for rec in self.records)
 
 
@@ -78,7 +76,7 @@ class Removal:
     """A delete on its way; it spares everything from `bound` on."""
 
     bound: int
-    match: tuple | None
+    match: Match | None
 
 
 @dataclass
@@ -92,7 +90,7 @@ class Gap:
 
 @dataclass
 class Page:
-    records: list
+    records: list[Rec]
     next_from_seq: int
     head_seq: int
     earliest_seq: int
@@ -103,61 +101,68 @@ class Page:
 
 
 @dataclass
+class Lost:
+    lo: int
+    hi: int
+    reason: str
+
+
+@dataclass
 class Topic:
     name: str
     epoch: int
     config: Config
-    log: list = field(default_factory=list)  # index = seq - 1
-    lost_ranges: list = field(default_factory=list)  # [lo, hi, reason], above the floor
-    lost: dict = field(default_factory=lambda: {CAP: 0, TTL: 0, SOURCE_TRIM: 0, RESTART: 0})
-    keys: dict = field(default_factory=dict)  # key -> (ts, Put)
-    staged: list = field(default_factory=list)  # batches in write order
+    log: list[Rec] = field(default_factory=list)  # index = seq - 1
+    lost_ranges: list[Lost] = field(default_factory=list)  # above the floor
+    lost: dict[str, int] = field(default_factory=lambda: {CAP: 0, TTL: 0, SOURCE_TRIM: 0, RESTART: 0})
+    keys: dict[str, tuple[int, Put]] = field(default_factory=dict)  # key -> (ts, Put)
+    staged: list[Batch] = field(default_factory=list)  # batches in write order
     reserved_ts: int = 0
     delete_below: int = 0
 
     @property
-    def head(self):
+    def head(self) -> int:
         return len(self.log)
 
     @property
-    def reserved_head(self):
+    def reserved_head(self) -> int:
         return self.head + sum(len(batch.records) for batch in self.staged)
 
     @property
-    def live(self):
+    def live(self) -> list[Rec]:
         return [rec for rec in self.log if rec.fate == LIVE]
 
     @property
-    def count(self):
+    def count(self) -> int:
         return len(self.live)
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         return sum(rec.size for rec in self.live)
 
     @property
-    def earliest(self):
+    def earliest(self) -> int:
         return min((rec.seq for rec in self.live), default=self.head + 1)
 
     @property
-    def evict_floor(self):
+    def evict_floor(self) -> int:
         return min(max(max(self.lost.values()) + 1, 1), self.head + 1)
 
 
 class Model:
-    def __init__(self, now=1_000_000):
+    def __init__(self, now: int = 1_000_000) -> None:
         self.now = now
-        self.topics = {}
-        self.epochs = {}
+        self.topics: dict[str, Topic] = {}
+        self.epochs: dict[str, int] = {}
 
     # --- time and retention ---------------------------------------------------------------------------------------
 
-    def advance(self, ms):
+    def advance(self, ms: int) -> None:
         self.now += ms
         for topic in self.topics.values():
             self._retain(topic, self.now)
 
-    def _retain(self, topic, now):
+    def _retain(self, topic: Topic, now: int) -> None:
         self._expire(topic, now)
         self._trim_records(topic)
         cap = topic.config.cap_bytes if topic.config.discard == "old" else 0
@@ -165,46 +170,46 @@ class Model:
             self._lose(topic, topic.live[0], CAP)
         self._absorb(topic)
 
-    def _trim_records(self, topic):
+    def _trim_records(self, topic: Topic) -> None:
         cap = topic.config.cap_records if topic.config.discard == "old" else 0
         while cap and topic.count > cap:
             self._lose(topic, topic.live[0], CAP)
 
-    def _expire(self, topic, now):
+    def _expire(self, topic: Topic, now: int) -> None:
         for rec in topic.live if topic.config.ttl_ms else ():
             if now - rec.ts > topic.config.ttl_ms:
                 self._lose(topic, rec, TTL)
 
     @staticmethod
-    def _lose(topic, rec, cause):
+    def _lose(topic: Topic, rec: Rec, cause: str) -> None:
         rec.fate = cause
         topic.lost[cause] = max(topic.lost[cause], rec.seq)
 
     @staticmethod
-    def _absorb(topic):
-        while topic.lost_ranges and topic.lost_ranges[0][0] <= max(topic.lost.values()) + 1:
-            _, hi, reason = topic.lost_ranges.pop(0)
-            topic.lost[reason] = max(topic.lost[reason], hi)
+    def _absorb(topic: Topic) -> None:
+        while topic.lost_ranges and topic.lost_ranges[0].lo <= max(topic.lost.values()) + 1:
+            lost = topic.lost_ranges.pop(0)
+            topic.lost[lost.reason] = max(topic.lost[lost.reason], lost.hi)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def topic(self, name):
+    def topic(self, name: str) -> Topic:
         if name not in self.topics:
             raise Refused("topic_not_found")
         return self.topics[name]
 
-    def create(self, name, config=None):
+    def create(self, name: str, config: Config | None = None) -> None:
         assert name not in self.topics
         self.epochs[name] = self.epochs.get(name, 0) + 1
         self.topics[name] = Topic(name, self.epochs[name], config or Config())
 
-    def set_config(self, name, config):
+    def set_config(self, name: str, config: Config) -> None:
         topic = self.topic(name)
         self._retain(topic, self.now)
         topic.config = config
         self._retain(topic, self.now)
 
-    def drop(self, name, *, if_empty=False):
+    def drop(self, name: str, *, if_empty: bool = False) -> None:
         topic = self.topic(name)
         if if_empty and topic.count:
             raise Refused("topic_not_empty")
@@ -212,11 +217,11 @@ class Model:
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
-    def put(self, name, records, key=None):
+    def put(self, name: str, records: Sequence[Rec], key: str | None = None) -> Put:
         begun = self.begin_put(name, records, key)
         return begun if isinstance(begun, Put) else self.commit_put(name)
 
-    def begin_put(self, name, records, key=None):
+    def begin_put(self, name: str, records: Sequence[Rec], key: str | None = None) -> Put | Batch | None:
         """A Put at once if the key was used before; None if a write with the key is on its way; else a Batch."""
         topic = self.topic(name)
         self._retain(topic, self.now)
@@ -237,7 +242,7 @@ class Model:
         return batch
 
     @staticmethod
-    def _admit(topic, records):
+    def _admit(topic: Topic, records: Sequence[Rec]) -> None:
         caps = topic.config
         count, size = len(records), sum(rec.size for rec in records)
         if caps.cap_bytes and max(rec.size for rec in records) > caps.cap_bytes:
@@ -251,7 +256,7 @@ class Model:
         if (caps.cap_records and there + count > caps.cap_records) or (caps.cap_bytes and held + size > caps.cap_bytes):
             raise Refused("topic_full")
 
-    def commit_put(self, name):
+    def commit_put(self, name: str) -> Put:
         """The oldest write on its way is published."""
         topic = self.topic(name)
         batch = topic.staged.pop(0)
@@ -265,17 +270,16 @@ class Model:
         self._retain(topic, self.now)
         return put
 
-    def fail_put(self, name):
+    def fail_put(self, name: str) -> None:
         """The newest write on its way failed for certain: its seqs go back."""
         self.topic(name).staged.pop()
 
     # --- deletes --------------------------------------------------------------------------------------------------
 
-    def delete(self, name, *, before_seq=None, match=None):
+    def delete(self, name: str, *, before_seq: int | None = None, match: Match | None = None) -> int:
         return self.commit_delete(name, self.begin_delete(name, before_seq=before_seq, match=match))
 
-    def begin_delete(self, name, *, before_seq=None, match=None):
-        """`match` is ("Eq", tag) or ("Glob", prefix)."""
+    def begin_delete(self, name: str, *, before_seq: int | None = None, match: Match | None = None) -> Removal:
         if before_seq is None and match is None:
             raise Refused("invalid_request")
         topic = self.topic(name)
@@ -283,7 +287,7 @@ class Model:
         bound = topic.reserved_head + 1
         return Removal(bound if before_seq is None else min(before_seq, bound), match)
 
-    def commit_delete(self, name, removal):
+    def commit_delete(self, name: str, removal: Removal) -> int:
         topic = self.topic(name)
         chosen = [rec for rec in topic.live if rec.seq < removal.bound and self._matches(removal.match, rec.tag)]
         for rec in chosen:
@@ -293,35 +297,48 @@ class Model:
         return len(chosen)
 
     @staticmethod
-    def _matches(match, tag):
+    def _matches(match: Match | None, tag: str | None) -> bool:
         if match is None:
             return True
         op, value = match
         return tag is not None and (tag == value if op == "Eq" else tag.startswith(value))
 
-    def delete_seqs(self, name, seqs):
-        chosen = [rec for rec in self.topic(name).live if rec.seq in set(seqs)]
+    def delete_seqs(self, name: str, seqs: Iterable[int]) -> int:
+        wanted = set(seqs)
+        chosen = [rec for rec in self.topic(name).live if rec.seq in wanted]
         for rec in chosen:
             rec.fate = DELETED
         return len(chosen)
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
-    def read(self, name, from_seq, *, limit=256, budget=1 << 20, nodes=(), epoch=None, head_limit=None):
+    def read(
+        self,
+        name: str,
+        from_seq: int,
+        *,
+        limit: int = 256,
+        budget: int = 1 << 20,
+        nodes: Iterable[str] = (),
+        epoch: int | None = None,
+        head_limit: int | None = None,
+    ) -> Page:
         topic = self.topic(name)
         self._retain(topic, self.now)
         head = topic.head if head_limit is None else min(topic.head, head_limit)
         cursor, gap = self._start(topic, from_seq, epoch)
         hidden = set(nodes) if topic.config.dedupe_node else set()
-        records, size, scanned, examined, last, in_dead = [], 0, 0, 0, cursor, False
+        records: list[Rec] = []
+        size = scanned = examined = 0
+        last, in_dead = cursor, False
         seq = cursor + 1
         while seq <= head and len(records) < limit and examined < EXAMINED_MAX:
-            lost = next((r for r in topic.lost_ranges if r[0] <= seq <= r[1]), None)
+            lost = next((r for r in topic.lost_ranges if r.lo <= seq <= r.hi), None)
             if lost is not None:
                 if records or gap is not None:
                     break
-                gap = Gap(seq, lost[1], lost[2], topic.earliest, topic.head)
-                last, examined, in_dead, seq = lost[1], examined + 1, False, lost[1] + 1
+                gap = Gap(seq, lost.hi, lost.reason, topic.earliest, topic.head)
+                last, examined, in_dead, seq = lost.hi, examined + 1, False, lost.hi + 1
                 continue
             rec = topic.log[seq - 1]
             if rec.fate != LIVE:
@@ -341,7 +358,7 @@ class Model:
         return Page(records, last, head, topic.earliest, last >= head, max(head - last, 0), gap, scanned)
 
     @staticmethod
-    def _start(topic, from_seq, epoch):
+    def _start(topic: Topic, from_seq: int, epoch: int | None) -> tuple[int, Gap | None]:
         earliest, head = topic.earliest, topic.head
         if from_seq > head or (epoch is not None and epoch != topic.epoch):
             return earliest - 1, Gap(1, head, "recreated", earliest, head)
@@ -353,18 +370,19 @@ class Model:
 
     # --- loss and restarts ----------------------------------------------------------------------------------------
 
-    def lose_range(self, name, lo, hi, reason):
+    def lose_range(self, name: str, lo: int, hi: int, reason: str) -> None:
         """Seqs that will never have a record, announced: the head moves over them."""
         topic = self.topic(name)
         assert lo == topic.head + 1
         topic.log += [Rec(b"", seq=seq, ts=0, fate=reason) for seq in range(lo, hi + 1)]
-        if topic.lost_ranges and topic.lost_ranges[-1][1] + 1 == lo and topic.lost_ranges[-1][2] == reason:
-            topic.lost_ranges[-1][1] = hi
+        last = topic.lost_ranges[-1] if topic.lost_ranges else None
+        if last is not None and last.hi + 1 == lo and last.reason == reason:
+            last.hi = hi
         else:
-            topic.lost_ranges.append([lo, hi, reason])
+            topic.lost_ranges.append(Lost(lo, hi, reason))
         self._absorb(topic)
 
-    def restart(self, name, *, kept_head, head, keys_kept=True):
+    def restart(self, name: str, *, kept_head: int, head: int, keys_kept: bool = True) -> None:
         """The records above `kept_head` did not come back; the next seq is `head + 1`."""
         topic = self.topic(name)
         topic.staged = []
@@ -378,7 +396,7 @@ class Model:
             self.lose_range(name, kept_head + 1, head, RESTART)
         self._retain(topic, self.now)
 
-    def _restart_ephemeral(self, topic, head):
+    def _restart_ephemeral(self, topic: Topic, head: int) -> None:
         for rec in topic.live:
             rec.fate = RESTART
         topic.log += [Rec(b"", seq=seq, ts=0, fate=RESTART) for seq in range(topic.head + 1, head + 1)]
@@ -388,7 +406,7 @@ class Model:
 
     # --- state ----------------------------------------------------------------------------------------------------
 
-    def state(self, name):
+    def state(self, name: str) -> dict[str, int]:
         topic = self.topic(name)
         self._retain(topic, self.now)
         return {

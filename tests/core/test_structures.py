@@ -15,7 +15,7 @@ from topics.core.lost import LostRanges
 from topics.core.recent import CHUNK_BYTES, RecentCache, Resident
 from topics.core.tags import CHUNK_SEQS, TailTags
 from topics.core.tail import Tail, TailRun, locations
-from topics.model.match import TagMatch
+from topics.model.match import MatchOp, TagMatch
 from topics.model.ops import DELETED, HAS_META, HAS_NODE, HAS_TAG, HOPS_SHIFT, LostReason
 
 # --- tail ------------------------------------------------------------------------------------------------------------
@@ -139,15 +139,16 @@ tags = st.sampled_from([b"a", b"ab", b"abc", b"b", b"", None])
         max_size=30,
     )
 )
-def test_tail_tags_agree_with_a_list(steps: list[object]) -> None:
-    index, plain, seq = TailTags(), [], 1
+def test_tail_tags_agree_with_a_list(steps: list[list[bytes | None] | tuple[MatchOp, str, int]]) -> None:
+    index, seq = TailTags(), 1
+    plain: list[tuple[int, bytes]] = []
     for step in steps:
         if isinstance(step, list):
             index.add(seq, step)
             plain += [(seq + at, tag) for at, tag in enumerate(step) if tag is not None]
             seq += len(step)
         else:
-            op, value, percent = step  # type: ignore[misc]
+            op, value, percent = step
             match, below = TagMatch(op, value), 1 + seq * percent // 100
             chosen = [at for at, tag in plain if at < below and match.matches(tag)]
             assert sorted(index.take(match, below=below)) == chosen

@@ -248,7 +248,8 @@ class EngineMachine(RuleBasedStateMachine):
         acked = [ticket for _, ticket in under_way if ticket.done and ticket.error is None]
         self.crash(kind, seed, shards)
         for name in self.model.topics:
-            self.landed(name, kind, [batch for batch, _ in under_way] if name == "t" else [], len(acked))
+            late_here = [batch for batch, _ in under_way] if name == "t" else []
+            self.landed(name, kind, late_here, len(acked) if name == "t" else 0)
         self.check_state()
         seen = {name: (self.facts(name), self.follow(name, 50)) for name in self.model.topics}
         self.crash("kill", 0, shards)
@@ -324,7 +325,7 @@ class EngineMachine(RuleBasedStateMachine):
     def kept_head(self, name: str) -> int:
         """The newest record that came back: the lost range at the head, if this start opened one, begins behind it."""
         real, model = self.real(name), self.model.topic(name)
-        known = {(lo, hi) for lo, hi, _ in model.lost_ranges}
+        known = {(lost.lo, lost.hi) for lost in model.lost_ranges}
         last = list(real.lost)[-1:]
         if last and last[0].hi == real.head and (last[0].lo, last[0].hi) not in known:
             begun = [lo for lo, _ in known if lo == last[0].lo]
