@@ -54,7 +54,7 @@ def until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> N
 
 def n_of(record: Record | Gap) -> int:
     assert isinstance(record, Record)
-    return int(record.value()["n"])
+    return int(record.value["n"])
 
 
 # --- the contract of a store ------------------------------------------------------------------------------------------

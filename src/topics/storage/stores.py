@@ -88,7 +88,12 @@ class LocalStore:
         """The folder and those above it. One that is there may still have a name that a power cut could take."""
         if self._names_synced:
             return
-        make_dirs(self._fs, self.path)
+        while not self._fs.is_dir(self.path):
+            try:
+                make_dirs(self._fs, self.path)
+            except FileExistsError:  # another move made it meanwhile
+                if self._fs.exists(self.path) and not self._fs.is_dir(self.path):
+                    raise
         above = self.path
         for _ in range(FOLDER_LEVELS):
             above = parent(above)
