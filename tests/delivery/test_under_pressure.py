@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, bodies_of, write_body
 
 from topics.engine.delivery.admission import waited_ms
+from topics.engine.delivery.bands import B0, B1, B2, B3
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Appended
 from topics.errors import Throttled, WalFull
 from topics.model.match import parse_match
+from topics.model.router import RouterDef
 from topics.wire.requests import decode_write
 
 
@@ -367,3 +369,59 @@ def test_a_write_refused_for_a_full_queue_leaves_no_ceiling_behind() -> None:
     assert all(ticket.done for ticket in accepted)
     rig.write("a", 1)
     assert topic.head == 1 <= topic.ceiling
+
+
+# --- stage 3 and routers ----------------------------------------------------------------------------------------------
+
+
+def router_from(rig: Rig, source: str, dest: str) -> None:
+    definition = RouterDef(name=f"{source}->{dest}", source=source, dest=dest)
+    rig.sim.call(lambda engine: engine.routers.put(definition))
+
+
+def test_while_deferring_router_copies_wait_one_band_below_their_source_and_none_is_lost() -> None:
+    rig = Rig()
+    rig.put("source", priority=800)
+    rig.put("busy", priority=600)
+    router_from(rig, "source", "dest")
+    rig.write("source", 0)
+    assert rig.topic("dest").head == 1
+    hold_at(rig, 0.9)
+    rig.write("source", 1, deliver=False)
+    rig.engine.turn()
+    routed = rig.live.delivery._of(rig.topic("source")).router
+    assert routed is not None
+    assert routed.band == B3
+    rig.pump()
+    assert rig.topic("dest").head == 2
+    for number in range(2, 20):
+        rig.write("source", number)
+    assert [record["data"] for record in bodies_of(rig.diff("dest", 0))] == list(range(20))
+
+
+@pytest.mark.parametrize(("priority", "band"), [(1000, B3), (600, B2), (300, B1), (100, B1), (-1, B0)])
+def test_deferred_router_work_is_not_below_b1_unless_its_topic_is_in_b0(priority: int, band: int) -> None:
+    rig = Rig()
+    rig.put("source", priority=priority)
+    router_from(rig, "source", "dest")
+    hold_at(rig, 0.9)
+    rig.write("source", 1, deliver=False)
+    rig.engine.turn()
+    routed = rig.live.delivery._of(rig.topic("source")).router
+    assert routed is not None
+    assert routed.band == band
+
+
+def test_copies_of_a_deferred_source_come_with_its_age_at_the_latest_and_reads_of_the_dest_do_not_wait() -> None:
+    rig = Rig()
+    rig.put("source", priority=-1000)
+    router_from(rig, "source", "dest")
+    stream = rig.watch({"dest": 0})
+    hold_at(rig, 0.9)
+    rig.write("source", 1)
+    rig.advance(1_000)
+    assert stream.records("dest") == []
+    assert len(bodies_of(rig.diff("dest", 0))) == 1  # a read brings its routers up to date
+    rig.write("source", 2)
+    rig.advance(10_100, tick_ms=100)
+    assert stream.records("dest") == [1, 2]

@@ -42,6 +42,7 @@ class Live:
             engine.context, engine.reads, soon=driver.soon, later=driver.later, busy=busy, tuning=tuning
         )
         engine.admission.pressure = lambda: self.delivery.pressure
+        engine.forwarding.put_off = self.delivery.put_off
         self.delivery.on_sample.append(self._set_commit_window)
         self.streams = Streams(
             cap=settings.max_sse_connections,

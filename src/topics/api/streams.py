@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from math import ceil
 from typing import Protocol
 
 from topics.api.feed import Feed
 from topics.api.outbound import Pulse
 from topics.errors import Throttled
 
+BEAT_SLOT_MS = 50.0
+"""Silence is looked at once per tick, so streams due in one tick share a slot."""
 RETRY_READ_MS = 1000.0
 """A feed whose read failed tries again after this long."""
 
@@ -24,10 +27,8 @@ class Stream(Protocol):
         """Say the last words and end."""
 
 
-class Beating(Protocol):
+class Beating(Stream, Protocol):
     """A stream that must not be silent for too long."""
-
-    closed: bool
 
     def beat(self, now_ms: float) -> float:
         """Say something if it is time to; returns when to ask again."""
@@ -41,7 +42,8 @@ class Streams:
         self._open: dict[Stream, bytes | None] = {}
         self._by_key: dict[bytes, int] = {}
         self._looked_after: list[Pulse] = []
-        self._beats: list[tuple[float, int, Beating]] = []
+        self._beats: dict[int, dict[Beating, None]] = {}  # by the tick they are due at
+        self._beat_of: dict[Stream, int] = {}
         self._retries: list[tuple[float, int, Feed]] = []
         self._order = 0
         self.shed_total = 0
@@ -66,6 +68,7 @@ class Streams:
 
     def leave(self, stream: Stream) -> None:
         key = self._open.pop(stream)
+        self._forget_beat(stream)
         if key is not None:
             left = self._by_key[key] - 1
             if left:
@@ -79,8 +82,18 @@ class Streams:
         self._looked_after.append(pulse)
 
     def beat_at(self, at_ms: float, stream: Beating) -> None:
-        self._order += 1
-        heappush(self._beats, (at_ms, self._order, stream))
+        """Ask an open stream then; it is asked no more once it has left."""
+        slot = ceil(at_ms / BEAT_SLOT_MS)
+        self._beats.setdefault(slot, {})[stream] = None
+        self._beat_of[stream] = slot
+
+    def _forget_beat(self, stream: Stream) -> None:
+        slot = self._beat_of.pop(stream, None)
+        if slot is not None:
+            due = self._beats[slot]
+            del due[stream]  # type: ignore[arg-type]  # what beats is a stream
+            if not due:
+                del self._beats[slot]
 
     def retry(self, feed: Feed) -> None:
         self._order += 1
@@ -92,9 +105,9 @@ class Streams:
         self._looked_after.extend([pulse for pulse in looked_after if pulse.look(now)])
         while self._retries and self._retries[0][0] <= now:
             heappop(self._retries)[2].wake()
-        while self._beats and self._beats[0][0] <= now:
-            stream = heappop(self._beats)[2]
-            if not stream.closed:
+        for slot in [slot for slot in self._beats if slot * BEAT_SLOT_MS <= now]:
+            for stream in list(self._beats.get(slot, ())):
+                self._forget_beat(stream)
                 self.beat_at(stream.beat(now), stream)
 
     def shut_down(self) -> None:

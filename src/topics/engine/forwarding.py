@@ -9,6 +9,8 @@ up to a second, unless room appears. The sweep by the clock is only the safety n
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from itertools import cycle, islice
 from typing import NamedTuple
 
@@ -43,6 +45,8 @@ class Forwarding:
         self._waits: dict[str, Wait] = {}
         self._stirred: dict[int, None] = {}
         self._checkpoint_asked = False
+        self.put_off: Callable[[TopicState, Callable[[], None]], bool] = lambda *_: False
+        """Takes over a source's router work while pressure defers it (delivery.md section 8); set by whoever can."""
         context.on_published.append(self._published)
         context.on_removed.append(lambda topic, _: self._room(topic))
         context.on_config.append(lambda topic, _: self._room(topic))
@@ -86,11 +90,17 @@ class Forwarding:
         if not self._stirred:
             return
         stirred, self._stirred = self._stirred, {}
-        now = self._ctx.clock.now_ms()
         for source_id in stirred:
-            for router in self._ctx.state.routers.from_source(source_id):
-                if not self._waits_at(router, now):
-                    self.step(router)
+            source = self._ctx.state.by_id.get(source_id)
+            go = partial(self._step_all, source_id)
+            if source is None or not self.put_off(source, go):
+                go()
+
+    def _step_all(self, source_id: int) -> None:
+        now = self._ctx.clock.now_ms()
+        for router in self._ctx.state.routers.from_source(source_id):
+            if not self._waits_at(router, now):
+                self.step(router)
 
     def tick(self) -> None:
         """The safety net, and the end of waits."""
@@ -102,7 +112,7 @@ class Forwarding:
         for router in looked_at:
             source = self._ctx.state.by_id.get(router.source_id)
             if source is not None and router.cursor < source.head and not self._waits_at(router, now):
-                self.step(router)
+                self._stir(source.id)
 
     def _some(self, routers: list[Router]) -> list[Router]:
         start = self._ctx.clock.now_ms() // limits.ROUTER_TICK_MS * SWEEP_ROUTERS % len(routers)

@@ -20,7 +20,7 @@ from topics.engine.delivery.ready import NOT_HELD, QUEUED, Entry, ReadySet
 from topics.engine.delivery.sizes import bytes_since
 from topics.engine.delivery.synced import Synced
 from topics.engine.delivery.tuning import Tuning
-from topics.engine.delivery.watched import Routed, RouterStep, Watched, Watcher
+from topics.engine.delivery.watched import Routed, Watched, Watcher
 from topics.engine.reads import Reads
 
 TOP_PRIORITY = 1000.0
@@ -100,16 +100,6 @@ class Delivery:
             self.synced.unfollow(watched.topic)
         self._forget_idle(watched)
 
-    def attach_routers(self, topic: TopicState, step: RouterStep) -> None:
-        """The topic has routers: `step` makes one bounded step of each."""
-        self._of(topic).route_step = step
-
-    def detach_routers(self, topic: TopicState) -> None:
-        watched = self._watched.get(topic.id)
-        if watched is not None:
-            watched.route_step = None
-            self._forget_idle(watched)
-
     def _of(self, topic: TopicState) -> Watched:
         watched = self._watched.get(topic.id)
         if watched is None:
@@ -138,11 +128,16 @@ class Delivery:
             watched.behind[watcher] = None
             self._mark(watched)
 
-    def route(self, topic: TopicState) -> None:
-        """A router of the topic still has work."""
-        watched = self._watched.get(topic.id)
-        if watched is not None and watched.route_step is not None:
-            self._mark(self._routed(watched) if self.deferring else watched)
+    def put_off(self, topic: TopicState, routing: Callable[[], None]) -> bool:
+        """Stage 3: a topic's router work waits as an entry of its own, one band below. False: there is no need to."""
+        if not self.deferring:
+            return False
+        watched = self._of(topic)
+        if watched.router is None:
+            watched.router = Routed(watched)
+        watched.router.routing = routing
+        self._mark(watched.router)
+        return True
 
     def _became_visible(self, topic: TopicState) -> None:
         """More of the topic is synced."""
@@ -159,10 +154,6 @@ class Delivery:
     def _mark_fresh(self, watched: Watched) -> None:
         watched.fresh = True
         hold_ms = self._hold_ms
-        if watched.route_step is not None and (hold_ms or self.deferring):
-            self._mark(self._routed(watched))  # what is held or postponed is the push, not the copy, and vice versa
-            if not watched.watchers:
-                return
         if hold_ms and self._is_full(watched):
             hold_ms = 0.0
         watched.seen_seq = watched.topic.head
@@ -214,25 +205,16 @@ class Delivery:
     def _serve(self, entry: Entry, now: float) -> bool:
         self.services_total += 1
         if isinstance(entry, Routed):
-            return self._route(entry.watched)
+            return self._route(entry)
         assert isinstance(entry, Watched)
-        more = entry.serve(self._reads, now)
-        if entry.route_step is None or entry.deleted:
-            return more
-        if not self.deferring:
-            return self._route(entry) or more
-        self._mark(self._routed(entry))
-        return more
+        return entry.serve(self._reads, now)
 
-    @staticmethod
-    def _route(watched: Watched) -> bool:
-        return watched.route_step is not None and not watched.deleted and watched.route_step()
-
-    @staticmethod
-    def _routed(watched: Watched) -> Routed:
-        if watched.router is None:
-            watched.router = Routed(watched)
-        return watched.router
+    def _route(self, entry: Routed) -> bool:
+        routing, entry.routing = entry.routing, None
+        self._forget_idle(entry.watched)
+        if routing is not None and not entry.watched.deleted:
+            routing()
+        return False
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -288,8 +270,7 @@ class Delivery:
     def _base(self, entry: Entry) -> float:
         now = self._ctx.clock.now_ms()
         if isinstance(entry, Routed):
-            base = base_priority(entry.watched.topic, now)
-            return self._one_band_below(base) if self.deferring else base
+            return self._one_band_below(base_priority(entry.watched.topic, now))
         assert isinstance(entry, Watched)
         return TOP_PRIORITY if entry.deleted else base_priority(entry.topic, now)
 

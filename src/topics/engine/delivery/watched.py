@@ -1,7 +1,7 @@
 """Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
 
 Always holds: a watcher is registered before the read that may find it level, so no publication is missed; a topic
-without watchers and routers has no `Watched` and costs its writers one lookup. A watcher that is level is not looked at
+without watchers has no `Watched` and costs its writers one lookup. A watcher that is level is not looked at
 again before the next publication."""
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.ready import Entry
 from topics.engine.reads import ReadDone, Reads
 from topics.engine.ticket import Ticket
-
-RouterStep = Callable[[], bool]
-"""One step of a topic's routers; True: there is more to forward."""
 
 
 class Watcher(Protocol):
@@ -42,7 +39,6 @@ class Watched(Entry):
         "fresh",
         "held_bytes",
         "held_records",
-        "route_step",
         "router",
         "seen_seq",
         "strong",
@@ -62,7 +58,6 @@ class Watched(Entry):
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
         self.bodies: Any = None
-        self.route_step: RouterStep | None = None
         self.router: Routed | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
@@ -97,17 +92,18 @@ class Watched(Entry):
 
     @property
     def is_idle(self) -> bool:
-        return not self.watchers and self.route_step is None
+        return not self.watchers and (self.router is None or self.router.routing is None)
 
 
 class Routed(Entry):
-    """The routers of a topic as an entry of their own, while the ladder defers them."""
+    """The routers of a topic as an entry of their own, while the ladder defers them; `routing` lets them step."""
 
-    __slots__ = ("watched",)
+    __slots__ = ("routing", "watched")
 
     def __init__(self, watched: Watched) -> None:
         super().__init__()
         self.watched = watched
+        self.routing: Callable[[], None] | None = None
 
 
 class Service:
