@@ -63,10 +63,7 @@ class Batch:
     @property
     def is_large(self) -> bool:
         """Too much to render on the loop."""
-        if self.records == 1:
-            run = self.outcome.runs[0]
-            return _body_bytes(run, 0) > limits.RENDER_INLINE_BYTES_MAX
-        return sum(map(_run_bytes, self.outcome.runs)) > limits.RENDER_INLINE_BYTES_MAX
+        return is_large(self.outcome)
 
     def has_text(self, view: View) -> bool:
         return view in self._texts
@@ -181,6 +178,11 @@ class Batches:
         if ticket.done and ticket.error is None:
             return Batch(ticket.result().outcome, watched)
         return chain(ticket, lambda done: resolved(Batch(done.outcome, watched)))
+
+
+def is_large(outcome: ReadOutcome) -> bool:
+    """Is this more than may be rendered on the loop (delivery.md section 11)?"""
+    return sum(map(_run_bytes, outcome.runs)) > limits.RENDER_INLINE_BYTES_MAX
 
 
 def _run_bytes(run: RecordRun) -> int:

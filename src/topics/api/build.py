@@ -98,7 +98,7 @@ class ServerApp:
         long_polls = LongPolls(engine, live.delivery)
         kernel.timetable.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
-        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls)
+        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=kernel.driver.run_read)
         bulk = BulkEndpoints(kernel, self._host)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine)
         self._endpoints = {

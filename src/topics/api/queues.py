@@ -37,7 +37,10 @@ class QueueEndpoints:
     def ack(self, call: Call) -> None:
         request = decode_ack(call.body())
         fences = request.check()
-        ticket = self._engine.queues.ack(call.name, node=request.node, seqs=request.seqs, fences=fences)
+        ticket = self._engine.admit(
+            call.name,
+            partial(self._engine.queues.ack, call.name, node=request.node, seqs=request.seqs, fences=fences),
+        )
         call.when(ticket, partial(self._acked, call))
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from topics.api.batches import OffLoop, is_large
 from topics.api.call import Call
 from topics.core.read import ReadRequest
 from topics.engine.deletes import Deleted
@@ -30,9 +31,10 @@ from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decod
 
 
 class RecordEndpoints:
-    def __init__(self, engine: Engine, long_polls: LongPolls) -> None:
+    def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
         self._engine = engine
         self._long_polls = long_polls
+        self._off_loop = off_loop
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -92,11 +94,25 @@ class RecordEndpoints:
         else:
             call.when(self._engine.read(call.name, wanted), partial(self._read, call, view))
 
+    def _read(self, call: Call, view: View, done: ReadDone) -> None:
+        if is_large(done.outcome):
+            self._off_loop(partial(self._diff_body, call, view, done), partial(self._rendered, call))
+        else:
+            call.reply(200, self._diff_body(call, view, done))
+
     @staticmethod
-    def _read(call: Call, view: View, done: ReadDone) -> None:
+    def _rendered(call: Call, body: bytes | None, error: BaseException | None) -> None:
+        if error is not None:
+            call.fail(error)
+        else:
+            assert body is not None
+            call.reply(200, body)
+
+    @staticmethod
+    def _diff_body(call: Call, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
         records = b",".join([render_array(run, None, view) for run in outcome.runs])
-        body = diff_reply(
+        return diff_reply(
             call.name,
             records,
             next_from_seq=outcome.next_from_seq,
@@ -107,7 +123,6 @@ class RecordEndpoints:
                 call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
             ),
         )
-        call.reply(200, body)
 
     # --- delete ---------------------------------------------------------------------------------------------------
 
