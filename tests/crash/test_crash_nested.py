@@ -17,7 +17,7 @@ from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState
 from topics.testing.faultfs import FaultFs
 
-SAMPLES = 12
+SAMPLES = 5
 NAMES = (
     "checkpoint",
     "snapshot",

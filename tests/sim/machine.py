@@ -298,8 +298,10 @@ class EngineMachine(RuleBasedStateMachine):
         power cut, the end of it is lost and announced."""
         real, model = self.real(name), self.model.topic(name)
         known = model.head
+        self.model.now -= 1  # they were given their time before the crash
         for records in late:
             self.model.begin_put(name, records)
+        self.model.now += 1
         ends = [known, *(batch.records[-1].seq for batch in model.staged)]
         kept = self.kept_head(name)
         if model.config.durability == "ephemeral":
@@ -325,20 +327,20 @@ class EngineMachine(RuleBasedStateMachine):
     def kept_head(self, name: str) -> int:
         """The newest record that came back: the lost range at the head, if this start opened one, begins behind it."""
         real, model = self.real(name), self.model.topic(name)
-        known = {(lost.lo, lost.hi) for lost in model.lost_ranges}
+        known = {lost.lo: lost.hi for lost in model.lost_ranges}
         last = list(real.lost)[-1:]
-        if last and last[0].hi == real.head and (last[0].lo, last[0].hi) not in known:
-            begun = [lo for lo, _ in known if lo == last[0].lo]
-            return int(max((hi for lo, hi in known if lo in begun), default=last[0].lo - 1))
-        if not last and real.head > model.head and real.floors.restart_lost == real.head:
-            return model.head
+        if last and last[0].hi == real.head and known.get(last[0].lo) != last[0].hi:
+            return int(known.get(last[0].lo, last[0].lo - 1))  # an older range may have been prolonged
+        if not last and real.head > model.lost["restart"] and real.floors.restart_lost == real.head:
+            return min((rec.seq for rec in model.live), default=model.head + 1) - 1  # the floor took the range in
         return int(real.head)
 
     def surviving_keys(self, name: str) -> dict[str, Any]:
         """Keys may be forgotten by a crash; those that are remembered are right."""
         known, kept = self.model.topic(name).keys, {}
+        window = self.model.topic(name).config.idempotency_window_ms
         for key, memo in self.real(name).idem.items():
-            if key.decode() in known:
+            if key.decode() in known and self.model.now - memo.ts <= window:
                 put = known[key.decode()][1]
                 assert (memo.first_seq, memo.count) == (put.first_seq, put.count)
                 kept[key.decode()] = known[key.decode()]
