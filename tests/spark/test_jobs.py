@@ -27,7 +27,7 @@ from topics.spark.jobs.replay import ReplayOptions, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.stats import bucket_seconds
 from topics.spark.jobs.verify import Finding, between, check_segment, plan_verify
-from topics.spark.project import SPEC, run_command, write_project
+from topics.spark.project import SPEC, run_command, write_project, write_settings
 
 
 @pytest.fixture
@@ -233,7 +233,9 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
         compile(source.read_text(), source.name, "exec")
     with pytest.raises(ConfigError, match="already"):
         write_project(folder, {})
-    command = run_command(folder, master="local[2]", conf={"spark.x": "1"}, arguments=["--full-refresh-all"])
+    command = run_command(folder, master="local[2]", arguments=["--full-refresh-all"])
     assert command[1:3] == ["--remote", "local[2]"]
-    assert "spark.x=1" in command
     assert command[-1] == "--full-refresh-all"
+    settings = (write_settings(folder, {"spark.x": "1"}) / "spark-defaults.conf").read_text().splitlines()
+    assert "spark.x 1" in settings
+    assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings

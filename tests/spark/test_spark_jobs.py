@@ -156,12 +156,12 @@ def test_stats_count_by_topic_tag_and_time(spark: SparkSession, tmp_path: Path) 
     assert rows[2].bucket_ms - rows[1].bucket_ms == 60_000
 
 
-def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str, timeout_s: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
     import os
 
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
     command = [sys.executable, "-m", "topics.cli", *arguments]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:

@@ -51,12 +51,13 @@ def init(
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     """Run the pipeline in DIR with spark-pipelines; more arguments go to it (such as --full-refresh-all)."""
-    from topics.spark.project import SPEC, run_command
+    from topics.spark.project import SPEC, run_command, write_settings
     from topics.spark.start import check_ready, prepare_environment
 
     check_ready()
     if not (folder / SPEC).is_file():
         raise ConfigError(f"there is no {SPEC} in {folder}: topics pipeline init {folder}")
     prepare_environment(master or "local[*]")
-    command = run_command(folder, master=master, conf=parsed_conf(conf), arguments=list(arguments))
-    sys.exit(subprocess.run(command, env=os.environ.copy(), cwd=folder, check=False).returncode)
+    environment = {**os.environ, "SPARK_CONF_DIR": str(write_settings(folder, parsed_conf(conf)))}
+    command = run_command(folder, master=master, arguments=list(arguments))
+    sys.exit(subprocess.run(command, env=environment, cwd=folder, check=False).returncode)

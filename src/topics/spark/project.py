@@ -127,7 +127,7 @@ FILES: Final = {
     "transformations/quarantine.sql": _QUARANTINE,
     "transformations/gold_by_minute.sql": _GOLD_WINDOWS,
     "transformations/gold_topics.sql": _GOLD_TOPICS,
-    ".gitignore": "storage/\nwarehouse/\nmetastore/\n*.log\n",
+    ".gitignore": "storage/\nwarehouse/\nmetastore/\n.spark/\n*.log\n",
 }
 GOLD_TABLES: Final = ("gold_topics", "gold_by_minute")
 
@@ -144,19 +144,31 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def run_command(folder: Path, *, master: str | None, conf: Mapping[str, str], arguments: list[str]) -> list[str]:
-    """The call of Spark's own runner. Tables are kept beside the project, in a catalogue that outlives the run."""
-    import pyspark
+def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
+    """Spark's settings for a run, as a configuration folder of its own; tables lie beside the project and stay.
 
+    Settings on the command line of `spark-pipelines` do not all arrive: PySpark 4.3 hands them on in groups and keeps
+    the last group only (`_start_connect_server`)."""
     whole = folder.resolve()
     settings = {
         "spark.sql.warehouse.dir": f"{whole}/warehouse",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={whole}/derby.log",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         **conf,
     }
+    where = whole / ".spark"
+    where.mkdir(exist_ok=True)
+    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (where / "spark-defaults.conf").write_text(lines, encoding="utf-8")
+    return where
+
+
+def run_command(folder: Path, *, master: str | None, arguments: list[str]) -> list[str]:
+    """The call of Spark's own runner."""
+    import pyspark
+
     runner = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
-    flags = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    return [runner, "--remote", master or "local[*]", *flags, "run", "--spec", str(whole / SPEC), *arguments]
+    return [runner, "--remote", master or "local[*]", "run", "--spec", str(folder.resolve() / SPEC), *arguments]
