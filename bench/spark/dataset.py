@@ -1,4 +1,4 @@
-"""A data directory of so many records of 100 to 200 bytes, and the same payloads as lines of text, made once and kept."""
+"""A data directory of so many records of 100 to 200 bytes, and the same payloads as lines of text; made once, kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make(folder: Path, records: int) -> Path:
     topic_dir.mkdir(parents=True)
     (folder / "data" / names.META_DIR).mkdir()
     (folder / "lines").mkdir()
-    items, lines = [], b""
+    items = []
     for first in range(1, records + 1, SEGMENT):
         count = min(SEGMENT, records + 1 - first)
         texts = payloads(first, count)
@@ -97,5 +97,3 @@ def _snapshot(items: list[SegmentItem], records: int) -> Snapshot:
         topics=(topic,),
         routers=(),
     )
-
-

@@ -1,8 +1,8 @@
 """Claim, ack, nack, extend: the rules of semantics.md section 16, one sentence each."""
 
 import pytest
-
 from tests.queues.world import World
+
 from topics.errors import BatchTooLarge, CommitFailed, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 
 

@@ -1,8 +1,8 @@
 """Exhausted jobs go to the dead-letter topic: copy first, delete then (semantics.md section 16.9)."""
 
 import pytest
-
 from tests.queues.world import World
+
 from topics.core.meta import with_keys
 
 

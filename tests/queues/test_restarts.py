@@ -1,7 +1,6 @@
 """What a restart leaves of a queue (semantics.md section 16.8)."""
 
 import pytest
-
 from tests.queues.world import World
 
 RESTARTS = ["killed", "stopped"]

@@ -1,8 +1,8 @@
 """Work streams: supplied promptly, never beyond their room, released when they end (semantics.md section 16.7)."""
 
 import pytest
-
 from tests.queues.world import World
+
 from topics.errors import NotAQueue, TopicNotFound
 
 

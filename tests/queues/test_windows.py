@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.queues.world import World
+
 from topics.core.queue_calls import deal
 
 

@@ -143,9 +143,7 @@ class World:
 
     def router(self, name: str, source: str, dest: str, *, filter: str | None = None, **more: Any) -> Any:
         match = None if filter is None else parse_match(filter)
-        return self.call(
-            self.engine.routers.put(RouterDef(name=name, source=source, dest=dest, filter=match, **more))
-        )
+        return self.call(self.engine.routers.put(RouterDef(name=name, source=source, dest=dest, filter=match, **more)))
 
     def drop_router(self, name: str) -> bool:
         deleted: bool = self.call(self.engine.routers.delete(name))

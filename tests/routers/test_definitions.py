@@ -1,8 +1,8 @@
 """What may be defined, and what a refusal leaves behind (semantics.md section 15.1)."""
 
 import pytest
-
 from tests.queues.world import World
+
 from topics.errors import CommitFailed, InvalidRequest, RouterCycle, Throttled, TopicExistsIncompatible, TopicNotFound
 
 

@@ -1,7 +1,6 @@
 """Copying: what is copied, in which order, and what happens when the destination cannot take it (semantics.md 15)."""
 
 import pytest
-
 from tests.queues.world import World
 
 

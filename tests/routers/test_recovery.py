@@ -1,7 +1,6 @@
 """Copies after a crash: they come back with the seqs they had, or are announced (storage.md section 9.6)."""
 
 import pytest
-
 from tests.queues.world import World
 
 

@@ -6,7 +6,6 @@ All topics are of class `fsync` or the crash is a kill, so every copy has to com
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
 from tests.queues.world import World
 
 TOPICS = ["a", "b", "c", "d"]
@@ -40,7 +39,7 @@ class RouterMachine(RuleBasedStateMachine):
         try:
             self.world.write(topic, *values, tag="keep" if keep else "drop")
         except Exception as error:
-            assert error.code in ("topic_full", "record_too_large")  # noqa: PT017
+            assert error.code in ("topic_full", "record_too_large")
         else:
             self.written[topic] += values
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
+from topics.core.capture import dead_ranges
+from topics.core.checkpoint import flagged
 from topics.core.delete import settle_cold
 from topics.core.extent import Extent, Place
 from topics.core.load import ActiveColumns, load_active, load_sealed
@@ -38,6 +41,7 @@ from topics.storage.segments.flips import Flips
 from topics.storage.segments.load import load_topic
 from topics.storage.segments.loaded import LoadedActive, LoadedTopic
 from topics.storage.segments.place import SegmentEnv, TopicDir
+from topics.storage.segments.repair import repair_loaded, repair_segment
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.wal.discover import discover
@@ -55,6 +59,7 @@ from topics.storage.wal.repair import (
 )
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.witness import SyncWitness
+from topics.storage.wal_lookup import find_in_wal
 
 log = logging.getLogger("topics.recovery")
 
@@ -247,6 +252,7 @@ class Recovery:
         cold = None if self._cold is None else self._cold.store(topic.id)
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         loaded = load_topic(place, self._marks.expected(topic.id, item))
+        repair_loaded(loaded, partial(find_in_wal, self._files))
         self._loaded[topic.id] = loaded
         for finding in loaded.findings:
             log.log(_LEVELS[finding.severity], "%s", finding.message)
@@ -318,6 +324,7 @@ class Recovery:
         store = self._store(snapshot, scans, groups, layout)
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
         self._log_marks(groups, marks)
+        self._flag_again(store)
         self._lock.claim(self._host.boot_id())
         self._progress(1.0)
         return Recovered(
@@ -364,8 +371,8 @@ class Recovery:
             snapshots=self._snapshots,
             env=self._env,
             flips=Flips(self._env),
-            fetcher=Fetcher(read_wal=self._files.pread),
-            cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache),
+            fetcher=Fetcher(read_wal=self._files.pread, repair=self._repair_hot),
+            cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=self._repair),
             instance=self._instance(snapshot),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
@@ -385,6 +392,28 @@ class Recovery:
             return snapshot.instance
         known = None if self._cold is None else self._cold.instance
         return known or self._new_instance()
+
+    def _repair(self, segment: SealedSegment, slots: Sequence[int]) -> bool:
+        """A stored frame turned out damaged: the log or the other tier may still have it."""
+        return repair_segment(segment, partial(find_in_wal, self._files), slots)
+
+    def _repair_hot(self, segment: SealedSegment, slots: Sequence[int]) -> bool:
+        """As `_repair`, on a pool that must not wait for the cold store."""
+        return segment.place.cold is None and self._repair(segment, slots)
+
+    def _flag_again(self, store: Store) -> None:
+        """Deletes whose flags are not known to be on disk get them now, so that another start finds nothing to do."""
+        for topic_id, files in store.topics.items():
+            topic = self._state.by_id[topic_id]
+            for segment in topic.sealed:
+                if segment.view.tier == "hot" and len(segment.unflagged()):
+                    store.flips.flip(segment.view, segment.unflagged())  # type: ignore[arg-type]
+            if files.active is not None:
+                first, end = files.active.first_seq, files.active.next_seq
+                dead = [seq for lo, hi in dead_ranges(topic) for seq in range(max(lo, first), min(hi + 1, end))]
+                store.flips.flip(files.active, [seq - first for seq in dead])
+        for done in store.flips.sync() if len(store.flips) else ():
+            flagged(self._state.by_id[done.topic_id], done.first_seq)
 
     def _retire_dirs(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[str]:
         """Directories of topics that are gone. After damage, or in a salvage run, everything stays."""
