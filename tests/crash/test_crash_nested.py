@@ -40,7 +40,11 @@ def crashes_after(workload: Workload, state: CrashState, rng: Random) -> list[Cr
     rig = Rig(FaultFs(state.disk, hook=points.before, record=False), ledger, clock=SimClock(LATER_MS), host=host,
               **workload.settings)  # fmt: skip
     for name, seen in survey(rig.sim).items():
-        ledger.instance(name).served = dict(seen.records)
+        instance = ledger.instance(name)
+        instance.served = dict(seen.records)
+        if state.how != "kill":
+            # What this crash took is settled: a later one is judged by what was acked after it.
+            instance.gone |= {seq for seq in instance.acked() if seq not in seen.records and seen.announced(seq)}
         rig.write(name, 1)
     rig.checkpoint()
     points.end()

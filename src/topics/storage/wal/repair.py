@@ -219,6 +219,7 @@ def _install_current(fs: Fs, scan: GroupScan) -> None:
     path = f"{scan.dir}/{names.CURRENT}"
     if scan.last is not None:
         if scan.current_stale:
+            fs.sync_dir(scan.dir)  # the file's own name may not be durable yet: a kill in the middle of a rotation
             install(fs, path, names.current_text(scan.last.number))
             scan.current = scan.last.number
         return
