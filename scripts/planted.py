@@ -22,7 +22,7 @@ SECONDS_MAX = 300
 
 def run_test(tree: Path, test: str) -> tuple[bool, str]:
     """Is it green, and if not, what it said first."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=line", *test.split(" ", 2)]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *test.split(" ", 2)]
     environment = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}", "CRASH_SEEDS": "1"}
     try:
         done = subprocess.run(
@@ -35,8 +35,8 @@ def run_test(tree: Path, test: str) -> tuple[bool, str]:
 
 
 def _reason(output: str) -> str:
-    lines = [line for line in output.splitlines() if "Error" in line or "assert" in line]
-    return lines[0].split(": ", 1)[-1][:110] if lines else "it ended early"
+    lines = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return lines[0].rpartition(" - ")[2][:140] if lines else "it ended early"
 
 
 def plant(tree: Path, bug: Planted) -> str:
@@ -57,13 +57,17 @@ def copy_tree(into: Path) -> Path:
 def main(names: list[str]) -> int:
     chosen = [bug for bug in BUGS if not names or bug.name in names]
     unnoticed = 0
+    sound: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as scratch:
         tree = copy_tree(Path(scratch))
         for bug in chosen:
+            if bug.test not in sound:
+                sound[bug.test], said = run_test(tree, bug.test)
+                assert sound[bug.test], f"{bug.test} is red without any planted bug: {said}"
             began = time.monotonic()
-            sound = plant(tree, bug)
+            text = plant(tree, bug)
             green, reason = run_test(tree, bug.test)
-            (tree / bug.file).write_text(sound)
+            (tree / bug.file).write_text(text)
             unnoticed += green
             verdict = "UNNOTICED" if green else f"red: {reason}"
             print(
