@@ -20,7 +20,7 @@ from topics.spark.plan import Range, Task, resolve, target_size, tasks_of
 from topics.spark.scan import ReadSpec
 from topics.spark.schema import Field
 
-PARALLELISM_ENV: Final = "TOPICS_SPARK_PARALLELISM"
+PARALLELISM_ENV: Final = "_TOPICS_SPARK_PARALLELISM"  # for our own executors; a setting it is not
 """Cores of the session, told by `topics.spark.session()`: a source has no other way to learn it."""
 _NAMES_SHOWN: Final = 8
 
