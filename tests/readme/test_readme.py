@@ -56,4 +56,4 @@ def test_the_spark_block_runs(server: LiveServer, tmp_path: Path) -> None:
         tmp_path,
     )
     (block,) = [text for kind, text in BLOCKS if kind == "python spark"]
-    assert "12.50" in run("python", block, server, tmp_path)
+    assert "12.5" in run("python", block, server, tmp_path)
