@@ -12,9 +12,6 @@ topic as it is then, and a walk that the floor has overtaken ends or starts agai
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import msgspec
 import numpy as np
 
 from topics import limits
@@ -23,39 +20,15 @@ from topics.core.floors import SEQ_BASE
 from topics.core.front import blocks_from
 from topics.core.nodes import split_by_node
 from topics.core.recent import Chunk, RecentCache
+from topics.core.request import ReadOutcome, ReadRequest
 from topics.core.sealed import Sealed
-from topics.core.slots import I64, U32, Slots
+from topics.core.slots import I64, U32, Slots, candidates, gaps_between
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 
-
-class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
-    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption."""
-
-    from_seq: int
-    limit: int = 256
-    budget_bytes: int = 1 << 20
-    nodes: frozenset[bytes] | None = None
-    epoch: int | None = None
-    head_limit: int | None = None
-    touch: bool = True
-
-
-class ReadOutcome(NamedTuple):
-    """`scanned` counts the live records looked at, hidden ones included."""
-
-    runs: list[RecordRun]
-    records: int
-    next_from_seq: int
-    head_seq: int
-    earliest_seq: int
-    caught_up: bool
-    lag: int
-    tombstone: Tombstone | None
-    scanned: int
+__all__ = ["ReadOutcome", "ReadRequest", "ReadWalk", "plan_read"]
 
 
 def plan_read(topic: TopicState, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
@@ -253,7 +226,7 @@ class ReadWalk:
         if chunk is not None:
             hi = min(hi, chunk.next_seq - block.first_seq)
         try:
-            slots, gaps = _candidates(block, lo, hi, room=min(room, steps), steps=steps)
+            slots, gaps = candidates(block, lo, hi, room=min(room, steps), steps=steps)
             sizes = block.sizes_of(lo, int(slots[-1]) + 1)
         except ColdUnavailable:
             assert isinstance(block, Sealed)
@@ -265,7 +238,7 @@ class ReadWalk:
             self._done = True
             return
         if gaps and fit < len(slots):
-            gaps = _gaps(slots[:fit])
+            gaps = gaps_between(slots[:fit])
         self._examined += gaps
         slots, sizes = slots[:fit], sizes[:fit]
         if chunk is None:
@@ -326,21 +299,3 @@ class ReadWalk:
         offs, flags = run.body_offs, run.flags
         kept = RecordRun(run.buf, [offs[i] for i in at], bytes([flags[i] for i in at]))
         return kept, sizes[passing], seen
-
-
-def _candidates(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, int]:
-    """Up to `room` live slots from the live slot `lo` on, and how many runs of dead ones lie between them; a record is
-    a step, and so is such a run."""
-    if block.deleted == 0:
-        return np.arange(lo, min(hi, lo + room), dtype=np.int64), 0
-    slots = block.live_slots(lo, min(hi, lo + 2 * room + 64))[:room]
-    gaps = _gaps(slots)
-    if len(slots) + gaps > steps:
-        cost = np.arange(1, len(slots) + 1) + np.concatenate(([0], np.cumsum(np.diff(slots) > 1)))
-        slots = slots[: max(1, int(np.searchsorted(cost, steps, side="right")))]
-        gaps = _gaps(slots)
-    return slots, gaps
-
-
-def _gaps(slots: I64) -> int:
-    return int(np.count_nonzero(np.diff(slots) > 1))

@@ -1,0 +1,37 @@
+"""What a read asks for and what it gives. Made by the engine's readers; planned and answered by `core.read`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topics.model.run import RecordRun
+from topics.model.tombstone import Tombstone
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
+    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption."""
+
+    from_seq: int
+    limit: int = 256
+    budget_bytes: int = 1 << 20
+    nodes: frozenset[bytes] | None = None
+    epoch: int | None = None
+    head_limit: int | None = None
+    touch: bool = True
+
+
+class ReadOutcome(NamedTuple):
+    """`scanned` counts the live records looked at, hidden ones included."""
+
+    runs: list[RecordRun]
+    records: int
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    lag: int
+    tombstone: Tombstone | None
+    scanned: int
