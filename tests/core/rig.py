@@ -210,11 +210,15 @@ class Rig:
     def delete_seqs(self, name: str, seqs_: Sequence[int]) -> Effect:
         self.settle(name)
         self.log_floors(name)
+        self._load(self.topic(name), delete.unsearchable_seqs(self.topic(name), tuple(seqs_)))
         return self.commit(delete.decide_delete_seqs(self.topic(name), tuple(seqs_), reason="ack"))
 
     def load_for_delete(self, name: str, before_seq: int | None, match: TagMatch | None) -> None:
         topic = self.topic(name)
-        for first_seq in delete.unsearchable(topic, before_seq=before_seq, match=match):
+        self._load(topic, delete.unsearchable(topic, before_seq=before_seq, match=match))
+
+    def _load(self, topic: TopicState, first_seqs: Iterable[int]) -> None:
+        for first_seq in first_seqs:
             topic.awaiting.setdefault(first_seq, [])
         self._load_awaited(topic)
 
@@ -310,7 +314,7 @@ class Rig:
         topic.replaying = True
         log.has_checkpoint = False
         self.state.add(topic)
-        self._load(topic, log, trusted=same_boot)
+        self._load_segments(topic, log, trusted=same_boot)
         for op in log.ops[replay_from:]:
             self._replay(op)
         recovered = max(topic.head, topic.floors.earliest_seq - 1)
@@ -349,7 +353,7 @@ class Rig:
         )
         return topic, 0
 
-    def _load(self, topic: TopicState, log: Logged, *, trusted: bool) -> None:
+    def _load_segments(self, topic: TopicState, log: Logged, *, trusted: bool) -> None:
         image = log.snapshot.image if log.snapshot is not None else None
         dead = list(image.dead) if image is not None else []
         noted = {row[0]: row for row in image.segments} if image is not None and trusted else {}

@@ -9,6 +9,7 @@ from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 from topics.core import append
 from topics.core.apply import apply
 from topics.core.effects import Fate
+from topics.core.publish import sliced
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model.config import TopicConfig
 from topics.model.ops import Append, Op
@@ -218,7 +219,7 @@ def test_an_append_that_overlaps_the_head_publishes_the_rest() -> None:
     other = Rig()
     topic = other.create("t")
     other.disk = rig.disk
-    apply(other.state, append.sliced(op, 0, 2))
+    apply(other.state, sliced(op, 0, 2))
     effect = apply(other.state, op)
     assert (effect.fate, effect.first_seq, effect.last_seq) == (Fate.APPLIED, 3, 3)
     assert (topic.head, topic.count) == (3, 3)

@@ -84,6 +84,11 @@ def test_a_tail_grows_while_somebody_looks_at_its_memory() -> None:
     extend(tail, 4, 3)
     assert view.tolist() == [1, 2, 3]
     assert run.ts.tolist() == [1, 2, 3, 4, 5, 6]
+    held = np.frombuffer(run.sizes, np.uint32)
+    run.push(7, 7, 7, 7, DELETED)
+    assert held.tolist() == [1, 2, 3, 4, 5, 6]
+    assert [len(c) for c in (run.locs, run.lens, run.ts, run.sizes, run.flags)] == [7] * 5
+    assert (run.sizes[6], run.deleted) == (7, 1)
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -148,7 +148,7 @@ BUGS = [
     Planted(
         "copies-without-their-bytes",
         "makes lost copies again below its head and forgets their bytes",
-        "src/topics/core/append.py",
+        "src/topics/core/publish.py",
         "    if op.file == RESIDENT and op.frames is not None and stop > at:\n",
         "    if False:\n",
         _test(ROUTERS, "direct-disk"),

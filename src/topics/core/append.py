@@ -1,31 +1,24 @@
-"""Append: admission of a write, its reservation, and its publication (semantics.md sections 4, 7.2, 13).
+"""Append: admission of a write and its reservation (semantics.md sections 4, 7.2, 13).
 
     decide_append   idempotency, admission; reserves seqs and a timestamp, nothing is visible
     make_append     the op, once the frames are encoded
-    apply_append    publishes: live when the commit is done, in recovery from frames
     release         a failed commit gives its reservation back
 
-Retention at `now` has run before `decide_append` (the engine logs what is due first). The seq ceiling is the engine's.
+Publication is `core.publish`. Retention at `now` has run before `decide_append` (the engine logs what is due first).
+The seq ceiling is the engine's.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from topics.core.effects import Effect, Fate
-from topics.core.front import Removal
 from topics.core.idempotency import WriteMemo
-from topics.core.recent import RecentCache
-from topics.core.retention import trim_to_cap
-from topics.core.tail import locations
 from topics.core.topic import TopicState
 from topics.errors import RecordTooLarge, TopicFull
-from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
+from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, Append
 from topics.model.record import WriteBatch
 
 
@@ -157,127 +150,3 @@ def _flags(batch: WriteBatch, hops: int) -> array[int]:
     if isinstance(nodes, list):
         flags = array("B", [flag if node is None else flag | HAS_NODE for flag, node in zip(flags, nodes, strict=True)])
     return flags
-
-
-# --- applying --------------------------------------------------------------------------------------------------------
-
-
-def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = None) -> Effect:
-    """Publish a batch. Of records known already nothing changes; of a batch ahead of the head nothing happens yet."""
-    if topic.config.durability == "ephemeral" and op.file != RESIDENT:
-        return Effect(Fate.IGNORED, topic.id)  # a frame from the time before the topic became ephemeral
-    if op.first_seq > topic.head + 1:
-        return Effect(Fate.AHEAD, topic.id)
-    if topic.config.ttl_ms and topic.config.cap_records and op.ts[0] != op.ts[-1]:
-        return _apply_by_time(topic, op, recent)
-    if op.first_seq <= topic.head:
-        return _apply_overlap(topic, op, recent)
-    _add_slots(topic, op, recent)
-    topic.head = op.first_seq + op.count - 1
-    topic.last_ts = max(topic.last_ts, op.ts[-1])
-    topic.last_write_ts = op.ts[-1]
-    _settle_reservation(topic, op)
-    return Effect(Fate.APPLIED, topic.id, first_seq=op.first_seq, last_seq=topic.head, removal=_trim_behind(topic, op))
-
-
-def _trim_behind(topic: TopicState, op: Append) -> Removal | None:
-    """The count cap follows from the log: also from records that are in segments already when their frames come by."""
-    if topic.replaying:
-        topic.replay_head = max(topic.replay_head, op.last_seq)
-    cap = topic.config.cap_records
-    return trim_to_cap(topic, now=op.ts[-1]) if cap and topic.count > cap else None
-
-
-def _apply_by_time(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
-    """Recovery joins writes. Where both cap and TTL rule, each moment is trimmed by itself, as it was then."""
-    at = 0
-    whole = Effect(Fate.DUPLICATE, topic.id, removal=Removal())
-    while at < op.count:
-        stop = bisect_right(op.ts, op.ts[at], at)
-        whole.join(apply_append(topic, sliced(op, at, stop), recent))
-        at = stop
-    return whole
-
-
-def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
-    """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
-    unknown = _unknown_runs(topic, op)
-    for at, stop in unknown:
-        _add_slots(topic, sliced(op, at, stop), None)
-    effect = Effect(Fate.FILLED if unknown else Fate.DUPLICATE, topic.id)
-    known = min(topic.head + 1 - op.first_seq, op.count)
-    effect.removal = _trim_behind(topic, sliced(op, 0, known))
-    if known < op.count:
-        effect.join(apply_append(topic, sliced(op, known, op.count), recent))
-    return effect
-
-
-def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> None:
-    """Slots, tags and bytes of records that have none yet, and their share of the totals."""
-    topic.tail.run_for_append(op.first_seq).extend(
-        locs=locations(op.file, op.base, op.offs), lens=op.lens, ts=op.ts, sizes=op.sizes, flags=op.flags
-    )
-    below = topic.floors.earliest_seq - op.first_seq
-    if below <= 0:
-        topic.count_in(op.count, total_bytes(op.sizes))
-    elif below < op.count:  # recovery: the floors had passed some of these records before
-        topic.count_in(op.count - below, total_bytes(op.sizes[below:]))
-    if op.tags is not None:
-        topic.tags.add(op.first_seq, op.tags)
-    if op.frames is not None:
-        if op.file == RESIDENT:
-            topic.resident.add(op.first_seq, op.frames, op.offs, op.flags)
-        elif recent is not None:
-            recent.add(topic.id, op.first_seq, op.frames, op.offs, op.flags)
-
-
-def _settle_reservation(topic: TopicState, op: Append) -> None:
-    if topic.staged_count:  # never in recovery
-        topic.staged_count -= op.count
-        topic.staged_bytes -= total_bytes(op.sizes)
-    topic.reserved_head = max(topic.reserved_head, topic.head)
-    topic.reserved_ts = max(topic.reserved_ts, topic.last_ts)
-    if op.key is not None and topic.config.idempotency_window_ms:
-        topic.idem.staged.discard(op.key)
-        topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
-
-
-def _unknown_runs(topic: TopicState, op: Append) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for at in range(min(op.count, topic.head + 1 - op.first_seq)):
-        if topic.has_slot(op.first_seq + at):
-            continue
-        if runs and runs[-1][1] == at:
-            runs[-1] = (runs[-1][0], at + 1)
-        else:
-            runs.append((at, at + 1))
-    return runs
-
-
-def sliced(op: Append, at: int, stop: int) -> Append:
-    """Records `at..stop-1` of a batch. Frames come along only where they lie in no file; elsewhere they are a cache."""
-    frames, offs = None, op.offs[at:stop]
-    if op.file == RESIDENT and op.frames is not None and stop > at:
-        start = offs[0]
-        frames = op.frames[start : offs[-1] + op.lens[stop - 1]]
-        offs = array(offs.typecode, [off - start for off in offs])
-    return Append(
-        topic_id=op.topic_id,
-        first_seq=op.first_seq + at,
-        count=stop - at,
-        ts=op.ts[at:stop],
-        sizes=op.sizes[at:stop],
-        flags=op.flags[at:stop],
-        tags=None if op.tags is None else op.tags[at:stop],
-        offs=offs,
-        lens=op.lens[at:stop],
-        frames=frames,
-        file=op.file,
-        base=op.base,
-        hops=op.hops,
-    )
-
-
-def total_bytes(sizes: array[int]) -> int:
-    """Sum of a size column."""
-    return sum(sizes) if len(sizes) < 64 else int(np.frombuffer(sizes, np.uint32).sum(dtype=np.uint64))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from topics.core.append import apply_append
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, Fate
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
 from topics.core.memory import forget_dead
+from topics.core.publish import apply_append
 from topics.core.queue_leases import apply_lease
 from topics.core.retention import apply_evict
 from topics.core.seqs import apply_head

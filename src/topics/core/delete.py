@@ -58,6 +58,12 @@ def removes_nothing(topic: TopicState, op: Delete) -> bool:
     return not op.seqs if op.seqs is not None else bound_of(op) <= topic.earliest_seq
 
 
+def unsearchable_seqs(topic: TopicState, seqs: tuple[int, ...]) -> list[int]:
+    """As `unsearchable`, for a delete of exactly these records."""
+    segments = {found.first_seq: found for seq in seqs if (found := topic.sealed.find(seq)) is not None}
+    return [first for first, sealed in sorted(segments.items()) if sealed.live and not _is_searchable(sealed, None)]
+
+
 def unsearchable(topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> list[int]:
     """Cold segments (first seqs) whose index must be loaded before such a delete can tell what it removes. The engine
     has them loaded and settled first; a delete applied all the same is completed by `settle_cold`."""

@@ -82,8 +82,12 @@ class Chunk:
             buf += frames
         except BufferError:
             return False
-        self.body_offs.extend(_body_offs(offs, start))
-        self.flags.frombytes(flags.tobytes().translate(_PRESENCE))
+        if len(offs) == 1:
+            self.body_offs.append(start + WAL_BODY_AT)
+            self.flags.append(flags[0] & PRESENCE_MASK)
+        else:
+            self.body_offs.extend(_body_offs(offs, start))
+            self.flags.frombytes(flags.tobytes().translate(_PRESENCE))
         return True
 
 

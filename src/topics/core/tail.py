@@ -53,6 +53,24 @@ class TailRun(Slots):
         if any_deleted(flags):
             self.deleted += flags_deleted(flags)
 
+    def push(self, loc: int, length: int, ts: int, size: int, flags: int) -> None:
+        """One slot more."""
+        count = len(self.flags)
+        try:
+            self.locs.append(loc)
+            self.lens.append(length)
+            self.ts.append(ts)
+            self.sizes.append(size)
+            self.flags.append(flags)
+        except BufferError:  # as in `_grown`; some columns may have grown already
+            self.locs = self.locs[:count] + array("Q", (loc,))
+            self.lens = self.lens[:count] + array("I", (length,))
+            self.ts = self.ts[:count] + array("Q", (ts,))
+            self.sizes = self.sizes[:count] + array("I", (size,))
+            self.flags = self.flags[:count] + array("B", (flags,))
+        if flags & DELETED:
+            self.deleted += 1
+
     def drop_front(self, count: int) -> None:
         if self.deleted:
             self.deleted -= flags_deleted(self.flags[:count])
