@@ -123,11 +123,10 @@ class Sealed(Slots):
         return sealed
 
     def recount(self, earliest_seq: int) -> tuple[int, int]:
-        """Count the live anew, from the flags; returns by how much the totals changed."""
+        """Count the live anew; returns by how much the totals changed."""
         before = self.live, self.live_bytes
-        self.overlay_complete = False
         self.deleted = int(np.count_nonzero(self.dead(0, self._count)))
-        self.overlay_complete = self.deleted == 0
+        self.overlay_complete = self.overlay_complete or self.deleted == 0
         lo = min(max(earliest_seq - self.first_seq, 0), self._count)
         self.live, self.live_bytes = self.live_totals(lo, self._count)
         return self.live - before[0], self.live_bytes - before[1]
