@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from topics.core.extent import Extent, Place
+from topics.core.extent import Extent, Place, extent_of
 from topics.core.front import blocks_from
-from topics.core.pick import PickWalk
-from topics.core.recent import RecentCache
 from topics.core.router import Router
 from topics.core.router_copy import Copy, chosen, hops_of
 from topics.core.sealed import Sealed
@@ -33,20 +31,22 @@ Read = Callable[[TopicState, Extent], RecordRun]
 """Fetch records of one place, now; raises a TopicsError where that cannot be done."""
 
 FILL_RECORDS = 1024
-NO_CACHE = RecentCache(0)
 
 
 class SourceLog:
     """One source topic: where its records lie in the log, and which of them were dead before the log was read."""
 
-    def __init__(self, topic: TopicState, *, after: int) -> None:
+    def __init__(self, topic: TopicState, *, after: int, marked_to: int, read: Read) -> None:
         self.topic = topic
+        self._read = read
         self.traces: list[Trace] = []
         self.pending: Iterable[Op] = ()  # frames of it that are still to be replayed
         self._appends: list[Append] = []
         self._firsts: list[int] = []
-        self._revived: set[int] = set()
-        self._dead_before = _dead_slots(topic, after=after)
+        dead = _dead_slots(topic, after=after)
+        # No checkpoint had finished with these, so the deletes that killed them are in the log and will come by.
+        self._revived = {seq for seq in dead if seq > marked_to}
+        self._dead_before = dead - self._revived
         self._deleted_below = 0
 
     # --- while its frames are replayed ----------------------------------------------------------------------------
@@ -91,8 +91,7 @@ class SourceLog:
     def _covers(self, op: Delete, seq: int) -> bool:
         if not _covers(op, seq) or op.match is None:
             return _covers(op, seq)
-        found = self._logged(seq)
-        return found is not None and found.tags is not None and op.match.matches(found.tags[seq - found.first_seq])
+        return any(op.match.matches(run.record(at).tag) for run, at in self.records([seq]))
 
     def _logged(self, seq: int) -> Append | None:
         at = bisect_right(self._firsts, seq)
@@ -132,24 +131,38 @@ class SourceLog:
             at = min(block.next_seq, hi + 1)
         return at - 1
 
-    def records(self, seqs: list[int], read: Read) -> list[tuple[RecordRun, int]]:
-        """The records themselves, dead ones out of the log."""
+    def records(self, seqs: list[int]) -> list[tuple[RecordRun, int]]:
+        """The records themselves, dead or alive: in memory, in the log, in segments."""
         found: dict[int, tuple[RecordRun, int]] = {}
         logged: dict[int, list[int]] = {}
+        stored: list[int] = []
         for seq in seqs:
-            op = None if self.topic.resident.find(seq) is not None else self._logged(seq)
-            if op is not None:
-                logged.setdefault(id(op), []).append(seq)
-        for mine in logged.values():
-            op = self._logged(mine[0])
-            assert op is not None
-            run = read(self.topic, _extent(op, mine))
+            chunk, op = self.topic.resident.find(seq), self._logged(seq)
+            if chunk is not None:
+                found[seq] = chunk.run(seq, seq + 1), 0
+            elif op is not None:
+                logged.setdefault(op.first_seq, []).append(seq)
+            else:
+                stored.append(seq)
+        extents = [_extent(self._appends[bisect_right(self._firsts, first) - 1], of) for first, of in logged.items()]
+        for extent in [*extents, *self._extents(stored)]:
+            run = self._read(self.topic, extent)
             found.update((run.seq(at), (run, at)) for at in range(len(run)))
-        walk = PickWalk(self.topic, [seq for seq in seqs if seq not in found], NO_CACHE)
-        while (extent := walk.need()) is not None:
-            walk.feed(read(self.topic, extent))
-        found.update(walk.found)
         return [found[seq] for seq in seqs if seq in found]
+
+    def _extents(self, seqs: list[int]) -> Iterator[Extent]:
+        """Where they lie, block by block."""
+        wanted = np.array(seqs, np.int64)
+        for block in blocks_from(self.topic, seqs[0]) if seqs else ():
+            lo, hi = np.searchsorted(wanted, (block.first_seq, block.next_seq))
+            if lo == len(wanted):
+                break
+            slots = wanted[lo:hi] - block.first_seq
+            while len(slots):
+                lo = int(slots[0])
+                extent = extent_of(block, slots, block.sizes_of(lo, int(slots[-1]) + 1)[slots - lo])
+                yield extent
+                slots = slots[len(extent.seqs) :]
 
     def hops_known(self, seq: int) -> bool:
         """A record that lies in a segment has forgotten how it came there."""
@@ -195,21 +208,22 @@ class Trace:
         """Take in what has come to the source since."""
         self.extend(self.source.certain_to(self.router.name))
 
-    def fill(self, read: Read) -> bool:
-        """Read on and choose; False if there is nothing to read."""
+    def fill(self) -> bool:
+        """Read on and choose; False if there is nothing to read, or nothing certain."""
+        if self.is_broken:
+            return False
         self.refresh()
         if not self.taken:
             self.scanned = max(self.scanned, self.walk)
             return False
-        seqs, self.taken = self.taken[:FILL_RECORDS], self.taken[FILL_RECORDS:]
+        seqs = self.taken[:FILL_RECORDS]
         topic = self.source.topic
-        if self._is_deep and not all(map(self.source.hops_known, seqs)):
-            self.is_broken = True
-            return False
-        found = self.source.records(seqs, read)
+        is_known = not self._is_deep or all(map(self.source.hops_known, seqs))
+        found = self.source.records(seqs) if is_known else []
         if len(found) != len(seqs):
             self.is_broken = True
             return False
+        self.taken = self.taken[FILL_RECORDS:]
         hops = hops_of(topic, seqs)
         for (run, at), came_through in zip(found, hops, strict=True):
             self.copies += chosen(self.router, topic, _one(run, at), [came_through])

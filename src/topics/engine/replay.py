@@ -40,7 +40,9 @@ RECOVERED_NAME = "recovered:{:X}"
 class Replay:
     """`created` is called with each topic that the log brings back, so that its segments can be attached to it."""
 
-    def __init__(self, state: State, *, created: Callable[[TopicState], None], breathe: Callable[[int], None]) -> None:
+    def __init__(
+        self, state: State, *, created: Callable[[TopicState], None], breathe: Callable[[int], None], read: Read
+    ) -> None:
         self._state = state
         self._created = created
         self._breathe = breathe
@@ -49,15 +51,21 @@ class Replay:
         self._held: dict[int, list[Append]] = {}
         self._unknown: dict[int, list[Append]] = {}
         self._gone: set[int] = set()
-        self.rederive = Rederive(state)
+        self.rederive = Rederive(state, read)
         self.highest_ts = 0
         self.lost_seqs = 0
         self._proven: dict[int, bool] = {}
         self.notices: list[str] = []
 
-    def prepare(self, logs: Iterable[WalColumns], stored: Iterable[tuple[RouterPut, RouterMark]]) -> None:
+    def prepare(
+        self,
+        logs: Iterable[WalColumns],
+        stored: Iterable[tuple[RouterPut, RouterMark]],
+        marked: dict[int, int],
+    ) -> None:
         """Routers and their last places, out of the snapshot and of all logs in order, before anything is replayed:
-        what they feed has to wait for copies, and what they read has to be watched."""
+        what they feed has to wait for copies, and what they read has to be watched. `marked` says how far each
+        topic lay in segments at the last mark."""
         routers, places = self._state.routers, self.rederive.places
         for put, place in stored:
             routers.put(put)
@@ -74,7 +82,7 @@ class Replay:
                 elif isinstance(body, CkptMark):
                     marks = (RouterMark(**msgspec.structs.asdict(mark)) for mark in body.routers)
                     places.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
-        self.rederive.begin()
+        self.rederive.begin(marked)
         for topic in self._state.by_id.values():
             self.rederive.watch(topic)
 
@@ -211,9 +219,9 @@ class Replay:
                 self._append(op)
         self._unknown.clear()
 
-    def settle_routers(self, read: Read) -> None:
+    def settle_routers(self) -> None:
         """Copies that were in no segment are made again; frames of destinations take effect between them."""
-        self._proven = self.rederive.run(read, self._op_now)
+        self._proven = self.rederive.run(self._op_now)
 
     def settle_holes(self) -> list[HeadMark]:
         """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""

@@ -50,6 +50,13 @@ class AioDriver:
     def later(self, delay_ms: float, step: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, step)
 
+    def tick_in(self, seconds: float) -> None:
+        """The regular tick comes forward, if it would come later than that."""
+        at = self._loop.time() + seconds
+        if self._timer is not None and at < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(at, self._on_tick)
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._pools.run(job, done)
 
@@ -71,6 +78,7 @@ class AioDriver:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._pools.close()
 
     def _on_flush(self) -> None:

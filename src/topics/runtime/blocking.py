@@ -65,6 +65,9 @@ class BlockingDriver:
         """To within a tick: nobody here waits for less."""
         self._later.append((time.monotonic() + delay_ms / 1000, step))
 
+    def tick_in(self, seconds: float) -> None:
+        """The ticker is never further away than its interval."""
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._pools.run(job, done)
 

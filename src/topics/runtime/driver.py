@@ -28,6 +28,9 @@ class Driver(Protocol):
     def later(self, delay_ms: float, step: Callable[[], None]) -> None:
         """From the owner: run `step` as the owner when so much time has passed."""
 
+    def tick_in(self, seconds: float) -> None:
+        """From the owner: have the kernel tick after this time at the latest; where ticks come anyway, they may do."""
+
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         """From the owner: run `job` on the background pool, then `done(value, error)` as the owner."""
 

@@ -38,6 +38,11 @@ class Marks:
                 (cold.add if move.tier == "cold" else cold.discard)((topic_id, first))
         return len(cold)
 
+    def in_segments(self, items: Iterable[TopicItem]) -> dict[int, int]:
+        """How far each topic lies in synced segments, by id."""
+        reached = {item.id: item.ckpt_seq for item in items}
+        return reached | {mark.id: max(mark.seq, reached.get(mark.id, 0)) for mark in self._topics.values()}
+
     def expected(self, topic_id: int, item: TopicItem | None) -> Expected:
         """A mark is newer than the snapshot, which was taken at an earlier position of the log."""
         mark = self._topics.get(topic_id)

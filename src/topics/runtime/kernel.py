@@ -65,6 +65,7 @@ class Kernel:
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
         self.jobs.run_checkpoint = self.checkpointer.run
         self.timetable.every_tick.append(self.engine.tick)
+        self.engine.context.wake_at = self._tick_at
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):
             if group.read_only is not None:
@@ -83,6 +84,9 @@ class Kernel:
     def tick(self) -> None:
         """Do what is due; called about every 50 ms, or as often as a simulator likes."""
         self.timetable.tick()
+
+    def _tick_at(self, at_ms: int) -> None:
+        self.driver.tick_in(max(at_ms - self.engine.context.clock.now_ms(), 0) / 1000)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

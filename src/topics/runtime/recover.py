@@ -7,42 +7,31 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
-from topics.core.capture import dead_ranges
-from topics.core.checkpoint import flagged
-from topics.core.delete import settle_cold
-from topics.core.extent import Extent, Place
-from topics.core.load import ActiveColumns, load_active, load_sealed
 from topics.core.state import State
-from topics.core.topic import TopicState
-from topics.engine.encode import submission
 from topics.engine.replay import Replay
-from topics.errors import ColdStoreMismatch, MetadataLost, TopicsError
-from topics.formats.names import shard_of
-from topics.formats.snapshot import Snapshot, TopicItem
+from topics.errors import ColdStoreMismatch, MetadataLost
+from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
-from topics.model.run import EMPTY_RUN, RecordRun
+from topics.runtime.attach import Attach
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
+from topics.runtime.opening import Repair, flag_again, log_marks, retire_dirs
+from topics.runtime.reread import Reread
 from topics.runtime.store import Store, TopicFiles
 from topics.storage.cold_cache import ColdCache
 from topics.storage.cold_tier import ColdRoot, ColdTier, open_cold_root
-from topics.storage.fetch import ActiveRead, Fetcher, Read, SealedRead, WalRead
+from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
 from topics.storage.layout import DataDir, group_keys
 from topics.storage.lock import DataDirLock
-from topics.storage.segments.drop import list_topic_dirs, retire_topic_dir
+from topics.storage.segments.drop import list_topic_dirs
 from topics.storage.segments.flips import Flips
-from topics.storage.segments.load import load_topic
-from topics.storage.segments.loaded import LoadedActive, LoadedTopic
-from topics.storage.segments.place import SegmentEnv, TopicDir
-from topics.storage.segments.repair import repair_loaded, repair_segment
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.place import SegmentEnv
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.wal.discover import discover
 from topics.storage.wal.files import Position, WalFiles
@@ -59,7 +48,6 @@ from topics.storage.wal.repair import (
 )
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.witness import SyncWitness
-from topics.storage.wal_lookup import find_in_wal
 
 log = logging.getLogger("topics.recovery")
 
@@ -110,8 +98,6 @@ class Recovery:
             self._cold = ColdTier(open_cold(settings.cold_dir, fs), monotonic=clock.monotonic)
         self._files = WalFiles()
         self._marks = Marks()
-        self._items: dict[int, TopicItem] = {}
-        self._loaded: dict[int, LoadedTopic] = {}
         self._cold_cache = ColdCache(settings.cold_cache_bytes)
         self._state = State(recent_bytes=settings.recent_cache_bytes)
         self._done_frames = 0
@@ -211,18 +197,26 @@ class Recovery:
         for scanned in ordered:
             self._marks.note(scanned.columns)
         self._begin_cold(snapshot)
-        self._trust_totals = snapshot is not None and (snapshot.clean or same_boot)
+        topics = () if snapshot is None else snapshot.topics
+        self._attach = Attach(
+            self._env,
+            self._files,
+            self._cold,
+            expected=self._marks.expected,
+            items={item.id: item for item in topics},
+            trust_totals=snapshot is not None and (snapshot.clean or same_boot),
+        )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
             self._clock.raise_to(snapshot.clock_ms)
-            for item in snapshot.topics:
-                self._items[item.id] = item
+            for item in topics:
                 topic = topic_from_item(item)
                 self._state.add(topic)
                 self._attach(topic)
-        replay = Replay(self._state, created=self._attach, breathe=self._report)
+        read = Reread(Fetcher(read_wal=self._files.pread, cold=self._cold_cache), self._attach.active_of)
+        replay = Replay(self._state, created=self._attach, breathe=self._report, read=read)
         stored = () if snapshot is None else map(router_from_item, snapshot.routers)
-        replay.prepare((scanned.columns for scanned in ordered), stored)
+        replay.prepare((scanned.columns for scanned in ordered), stored, self._marks.in_segments(topics))
         for scanned in ordered:
             replay.file(scanned.columns, buffer=scanned.buffer(), file=scanned.file.index)
             scanned.release()
@@ -244,34 +238,11 @@ class Recovery:
         self._done_frames += frames
         self._progress(min(self._done_frames / self._total_frames, 1.0))
 
-    def _attach(self, topic: TopicState) -> None:
-        """Give a topic the slots that lie in its segments."""
-        if topic.config.is_ephemeral:
-            return
-        item = self._items.get(topic.id)
-        cold = None if self._cold is None else self._cold.store(topic.id)
-        place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
-        loaded = load_topic(place, self._marks.expected(topic.id, item))
-        repair_loaded(loaded, partial(find_in_wal, self._files))
-        self._loaded[topic.id] = loaded
-        for finding in loaded.findings:
-            log.log(_LEVELS[finding.severity], "%s", finding.message)
-        dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
-        for segment in loaded.sealed:
-            totals = (segment.live, segment.live_bytes)
-            trusted = not segment.counted and (self._trust_totals or not _can_count(segment.segment))
-            load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted else None)
-            unknown = segment.segment.tier == "cold" and not segment.live_bytes
-            if trusted and (unknown or not self._trust_totals):
-                topic.sealed[len(topic.sealed) - 1].doubt()
-        if loaded.active is not None:
-            load_active(topic, _columns(loaded.active), dead=dead)
-
     # --- step 7: settle -------------------------------------------------------------------------------------------
 
     def _settle(self, replay: Replay, *, same_boot: bool) -> list[HeadMark]:
         replay.settle_unknown()
-        replay.settle_routers(self._read_again)
+        replay.settle_routers()
         marks = replay.settle_holes()
         behind = quarantined_ceilings(self._fs, self._data)
         self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
@@ -280,24 +251,6 @@ class Recovery:
         for notice in replay.notices:
             log.warning("%s", notice)
         return marks
-
-    def _read_again(self, topic: TopicState, extent: Extent) -> RecordRun:
-        """Records of one place, for routers that copy them again."""
-        read: Read
-        if extent.place is Place.WAL:
-            read = WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
-        elif extent.place in (Place.SEALED, Place.INDEX):
-            view: SealedSegment = extent.view  # type: ignore[assignment]
-            view.load_index()
-            if extent.place is Place.INDEX:
-                settle_cold(topic, view.first_seq)
-                return EMPTY_RUN
-            read = SealedRead(view, extent.slots)
-        else:
-            active = self._loaded[topic.id].active
-            assert active is not None, "records are placed in an active segment that is not there"
-            read = ActiveRead(active.segment, extent.seqs, extent.offs, extent.lens)
-        return Fetcher(read_wal=self._files.pread, cold=self._cold_cache).fetch([read]).parts[0].run
 
     # --- step 8: clean up and open --------------------------------------------------------------------------------
 
@@ -316,15 +269,16 @@ class Recovery:
             remove_temps(self._fs, [*log_dirs(self._fs, self._data), self._data.meta])
         known = None if snapshot is None else layout_of(snapshot)
         layout = newest_layout(scans, known, shards=settings.wal_shards)
-        retired = self._retire_dirs(scans, snapshot)
+        keeps_all = settings.salvage or snapshot is None or any(scan.end.kind == "damage" for scan in scans)
+        retired = retire_dirs(self._env, self._state, keeps_all=keeps_all)
         by_key = {scan.key: scan for scan in scans}
         groups = [
             self._open_group(key, by_key.get(key), repaired.get(key), layout) for key in group_keys(layout.shards)
         ]
         store = self._store(snapshot, scans, groups, layout)
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
-        self._log_marks(groups, marks)
-        self._flag_again(store)
+        log_marks(groups, marks, now_ms=self._clock.now_ms())
+        flag_again(self._state, store)
         self._lock.claim(self._host.boot_id())
         self._progress(1.0)
         return Recovered(
@@ -361,6 +315,7 @@ class Recovery:
         self, snapshot: Snapshot | None, scans: list[GroupScan], groups: list[WalGroup], layout: Layout
     ) -> Store:
         ours = {group.key for group in groups}
+        repair = Repair(self._files)
         store = Store(
             fs=self._fs,
             data=self._data,
@@ -371,8 +326,8 @@ class Recovery:
             snapshots=self._snapshots,
             env=self._env,
             flips=Flips(self._env),
-            fetcher=Fetcher(read_wal=self._files.pread, repair=self._repair_hot),
-            cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=self._repair),
+            fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
+            cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
@@ -380,7 +335,7 @@ class Recovery:
         )
         if self._cold is not None:
             self._cold.open(store.instance)
-        for topic_id, loaded in self._loaded.items():
+        for topic_id, loaded in self._attach.loaded.items():
             if topic_id in self._state.by_id:
                 active = None if loaded.active is None else loaded.active.segment
                 store.topics[topic_id] = TopicFiles(loaded.place, active)
@@ -393,58 +348,6 @@ class Recovery:
         known = None if self._cold is None else self._cold.instance
         return known or self._new_instance()
 
-    def _repair(self, segment: SealedSegment, slots: Sequence[int]) -> bool:
-        """A stored frame turned out damaged: the log or the other tier may still have it."""
-        return repair_segment(segment, partial(find_in_wal, self._files), slots)
-
-    def _repair_hot(self, segment: SealedSegment, slots: Sequence[int]) -> bool:
-        """As `_repair`, on a pool that must not wait for the cold store."""
-        return segment.place.cold is None and self._repair(segment, slots)
-
-    def _flag_again(self, store: Store) -> None:
-        """Deletes whose flags are not known to be on disk get them now, so that another start finds nothing to do."""
-        for topic_id, files in store.topics.items():
-            topic = self._state.by_id[topic_id]
-            for segment in topic.sealed:
-                if segment.view.tier == "hot" and len(segment.unflagged()):
-                    store.flips.flip(segment.view, segment.unflagged())  # type: ignore[arg-type]
-            if files.active is not None:
-                first, end = files.active.first_seq, files.active.next_seq
-                dead = [seq for lo, hi in dead_ranges(topic) for seq in range(max(lo, first), min(hi + 1, end))]
-                store.flips.flip(files.active, [seq - first for seq in dead])
-        for done in store.flips.sync() if len(store.flips) else ():
-            flagged(self._state.by_id[done.topic_id], done.first_seq)
-
-    def _retire_dirs(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[str]:
-        """Directories of topics that are gone. After damage, or in a salvage run, everything stays."""
-        found = list_topic_dirs(self._fs, self._data.topics)
-        if self._settings.salvage or snapshot is None or any(scan.end.kind == "damage" for scan in scans):
-            return found.deleted
-        orphans = [
-            topic_id
-            for topic_id in found.ids
-            if topic_id not in self._state.by_id and topic_id < self._state.next_topic_id
-        ]
-        retired = [retire_topic_dir(self._env, topic_id) for topic_id in orphans]
-        return [*found.deleted, *(name for name in retired if name is not None)]
-
-    def _log_marks(self, groups: list[WalGroup], marks: list[HeadMark]) -> None:
-        """What was declared lost is synced before anyone is served, so that the next start says the same."""
-        for index, group in enumerate(groups):
-            mine = [mark for mark in marks if shard_of(mark.topic_id, len(groups)) == index]
-            if mine and group.read_only is None:
-                now = self._clock.now_ms()
-                group.write(
-                    [
-                        submission([mark], None, topic_id=mark.topic_id, ts=now, durable=True, client_frames=0)
-                        for mark in mine
-                    ]
-                )
-                group.sync()
-
-
-_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
 
 def _in_replay_order(scans: list[GroupScan]) -> list[ScannedFile]:
     """All generation 1, then all of 2, and so on; inside a group the files keep their order."""
@@ -456,31 +359,5 @@ def _end_of(scan: GroupScan) -> Position:
     return scan.position
 
 
-def _can_count(segment: SealedSegment) -> bool:
-    """Whether a segment's flags can be had now. Those of objects never change, so they can wait for a reader."""
-    store = segment.place.cold
-    if segment.tier == "hot":
-        return True
-    if store is None or not store.in_place:
-        return segment.ready
-    try:
-        segment.load_index()
-    except TopicsError:
-        return False
-    return True
-
-
 def unavailable(cold: ColdTier) -> str:
     return f"the cold store {cold.label} is unavailable: {cold.reason}"
-
-
-def _columns(active: LoadedActive) -> ActiveColumns:
-    return ActiveColumns(
-        first_seq=active.segment.first_seq,
-        offs=active.offs,
-        lens=active.lens,
-        ts=active.ts,
-        sizes=active.sizes,
-        flags=active.flags,
-        tags=active.tags,
-    )

@@ -1,0 +1,110 @@
+"""Attach: a topic of a start gets the slots that lie in its segments (storage.md section 9.1, step 4).
+
+Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
+taken from the snapshot only if nothing can have changed the flags since. Called by recovery for every topic of the
+snapshot, and by replay for every topic that the log brings back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from topics.core.load import ActiveColumns, load_active, load_sealed
+from topics.core.topic import TopicState
+from topics.errors import TopicsError
+from topics.formats.snapshot import TopicItem
+from topics.storage.cold_tier import ColdTier
+from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.load import load_topic
+from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
+from topics.storage.segments.place import SegmentEnv, TopicDir
+from topics.storage.segments.repair import repair_loaded
+from topics.storage.segments.sealed import SealedSegment
+from topics.storage.wal.files import WalFiles
+from topics.storage.wal_lookup import find_in_wal
+
+log = logging.getLogger("topics.recovery")
+
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Attach:
+    """`items` is what the snapshot says of each topic; `expected` joins that with the marks of the log."""
+
+    def __init__(
+        self,
+        env: SegmentEnv,
+        files: WalFiles,
+        cold: ColdTier | None,
+        *,
+        expected: Callable[[int, TopicItem | None], Expected],
+        items: dict[int, TopicItem],
+        trust_totals: bool,
+    ) -> None:
+        self._env = env
+        self._files = files
+        self._cold = cold
+        self._expected = expected
+        self._items = items
+        self._trust_totals = trust_totals
+        self.loaded: dict[int, LoadedTopic] = {}
+
+    def __call__(self, topic: TopicState) -> None:
+        if topic.config.is_ephemeral:
+            return
+        item = self._items.get(topic.id)
+        loaded = self._load(topic, item)
+        dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
+        for segment in loaded.sealed:
+            self._seal(topic, segment, dead)
+        if loaded.active is not None:
+            load_active(topic, _columns(loaded.active), dead=dead)
+
+    def active_of(self, topic_id: int) -> ActiveSegment | None:
+        loaded = self.loaded.get(topic_id)
+        return None if loaded is None or loaded.active is None else loaded.active.segment
+
+    def _load(self, topic: TopicState, item: TopicItem | None) -> LoadedTopic:
+        cold = None if self._cold is None else self._cold.store(topic.id)
+        place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
+        loaded = load_topic(place, self._expected(topic.id, item))
+        repair_loaded(loaded, partial(find_in_wal, self._files))
+        self.loaded[topic.id] = loaded
+        for finding in loaded.findings:
+            log.log(_LEVELS[finding.severity], "%s", finding.message)
+        return loaded
+
+    def _seal(self, topic: TopicState, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
+        totals = (segment.live, segment.live_bytes)
+        trusted = not segment.counted and (self._trust_totals or not _can_count(segment.segment))
+        load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted else None)
+        unknown = segment.segment.tier == "cold" and not segment.live_bytes
+        if trusted and (unknown or not self._trust_totals):
+            topic.sealed[len(topic.sealed) - 1].doubt()
+
+
+def _can_count(segment: SealedSegment) -> bool:
+    """Whether a segment's flags can be had now. Those of objects never change, so they can wait for a reader."""
+    store = segment.place.cold
+    if segment.tier == "hot":
+        return True
+    if store is None or not store.in_place:
+        return segment.ready
+    try:
+        segment.load_index()
+    except TopicsError:
+        return False
+    return True
+
+
+def _columns(active: LoadedActive) -> ActiveColumns:
+    return ActiveColumns(
+        first_seq=active.segment.first_seq,
+        offs=active.offs,
+        lens=active.lens,
+        ts=active.ts,
+        sizes=active.sizes,
+        flags=active.flags,
+        tags=active.tags,
+    )
