@@ -7,13 +7,13 @@ from functools import partial
 from topics.api.batches import OffLoop, is_large
 from topics.api.call import Call
 from topics.core.read import ReadRequest
+from topics.engine.appended import Appended
 from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Appended
 from topics.model.config import resolve_config
 from topics.model.results import AppendResult, DeleteResult
 from topics.wire.auth import check_config_on_write

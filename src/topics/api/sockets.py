@@ -20,9 +20,9 @@ from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
 from topics.api.watch_endpoints import start_of
 from topics.core.topic import TopicState
+from topics.engine.appended import Appended
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Appended
 from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
 from topics.model.config import resolve_config
 from topics.model.results import AppendResult, WatchStart

@@ -2,7 +2,8 @@
 
 Always holds: per group, submissions are written in the order they were accepted; per topic, ops are applied in that
 order too, so a submission behind one that still waits for a sync waits for that sync as well. A submission is applied
-or failed exactly once. Nothing of a failed submission is ever applied.
+or failed exactly once. Nothing of a failed submission is ever applied. A submission may grow while it is queued and the
+last one of its topic, so that growing never overtakes anything.
 
     submit -> queued -> (take) written -> applied                 needs no sync
                                        -> awaiting -> applied     durable, behind a durable one, or above the ceiling
@@ -17,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from topics.engine.ticket import Ticket
 from topics.errors import CommitFailed, ReadOnlyCause, WalFull, WalReadOnly
@@ -57,12 +58,19 @@ class CommitTicket(Ticket[Any]):
         return (self.synced_s - self.written_s) * 1e3 if self.synced_s else 0.0
 
 
+class Growing(Protocol):
+    """A submission that takes in further writes of its topic until it is sealed."""
+
+    def seal(self) -> None:
+        """Encode what came together; called once, before anybody asks for the frames."""
+
+
 class _Group:
     __slots__ = (
         "awaiting",
+        "depth",
         "depth_peak",
         "full_total",
-        "in_write",
         "queued",
         "read_only",
         "synced_lsn",
@@ -72,7 +80,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.queued: deque[Submission] = deque()
-        self.in_write = 0
+        self.depth = 0  # callers' writes accepted and not yet answered
         self.awaiting: deque[Submission] = deque()
         self.waiting: dict[int, int] = {}  # topic id -> its submissions in `awaiting` that hold back later ones
         self.read_only: ReadOnlyCause | None = None
@@ -81,16 +89,13 @@ class _Group:
         self.depth_peak = 0
         self.full_total = 0
 
-    @property
-    def depth(self) -> int:
-        return len(self.queued) + self.in_write + len(self.awaiting)
-
 
 class Commit:
     def __init__(self, groups: int, *, queue_max: int, wake: Callable[[], None]) -> None:
         self._groups = [_Group() for _ in range(groups)]
         self._queue_max = queue_max
         self._wake = wake
+        self._growing: dict[int, Growing] = {}  # by topic id; each is queued, and the last of its topic
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
         self.some_full = False
@@ -137,19 +142,53 @@ class Commit:
         state = self._groups[group]
         if state.read_only is not None:
             raise WalReadOnly(state.read_only)
-        depth = state.depth
-        if depth >= self._queue_max and not internal:
+        if state.depth >= self._queue_max and not internal:
             self.count_full(group)
             raise WalFull()
+        if self._growing:
+            self._stop_growing(submission.topic_id)
         ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
         submission.ticket = ticket
         state.queued.append(submission)
-        if depth >= state.depth_peak:
-            state.depth_peak = depth + 1
-        if depth + 1 >= self._queue_max:
-            self.some_full = True
+        self._deepen(state)
         self._wake()
         return ticket
+
+    def _deepen(self, state: _Group) -> None:
+        depth = state.depth = state.depth + 1
+        if depth > state.depth_peak:
+            state.depth_peak = depth
+        if depth >= self._queue_max:
+            self.some_full = True
+
+    # --- submissions that grow -----------------------------------------------------------------------------------
+
+    def let_grow(self, topic_id: int, submission: Growing) -> None:
+        """What was just submitted for this topic may take in more, until another submission of the topic comes or it
+        is written."""
+        self._growing[topic_id] = submission
+
+    def growing(self, topic_id: int) -> Growing | None:
+        return self._growing.get(topic_id)
+
+    def grow(self, group: int, submission: Submission) -> bool:
+        """One more write wants to travel with a submission that grows; False if there is no place for it."""
+        state = self._groups[group]
+        if state.depth >= self._queue_max:
+            return False
+        submission.writes += 1
+        self._deepen(state)
+        return True
+
+    def _stop_growing(self, topic_id: int) -> None:
+        grown = self._growing.pop(topic_id, None)
+        if grown is not None:
+            grown.seal()
+
+    def _seal_all(self) -> None:
+        growing, self._growing = self._growing, {}
+        for submission in growing.values():
+            submission.seal()
 
     # --- out to the writer ---------------------------------------------------------------------------------------
 
@@ -158,10 +197,11 @@ class Commit:
 
     def take(self, group: int, frames_max: int, bytes_max: int) -> list[Submission]:
         """The next batch to write: at least one submission if any is queued, else within both bounds."""
-        state = self._groups[group]
-        queued = state.queued
+        queued = self._groups[group].queued
         if not queued:
             return []
+        if self._growing:
+            self._seal_all()
         batch: list[Submission] = []
         frames = size = 0
         while queued:
@@ -171,7 +211,6 @@ class Commit:
             if batch and (frames > frames_max or size > bytes_max):
                 break
             batch.append(queued.popleft())
-        state.in_write += len(batch)
         return batch
 
     # --- back from the writer ------------------------------------------------------------------------------------
@@ -179,7 +218,6 @@ class Commit:
     def written(self, group: int, batch: Sequence[Submission]) -> int:
         """The batch is in the file. Applies what needs no sync; returns how many submissions wait for one."""
         state = self._groups[group]
-        state.in_write -= len(batch)
         state.written_lsn = batch[-1].end_lsn
         now_s = perf_counter()
         waiting = 0
@@ -192,6 +230,7 @@ class Commit:
                     state.waiting[submission.topic_id] = state.waiting.get(submission.topic_id, 0) + 1
                 waiting += 1
             else:
+                state.depth -= submission.writes
                 self._apply(submission, ticket)
         self._announce_room()
         return waiting
@@ -213,6 +252,7 @@ class Commit:
             ticket.synced_s = now_s
             if ticket.barrier:
                 self._release_barrier(state, submission.topic_id)
+            state.depth -= submission.writes
             self._apply(submission, ticket)
         for tell in self.on_synced:
             tell(group, lsn)
@@ -248,16 +288,14 @@ class Commit:
     def write_failed(self, group: int, batch: Sequence[Submission], error: CommitFailed) -> None:
         """The batch and all queued behind it fail (F2); what was written before may still be synced."""
         state = self._groups[group]
-        state.in_write -= len(batch)
         state.read_only = error.cause
         self._count_failure("write")
-        self._fail([*batch, *self._drain(state.queued)], error)
+        self._fail(state, [*batch, *self._drain(state.queued)], error)
 
     def refuse(self, group: int, batch: Sequence[Submission]) -> None:
         """Batches handed to a thread that found the group read-only: nothing of them was written."""
         state = self._groups[group]
-        state.in_write -= len(batch)
-        self._fail(batch, WalReadOnly(state.read_only or "write"))
+        self._fail(state, batch, WalReadOnly(state.read_only or "write"))
 
     def sync_failed(self, group: int, error: BaseException, cause: ReadOnlyCause) -> None:
         """No sync of this group is ever trusted again (F6): fail all who wait for one, and all who are queued."""
@@ -266,7 +304,7 @@ class Commit:
         self._count_failure("sync")
         state.waiting.clear()
         failure = error if isinstance(error, CommitFailed) else CommitFailed("unknown", cause=cause)
-        self._fail([*self._drain(state.awaiting), *self._drain(state.queued)], failure)
+        self._fail(state, [*self._drain(state.awaiting), *self._drain(state.queued)], failure)
 
     def close_group(self, group: int, cause: ReadOnlyCause) -> None:
         """A group that could not be opened for writing; its topics are readable."""
@@ -279,14 +317,15 @@ class Commit:
     def read_only_causes(self) -> dict[int, ReadOnlyCause]:
         return {index: state.read_only for index, state in enumerate(self._groups) if state.read_only is not None}
 
-    @staticmethod
-    def _drain(queue: deque[Submission]) -> list[Submission]:
+    def _drain(self, queue: deque[Submission]) -> list[Submission]:
+        self._seal_all()  # what fails now may not grow on
         drained = list(queue)
         queue.clear()
         return drained
 
-    def _fail(self, submissions: Sequence[Submission], error: BaseException) -> None:
+    def _fail(self, state: _Group, submissions: Sequence[Submission], error: BaseException) -> None:
         """Give back every reservation first, newest first, then answer: a waiter may submit again at once."""
+        state.depth -= sum(submission.writes for submission in submissions)
         tickets: list[CommitTicket] = [submission.ticket for submission in submissions]  # type: ignore[misc]
         for ticket in reversed(tickets):
             if ticket.on_failure is not None:

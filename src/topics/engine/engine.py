@@ -11,6 +11,7 @@ from topics.clock import EngineClock
 from topics.config import Settings
 from topics.core.read import ReadRequest
 from topics.core.state import State
+from topics.engine.appended import Appended
 from topics.engine.commit import Commit
 from topics.engine.context import Context
 from topics.engine.creating import CreatingWrites
@@ -25,7 +26,7 @@ from topics.engine.reads import ReadDone, Reads
 from topics.engine.routers import Routers
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Appended, Writes
+from topics.engine.writes import Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model import results
 from topics.model.config import DEFAULT_CONFIG, TopicConfig

@@ -14,11 +14,11 @@ from topics.core.queue import MOVING
 from topics.core.queue_calls import queue_of
 from topics.core.queue_letters import Letter, letter_batch
 from topics.core.topic import TopicState
+from topics.engine.appended import Appended
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.payloads import Payload, Payloads
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Appended
 from topics.errors import RequestRefused
 from topics.model.record import WriteBatch
 

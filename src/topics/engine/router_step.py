@@ -21,6 +21,7 @@ from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.router import Router
 from topics.core.router_copy import Copy, admitted, chosen, hops_of
 from topics.core.topic import TopicState
+from topics.engine.appended import Appended
 from topics.engine.context import Context
 from topics.engine.copies import copies_op
 from topics.engine.encode import submission
@@ -28,7 +29,7 @@ from topics.engine.jobs import Fetched
 from topics.engine.losses import Losses
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Appended, Writes
+from topics.engine.writes import Writes
 from topics.errors import CommitFailed, Throttled
 from topics.model.ops import HeadMark, LostReason, Pin
 from topics.model.submission import Submission

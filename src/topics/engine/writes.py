@@ -8,15 +8,15 @@ from __future__ import annotations
 from array import array
 from functools import partial
 
-import msgspec
-
 from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release
 from topics.core.apply import apply
 from topics.core.retention import due
 from topics.core.topic import TopicState
+from topics.engine.appended import Appended
 from topics.engine.commit import CommitTicket
 from topics.engine.context import Context
 from topics.engine.encode import append_submission, submission
+from topics.engine.joint import JointWrite
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved, settled
 from topics.errors import CommitFailed, Throttled
@@ -24,22 +24,6 @@ from topics.formats.frame import encode_appends
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
 from topics.model.record import WriteBatch
 from topics.model.submission import Submission
-
-
-class Appended(msgspec.Struct, frozen=True, gc=False):
-    """What a write is answered with; times in milliseconds, 0 where nothing was waited for."""
-
-    first_seq: int
-    count: int
-    head: int
-    deduped: bool = False
-    append_ms: float = 0.0
-    sync_ms: float = 0.0
-    created: bool = False
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
 
 
 class Writes:
@@ -51,6 +35,10 @@ class Writes:
     def append(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
+        if batch.count == 1 and batch.key is None:
+            joint = self._ctx.commit.growing(topic.id)
+            if joint is not None and (ticket := self._join(joint, batch, now)) is not None:  # type: ignore[arg-type]
+                return ticket
         if self._admission_needs_room(topic) and due(topic, now) is not None:
             return chain(self._settling.settle(topic), lambda _: self._append_again(topic, batch))
         decision = decide_append(topic, batch, now)
@@ -107,6 +95,8 @@ class Writes:
         if config.is_ephemeral:
             op = self.encode(topic, batch, reservation, durable=False)
             return self._commit_resident(topic, op, reservation, group, mark)
+        if batch.count == 1 and mark is None and self._may_join(topic, reservation):
+            return self._open_joint(topic, batch, reservation, group)
         controls = self._pins(topic, reservation, mark) if mark is not None or topic.id in ctx.fed else ()
         durable = config.durability == "fsync" or bool(controls)
         op = self.encode(topic, batch, reservation, durable=durable)
@@ -125,9 +115,69 @@ class Writes:
             gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
         )
         ctx.state.staged_bytes += batch.total_bytes
-        if mark is None and topic.ceiling - last_seq < topic.block >> 1:
-            self._refill(topic, group, reservation.ts)
+        if mark is None:
+            self._refill_ahead(topic, last_seq, group, reservation.ts)
         return ticket
+
+    # --- single records travel together -----------------------------------------------------------------------------
+
+    def _may_join(self, topic: TopicState, reservation: Reservation) -> bool:
+        """A plain write: no key to remember, no ceiling to wait for, nothing to decide but its seq."""
+        if reservation.key is not None or topic.config.discard == "reject" or topic.id in self._ctx.fed:
+            return False
+        return topic.config.is_fsync or reservation.first_seq <= topic.ceiling
+
+    def _open_joint(
+        self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int
+    ) -> Ticket[Appended]:
+        commit = self._ctx.commit
+        joint = JointWrite(topic, first_seq=reservation.first_seq, ts=reservation.ts, durable=topic.config.is_fsync)
+        ticket = joint.add(batch)
+        commit.submit(
+            group,
+            joint,
+            finish=self._finish_joint,
+            on_failure=lambda error: self._release(topic, joint.reservation(), error),
+        ).then(joint.answer)
+        self._ctx.state.staged_bytes += batch.total_bytes
+        commit.let_grow(topic.id, joint)
+        self._refill_ahead(topic, reservation.first_seq, group, reservation.ts)
+        return ticket
+
+    def _join(self, joint: JointWrite, batch: WriteBatch, now: int) -> Ticket[Appended] | None:
+        """The short way of a write that differs in nothing but its record; None if it has to go the long one."""
+        topic, size = joint.topic, batch.total_bytes
+        config, seq = topic.config, topic.reserved_head + 1
+        if not joint.takes(now) or (seq > topic.ceiling and not config.is_fsync):
+            return None
+        if config.cap_bytes and size > config.cap_bytes:
+            return None
+        self.check_quota(batch)
+        group = self._ctx.group_of(topic.id)
+        if not self._ctx.commit.grow(group, joint):
+            return None
+        topic.reserved_head = seq
+        topic.staged_count += 1
+        topic.staged_bytes += size
+        self._ctx.state.staged_bytes += size
+        ticket = joint.add(batch)
+        self._refill_ahead(topic, seq, group, now)
+        return ticket
+
+    def _finish_joint(self, joint: Submission) -> float:
+        """The class is satisfied: publish all of them at once. Gives the time their sync took."""
+        assert isinstance(joint, JointWrite)
+        self._ctx.state.staged_bytes -= joint.bytes
+        op = joint.op
+        op.file = joint.file
+        op.base = joint.offset
+        return self.publish(joint.topic, op, joint).sync_ms
+
+    def _refill_ahead(self, topic: TopicState, last_seq: int, group: int, now: int) -> None:
+        if topic.ceiling - last_seq < topic.block >> 1:
+            self._refill(topic, group, now)
+
+    # --- control frames in front --------------------------------------------------------------------------------------
 
     def _pins(self, topic: TopicState, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
         """Control frames in front of the records: the ceiling, and the places of the routers that feed the topic."""

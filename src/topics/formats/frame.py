@@ -171,11 +171,13 @@ def encode_appends(
     tags: Sequence[bytes | None] | None = None,
     durable: bool,
     more_after: bool = False,
+    alone: bool = False,
 ) -> EncodedAppends:
     """One submission of Append frames with seqs from `first_seq` on.
 
     `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
-    `more` set; the last has it too when frames of the same submission follow (`more_after`).
+    `more` set; the last has it too when frames of the same submission follow (`more_after`). With `alone` each record
+    is a run by itself: several writes that only travel together.
     """
     if len(datas) == 1:
         node = nodes if nodes is None or isinstance(nodes, bytes) else nodes[0]
@@ -185,13 +187,13 @@ def encode_appends(
         return EncodedAppends(frame, [0], [len(frame)])
     if not datas:
         return EncodedAppends(b"", [], [])
-    gate = DURABLE | MORE if durable else MORE
+    gate = (DURABLE if durable else 0) | (0 if alone else MORE)
     fronts = [_FRONT.pack(_APPEND, gate | presence, topic_id) for presence in range(4)]
     if tags is None and (nodes is None or isinstance(nodes, bytes)):
         bodies = _alike(fronts, first_seq, ts, nodes, datas)
     else:
         bodies = _mixed(fronts, first_seq, ts, nodes, tags, datas)
-    if not more_after:
+    if not (more_after or alone):
         bodies[-1] = _clear_more(bodies[-1])
     return _seal(bodies)
 

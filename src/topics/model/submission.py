@@ -1,4 +1,4 @@
-"""Submission: all frames of one caller operation, the unit of commit.
+"""Submission: all frames of one caller operation, or of a few small ones of one topic; the unit of commit.
 
 Made by the engine's outbox, written by `WalGroup.write`, which fills in where the frames landed. `ops` and `ticket`
 are the engine's; storage carries them and never looks inside. It is on every write's path, so it is a plain slots
@@ -25,6 +25,7 @@ class Submission:
         "size",
         "ticket",
         "topic_id",
+        "writes",
     )
 
     def __init__(
@@ -47,6 +48,7 @@ class Submission:
         self.ops = ops if isinstance(ops, list) else list(ops)
         self.ticket = ticket
         self.topic_id = topic_id
+        self.writes = 1  # callers who wait for it
         # Filled by the write: index of the file in `WalFiles`, byte offset of the first frame in it, and the group's
         # count of bytes written since it was opened, this submission included.
         self.file = -1
