@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.faults.world import WAL, World
 
@@ -9,8 +11,8 @@ from topics.errors import CommitFailed
 from topics.testing.powercut import POWER_PATTERNS
 
 
-def world_of(*classes: str) -> World:
-    world = World()
+def world_of(*classes: str, **settings: Any) -> World:
+    world = World(**settings)
     for durability in classes:
         world.rig.create(durability, durability)
         if durability == "ephemeral":
@@ -117,12 +119,17 @@ def test_a_memory_topic_may_lose_its_end_in_a_power_cut_but_not_its_config_or_se
     world.cut()
 
 
-def test_a_clean_stop_leaves_no_gap_in_any_persistent_class() -> None:
-    """Row 62."""
-    world = world_of("fsync", "disk", "memory")
-    seen = world.stop()
-    for name in ("fsync", "disk", "memory"):
-        assert (seen[name].head, len(seen[name].records), seen[name].gaps) == (2, 2, [])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("reboot", [False, True])
+def test_a_clean_stop_leaves_no_gap_in_any_persistent_class(reboot: bool, shards: int) -> None:
+    """Row 62, also where the machine was started anew in between."""
+    world = world_of("fsync", "disk", "memory", wal_shards=shards)
+    for _ in range(3):
+        world.rig.write("disk", 3)
+    world.rig.sim.close()
+    seen = world.cut("random") if reboot else world.kill()
+    for name, count in (("fsync", 2), ("disk", 11), ("memory", 2)):
+        assert (seen[name].head, len(seen[name].records), seen[name].gaps) == (count, count, [])
 
 
 @pytest.mark.parametrize("at", range(4))

@@ -55,6 +55,8 @@ class Checkpointer:
         self._running: Ticket[Positions] | None = None
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
+        self.topics_marked = 0
+        """By the last run."""
         self.failures_total = 0
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
@@ -181,6 +183,7 @@ class Checkpointer:
             topic = context.state.by_id.get(done.place.topic_id)
             if topic is not None:
                 by_group[context.group_of(topic.id)].append(self._topic_mark(topic, done))
+        self.topics_marked = sum(map(len, by_group.values()))
         number, store.next_ckpt = store.next_ckpt, store.next_ckpt + 1
         tickets: list[Ticket[None]] = []
         try:

@@ -12,7 +12,7 @@ import numpy as np
 from topics.core.capture import capture
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
-from topics.engine.ticket import Ticket, chain
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
@@ -52,10 +52,20 @@ class Snapshotter:
             again: Ticket[None] = Ticket()
             self._running.then(lambda _: self.run(clean=clean).then(lambda done: _copy(done, again)))
             return again
-        ticket = chain(self._checkpointer.run(), lambda positions: self._write(positions, clean=clean))
+        absorbed = self._checkpointer.run()
+        if clean:
+            absorbed = chain(absorbed, self._absorb_rest)
+        ticket = chain(absorbed, lambda positions: self._write(positions, clean=clean))
         self._running = ticket
         ticket.then(self._over)
         return ticket
+
+    def _absorb_rest(self, positions: Positions, runs_left: int = 7) -> Ticket[Positions]:
+        """Run until a run finds nothing to do. Marks and ceilings of a run lie behind its own position: a start that
+        replayed them would raise each ceiling again and take the seqs up to it for lost."""
+        if not runs_left or (self._checkpointer.topics_marked == 0 and self._engine.context.commit.idle()):
+            return resolved(positions)
+        return chain(self._checkpointer.run(), lambda after: self._absorb_rest(after, runs_left - 1))
 
     def _over(self, done: Ticket[None]) -> None:
         self._running = None
@@ -95,6 +105,7 @@ class Snapshotter:
         return Snapshot(
             id=store.snapshots.next_number,
             instance=store.instance,
+            boot=store.boot,
             clock_ms=now,
             ts=now,
             clean=clean,
