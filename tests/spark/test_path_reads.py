@@ -228,6 +228,21 @@ def test_a_look_that_goes_on_is_a_look_from_the_start(world: World) -> None:
         ]
 
 
+def test_router_copies_show_once_they_are_stored_and_are_never_passed_over(world: World) -> None:
+    world.route("a", "copies")
+    for n in range(6):
+        world.write("a", *range(10))
+        whole = world.rows("copies")
+        shown = rows_in(read_path(world, "copies"))
+        assert shown == whole[: len(shown)]
+        world.write("copies", "direct")  # its frame lies behind copies that are in no file
+        shown = rows_in(read_path(world, "copies"))
+        assert shown == world.rows("copies")[: len(shown)]
+        if n % 2:
+            world.sim.checkpoint()
+            assert rows_in(read_path(world, "copies")) == world.rows("copies")
+
+
 def test_an_empty_task_gives_nothing(world: World) -> None:
     wanted = options(world, "a")
     assert read_tasks([Task(topic="a", epoch=1)], wanted).num_rows == 0

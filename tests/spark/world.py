@@ -14,6 +14,7 @@ from topics.formats.blob import split_blob
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.record import RecordIn, build_batch
+from topics.model.router import RouterDef
 from topics.spark.batch import now_ms, plan_batch, read_spec
 from topics.spark.options import ReadOptions, read_options
 from topics.spark.plan import Task
@@ -101,6 +102,10 @@ class World:
     ) -> None:
         made = [record if isinstance(record, RecordIn) else record_in(record, tag, node, meta) for record in records]
         self.sim.call(lambda engine: engine.write(topic, build_batch(made)))
+
+    def route(self, source: str, dest: str) -> None:
+        definition = RouterDef(name=f"{source}->{dest}", source=source, dest=dest)
+        self.sim.call(lambda engine: engine.routers.put(definition))
 
     def delete(self, topic: str, *, before: int | None = None, match: str | None = None) -> None:
         parsed = parse_match(match) if match is not None else None

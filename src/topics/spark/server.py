@@ -25,6 +25,8 @@ from topics.spark.remote import Answer, Remote, topic_path
 
 FRAMES_BYTES: Final = 4 << 20
 _PAGE: Final = 1000
+PLANNING_RETRIES: Final = 6
+"""About three seconds: enough for a restart, and a wrong address is told soon."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -33,7 +35,7 @@ class ServerLog:
 
     def __init__(self, address: Address, remote: Remote | None = None) -> None:
         self._address = address
-        self._remote = remote or Remote(address)
+        self._remote = remote or Remote(address, retries=PLANNING_RETRIES)
 
     def close(self) -> None:
         self._remote.close()

@@ -1,10 +1,12 @@
 """The sink: rows into topics through a server, each at most once (pipeline.md section 5).
 
 Every request carries an idempotency key made of what identifies its rows: the streaming query (or the name of a batch
-write), the micro-batch, the partition and the chunk's number among those of its topic. A task that is retried, runs
+write), the micro-batch, the partition and the chunk's place among the rows of its topic. A task that is retried, runs
 twice at the same time or is repeated after a restart sends the same keys, so inside the topic's idempotency window
-nothing is appended twice. Topics that the sink creates get a window of a day. Beyond the window, and for input that is
-not the same when it is computed again, a repeat may append again.
+nothing is appended twice. A chunk may have been shorter the first time: when the part of a query before the sink fails,
+Spark ends the sink's input as if it were complete. So the answer to a repeated key says how many rows it stands for,
+and the rest goes out under the key of its own place. Topics that the sink creates get a window of a day. Beyond the
+window, and for input that is not the same when it is computed again, a repeat may append again.
 """
 
 from __future__ import annotations
@@ -114,8 +116,12 @@ class TaskWriter:
         full = len(chunk.records) >= self._options.batch_records or chunk.bytes + size > self._options.batch_bytes
         if chunk.records and full:
             self._send(topic, chunk)
-        chunk.records.append(record)
-        chunk.bytes += size
+        if chunk.stored_ahead:
+            chunk.stored_ahead -= 1
+            self._records += 1
+        else:
+            chunk.records.append(record)
+            chunk.bytes += size
 
     def _bury(self, row: Row) -> None:
         """A row that no server takes goes to the dead-letter topic with the reason, or fails the task."""
@@ -131,19 +137,19 @@ class TaskWriter:
         self._put(target, Record(msgspec.Raw(data), tag="dead-letter"), len(data))
 
     def _send(self, topic: str, chunk: _Chunk) -> None:
-        body: dict[str, Any] = {
-            "records": chunk.records,
-            "idempotency_key": f"{self._key}:{chunk.number}",
-            "create": self._options.create,
-        }
-        if self._options.create:
-            body["config"] = self._config()
-        answer = self._remote.post(f"{topic_path(topic)}?return_seqs=false", msgspec.json.encode(body)).json()
-        self._requests += 1
-        self._deduped += bool(answer["deduped"])
-        self._records += len(chunk.records)
-        chunk.number += 1
-        chunk.records, chunk.bytes = [], 0
+        """Until every record of the chunk is stored, by this attempt or by an earlier one."""
+        while chunk.records:
+            body: dict[str, Any] = {
+                "records": chunk.records,
+                "idempotency_key": f"{self._key}:{chunk.place}",
+                "create": self._options.create,
+            }
+            if self._options.create:
+                body["config"] = self._config()
+            answer = self._remote.post(f"{topic_path(topic)}?return_seqs=false", msgspec.json.encode(body)).json()
+            self._requests += 1
+            self._deduped += bool(answer["deduped"])
+            self._records += chunk.stored(max(int(answer["count"]), 1))
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"idempotency_window_ms": IDEMPOTENCY_WINDOW_MS}
@@ -164,8 +170,18 @@ class TaskWriter:
 
 @dataclass(slots=True)
 class _Chunk:
-    """Records of one topic that wait to be sent; `number` counts the requests of this topic."""
+    """Records of one topic that wait to be sent; `place` is that of the first among all rows of the topic."""
 
     records: list[Record] = field(default_factory=list)
     bytes: int = 0
-    number: int = 0
+    place: int = 0
+    stored_ahead: int = 0
+    """Rows to come that an earlier attempt has stored: it had larger chunks."""
+
+    def stored(self, count: int) -> int:
+        """So many rows from `place` on are stored; tells how many of them waited here."""
+        known = min(count, len(self.records))
+        self.place += count
+        self.stored_ahead = count - known
+        self.records, self.bytes = self.records[known:], 0
+        return known

@@ -1,0 +1,84 @@
+"""Attempts of one task, without Spark: however many there are and wherever they end, each row is stored once."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+from tests.spark.served import Served
+
+from topics.errors import InvalidRequest, TopicNotFound
+from topics.spark.options import write_options
+from topics.spark.rows import Record, Row, Shape
+from topics.spark.sink import TaskWriter, Written
+
+SHAPE = Shape("t", ("data",), {"data": None})
+
+
+def rows(count: int, *topics: str) -> list[Row]:
+    texts = [b'{"n":%d}' % n for n in range(count)]
+    return [Row(topics[n % len(topics)], Record(msgspec.Raw(text)), len(text)) for n, text in enumerate(texts)]
+
+
+def attempt(served: Served, given: list[Row], key: str, **options: str) -> Written:
+    task = TaskWriter(write_options({"url": served.url, **options}), SHAPE, key)
+    try:
+        task.add(given)
+        return task.finish()
+    finally:
+        task.close()
+
+
+def numbers(served: Served, topic: str) -> list[int]:
+    return [row[4]["n"] for row in served.rows(topic)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_attempts_that_end_early_leave_nothing_out_and_nothing_twice(served: Served, seed: int) -> None:
+    """Spark ends the input of a sink early, without an error, when what comes before the sink fails."""
+    rng, topics = random.Random(seed), (f"early-{seed}-a", f"early-{seed}-b")
+    given = rows(300, *topics)
+    for _ in range(6):
+        attempt(served, given[: rng.randint(0, 299)], f"job-{seed}", batchRecords=str(rng.choice((7, 7, 20, 64))))
+    done = attempt(served, given, f"job-{seed}", batchRecords=str(rng.choice((7, 50))))
+    assert done.records == 300
+    for at, topic in enumerate(topics):
+        assert numbers(served, topic) == list(range(at, 300, 2))
+
+
+def test_attempts_at_the_same_time_append_once(served: Served) -> None:
+    given = rows(400, "at-once")
+    with ThreadPoolExecutor(6) as pool:
+        ends = [400, 150, 400, 333, 400, 7]
+        list(pool.map(lambda end: attempt(served, given[:end], "spec", batchRecords="11"), ends))
+    assert numbers(served, "at-once") == list(range(400))
+
+
+def test_other_partitions_batches_and_jobs_are_other_writes(served: Served) -> None:
+    for key in ("q:1:0", "q:1:1", "q:2:0", "p:1:0"):
+        attempt(served, rows(5, "others"), key)
+    assert numbers(served, "others") == [0, 1, 2, 3, 4] * 4
+
+
+def test_a_request_has_no_more_records_and_bytes_than_it_may(served: Served) -> None:
+    assert attempt(served, rows(100, "counted"), "k", batchRecords="30").requests == 4
+    assert attempt(served, rows(10, "sized"), "k", batchBytes="20").requests == 5
+
+
+def test_topics_that_the_sink_creates_remember_keys_for_a_day(served: Served) -> None:
+    attempt(served, rows(1, "made"), "k", durability="fsync")
+    config = served.call("GET", "/v0/topics/made")["config"]
+    assert config["idempotency_window_ms"] >= 24 * 3600 * 1000
+    assert config["durability"] == "fsync"
+    with pytest.raises(TopicNotFound):
+        attempt(served, rows(1, "unmade"), "k", create="false")
+
+
+def test_a_row_that_no_server_takes_names_its_problem(served: Served) -> None:
+    bad = Row("made", Record(msgspec.Raw(b"{")), 1, "data is not valid JSON")
+    with pytest.raises(InvalidRequest, match="a row for topic 'made' cannot be written: data is not valid JSON"):
+        attempt(served, [bad], "k")
+    assert attempt(served, [bad], "k", deadLetterTopic="letters").dead_letters == 1
+    assert served.rows("letters")[0][4] == {"topic": "made", "reason": "data is not valid JSON", "data": "{"}
