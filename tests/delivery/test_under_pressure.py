@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, bodies_of, write_body
 
-from topics.engine.appended import Appended
+from topics.model.appended import Appended
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.delivery.bands import B0, B1, B2, B3
 from topics.engine.ticket import Ticket

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
-from topics.model.results import AppendResult, WatchStart
+from topics.model.appended import Appended
+from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
 from topics.wire import sse, ws
 from topics.wire.base64url import encode_base64url
@@ -218,12 +219,12 @@ def test_frames() -> None:
 
 
 def test_ack_frame() -> None:
-    result = AppendResult("t", 3, 4, 4, 2, created=True)
-    assert ws.ack_frame(SEVEN, result, return_seqs=True, performance=PERFORMANCE) == (
+    result = Appended(3, 2, 4, created=True)
+    assert ws.ack_frame(SEVEN, "t", result, return_seqs=True, performance=PERFORMANCE) == (
         b'{"op":"ack","request_id":7,"topic":"t","first_seq":3,"last_seq":4,"seqs":[3,4],"head_seq":4,"count":2,'
         b'"created":true,"deduped":false,"performance":{"server_total_ms":0.2}}'
     )
-    shown = msgspec.json.decode(ws.ack_frame(SEVEN, result, return_seqs=False, performance=PERFORMANCE))
+    shown = msgspec.json.decode(ws.ack_frame(SEVEN, "t", result, return_seqs=False, performance=PERFORMANCE))
     assert shown["seqs"] is None
 
 

@@ -10,7 +10,6 @@ once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from topics.api.call import Call, error_response
 from topics.api.inflight import InFlight
@@ -24,6 +23,23 @@ from topics.wire.paths import Routes, Target
 Handler = Callable[[Call], None]
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
+
+
+class Found:
+    """What a head alone decides: the endpoint, who asks for it, and whether that is refused."""
+
+    __slots__ = ("handler", "key", "refusal", "target")
+
+    def __init__(self, target: Target, key: Key | None) -> None:
+        self.target = target
+        self.key = key
+        self.handler = "" if target.endpoint is None else target.endpoint.handler
+        self.refusal: TopicsError | None = None
+        try:
+            check_rights(key, target)
+            target.require()
+        except TopicsError as error:
+            self.refusal = error
 
 
 class App:
@@ -62,24 +78,20 @@ class App:
 
     def head(self, request: Request) -> Response | None:
         try:
-            found: tuple[Target, Key | None] | None = request.head.memo
+            found: Found | None = request.head.memo
             if found is None:
                 found = request.head.memo = self._find(request)
-            target, key = found
-            if key is not None:
-                self._inflight.enter(key)
+            if found.key is not None:
+                self._inflight.enter(found.key)
         except TopicsError as error:
             return error_response(error)
         request.context = found
-        try:
-            check_rights(key, target)
-            target.require()
-        except TopicsError as error:
+        if found.refusal is not None:
             self.abandon(request)
-            return error_response(error)
+            return error_response(found.refusal)
         return None
 
-    def _find(self, request: Request) -> tuple[Target, Key | None]:
+    def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)
         key = authenticate(
             self._keys,
@@ -88,26 +100,30 @@ class App:
             raw_query=request.query,
             probe_auth=self._probe_auth,
         )
-        return target, key
+        return Found(target, key)
 
     def handle(self, request: Request, responder: Responder) -> None:
-        target, key = request.context
-        on_end = None if key is None else partial(self._inflight.leave, key)
-        call = Call(request, responder, target, key, monotonic=self._monotonic, on_end=on_end)
+        found: Found = request.context
+        call = Call(request, responder, found.target, found.key, self._monotonic, self._inflight)
         try:
-            name = target.endpoint.handler
-            if self.progress is not None and name not in OPEN_WHILE_RECOVERING:
-                raise NotReady(self.progress)
-            if self.draining and name not in OPEN_WHILE_RECOVERING:
-                raise ShuttingDown()
-            self._handlers[name](call)
+            if self.progress is not None or self.draining:
+                self._check_open(found.handler)
+            self._handlers[found.handler](call)
         except Exception as error:
             call.fail(error)
 
+    def _check_open(self, handler: str) -> None:
+        """Before and after the time in which everything is served, the probes and metrics still are."""
+        if handler in OPEN_WHILE_RECOVERING:
+            return
+        if self.progress is not None:
+            raise NotReady(self.progress)
+        raise ShuttingDown()
+
     def abandon(self, request: Request) -> None:
-        key: Key | None = request.context[1] if request.context is not None else None
-        if key is not None:
-            self._inflight.leave(key)
+        found: Found | None = request.context
+        if found is not None and found.key is not None:
+            self._inflight.leave(found.key)
 
     def shutdown(self) -> None:
         self.draining = True

@@ -7,8 +7,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from topics.api.inflight import InFlight
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMediaType
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
@@ -26,7 +27,7 @@ _RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
 
 class Call:
-    __slots__ = ("_monotonic", "_on_end", "key", "name", "request", "responder", "target")
+    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target")
 
     def __init__(
         self,
@@ -34,9 +35,8 @@ class Call:
         responder: Responder,
         target: Target,
         key: Key | None,
-        *,
         monotonic: Callable[[], float],
-        on_end: Callable[[], None] | None,
+        inflight: InFlight,
     ) -> None:
         self.request = request
         self.responder = responder
@@ -44,22 +44,27 @@ class Call:
         self.key = key
         self.name = target.name
         self._monotonic = monotonic
-        self._on_end = on_end
+        self._inflight = None if key is None else inflight  # None: nobody counts, or no longer
 
     # --- what came ------------------------------------------------------------------------------------------------
 
     def body(self) -> bytes:
         """The JSON text, after the checks that come before parsing."""
         request = self.request
+        if request.body_fault is not None:
+            self._refuse_coding(request.body_fault)
         assert self.target.endpoint is not None
-        if request.body_fault is BodyFault.UNSUPPORTED_CODING:
-            raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
-        text = body_text(
-            self.target.endpoint.body, content_type=request.header(b"content-type"), body=request.body or b""
+        return body_text(
+            self.target.endpoint.body, content_type=request.headers.get(b"content-type"), body=request.body or b""
         )
-        if request.body_fault is BodyFault.BROKEN_CODING:
+
+    def _refuse_coding(self, fault: BodyFault) -> NoReturn:
+        """A coding we do not know is refused with the content type; a broken one is a fault of the body, and later."""
+        if fault is BodyFault.BROKEN_CODING:
+            assert self.target.endpoint is not None
+            body_text(self.target.endpoint.body, content_type=self.request.header(b"content-type"), body=b"")
             raise InvalidRequest("the compressed body is broken")
-        return text
+        raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
 
     def query(self) -> Query:
         return parse_query(self.request.query)
@@ -70,7 +75,8 @@ class Call:
         return max((self._monotonic() - self.request.started_s) * 1e3, 0.0)
 
     def reply(self, status: int, body: bytes) -> None:
-        self.end()
+        if self._inflight is not None:
+            self.end()
         self.responder.reply(Response(status, body))
 
     def respond(self, response: Response) -> None:
@@ -96,9 +102,9 @@ class Call:
 
     def end(self) -> None:
         """The request no longer runs: streams call this when they begin, everything else when it is answered."""
-        if self._on_end is not None:
-            on_end, self._on_end = self._on_end, None
-            on_end()
+        if self._inflight is not None and self.key is not None:
+            self._inflight.leave(self.key)
+            self._inflight = None
 
 
 def error_response(error: BaseException) -> Response:

@@ -7,15 +7,15 @@ from functools import partial
 from topics.api.batches import OffLoop, is_large
 from topics.api.call import Call
 from topics.core.read import ReadRequest
-from topics.engine.appended import Appended
 from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
+from topics.model.appended import Appended
 from topics.model.config import resolve_config
-from topics.model.results import AppendResult, DeleteResult
+from topics.model.results import DeleteResult
 from topics.wire.auth import check_config_on_write
 from topics.wire.query import bool_param
 from topics.wire.records import View, render_array
@@ -28,6 +28,30 @@ from topics.wire.replies import (
     struct_reply,
 )
 from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+
+
+class _Written:
+    """Answers one write when its ticket is done. An object and not a closure in a closure: there is one per write."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __call__(self, ticket: Ticket[Appended]) -> None:
+        call = self._call
+        if ticket.error is not None:
+            call.fail(ticket.error)
+            return
+        try:
+            done = ticket.result()
+            return_seqs = not call.request.query or bool_param(call.query(), "return_seqs", default=True)
+            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=waited_ms(ticket))
+            body = append_reply(call.name, done, return_seqs=return_seqs, performance=spent)
+        except Exception as error:
+            call.fail(error)
+        else:
+            call.reply(201 if done.created else 200, body)
 
 
 class RecordEndpoints:
@@ -45,36 +69,12 @@ class RecordEndpoints:
             if call.name not in self._engine.state.topics:
                 check_config_on_write(call.key, call.name)
             config = resolve_config(request.config)
-        batch = request.batch(_header_key(call))
+        header_key = call.request.headers.get(b"idempotency-key")
+        batch = request.batch(None if header_key is None else header_key.decode("utf-8", "surrogateescape"))
         ticket = self._engine.write(
             call.name, batch, create=request.create, config=config, may_refuse=not request.disable_backpressure
         )
-        call.when(ticket, partial(self._written, call, ticket))
-
-    def _written(self, call: Call, ticket: Ticket[Appended], done: Appended) -> None:
-        raw_query = call.request.query
-        return_seqs = not raw_query or bool_param(call.query(), "return_seqs", default=True)
-        if done.deduped:
-            spent = performance(call.elapsed_ms())
-        else:
-            topic = self._engine.state.topics.get(call.name)
-            spent = append_performance(
-                call.elapsed_ms(),
-                wal_append_ms=done.append_ms,
-                fsync_ms=done.sync_ms,
-                is_fsync=topic is not None and topic.config.is_fsync,
-                throttle_wait_ms=waited_ms(ticket),
-            )
-        result = AppendResult(
-            topic=call.name,
-            first_seq=done.first_seq,
-            last_seq=done.last_seq,
-            head_seq=done.head,
-            count=done.count,
-            created=done.created,
-            deduped=done.deduped,
-        )
-        call.reply(201 if done.created else 200, append_reply(result, return_seqs=return_seqs, performance=spent))
+        ticket.then(_Written(call))
 
     # --- diff -----------------------------------------------------------------------------------------------------
 
@@ -142,8 +142,3 @@ class RecordEndpoints:
             bytes=done.bytes,
         )
         call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
-
-
-def _header_key(call: Call) -> str | None:
-    key = call.request.header(b"idempotency-key")
-    return None if key is None else key.decode("utf-8", "surrogateescape")

@@ -20,19 +20,19 @@ from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
 from topics.api.watch_endpoints import start_of
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
+from topics.model.appended import Appended
 from topics.model.config import resolve_config
-from topics.model.results import AppendResult, WatchStart
+from topics.model.results import WatchStart
 from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY
 from topics.wire import ws
 from topics.wire.auth import check_config_on_write, check_name, check_scope
 from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
-from topics.wire.replies import append_performance, performance
+from topics.wire.replies import append_performance
 from topics.wire.requests import TopicStart, node_set
 
 log = logging.getLogger("topics.api")
@@ -171,28 +171,10 @@ class Socket:
         self._when(ticket, command.request_id, partial(self._published, command, began_ms, ticket))
 
     def _published(self, command: ws.Publish, began_ms: float, ticket: Ticket[Appended], done: Appended) -> None:
-        elapsed_ms = self._now_ms() - began_ms
-        if done.deduped:
-            spent = performance(elapsed_ms)
-        else:
-            topic = self._services.engine.state.topics.get(command.topic)
-            spent = append_performance(
-                elapsed_ms,
-                wal_append_ms=done.append_ms,
-                fsync_ms=done.sync_ms,
-                is_fsync=topic is not None and topic.config.is_fsync,
-                throttle_wait_ms=waited_ms(ticket),
-            )
-        result = AppendResult(
-            topic=command.topic,
-            first_seq=done.first_seq,
-            last_seq=done.last_seq,
-            head_seq=done.head,
-            count=done.count,
-            created=done.created,
-            deduped=done.deduped,
+        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=waited_ms(ticket))
+        frame = ws.ack_frame(
+            command.request_id, command.topic, done, return_seqs=command.return_seqs, performance=spent
         )
-        frame = ws.ack_frame(command.request_id, result, return_seqs=command.return_seqs, performance=spent)
         self._reply(frame)
 
     def _ping(self, command: ws.Ping) -> None:

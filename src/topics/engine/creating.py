@@ -12,12 +12,12 @@ import msgspec
 from topics.core.append import Reservation, decide_append
 from topics.core.apply import apply
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.lifecycle import Lifecycle
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Writes
+from topics.model.appended import Appended
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate
 from topics.model.record import WriteBatch

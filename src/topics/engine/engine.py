@@ -11,7 +11,6 @@ from topics.clock import EngineClock
 from topics.config import Settings
 from topics.core.read import ReadRequest
 from topics.core.state import State
-from topics.engine.appended import Appended
 from topics.engine.commit import Commit
 from topics.engine.context import Context
 from topics.engine.creating import CreatingWrites
@@ -29,6 +28,7 @@ from topics.engine.ticket import Ticket
 from topics.engine.writes import Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model import results
+from topics.model.appended import Appended
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.match import TagMatch
 from topics.model.record import WriteBatch

@@ -12,10 +12,10 @@ from time import perf_counter
 
 from topics.core.append import Reservation, make_append
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.commit import CommitTicket
 from topics.engine.ticket import Ticket
 from topics.formats.frame import encode_appends
+from topics.model.appended import Appended
 from topics.model.ops import Append
 from topics.model.record import WriteBatch
 from topics.model.submission import Submission

@@ -14,12 +14,12 @@ from topics.core.queue import MOVING
 from topics.core.queue_calls import queue_of
 from topics.core.queue_letters import Letter, letter_batch
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.payloads import Payload, Payloads
 from topics.engine.ticket import Ticket
 from topics.errors import RequestRefused
+from topics.model.appended import Appended
 from topics.model.record import WriteBatch
 
 log = logging.getLogger("topics.queues")

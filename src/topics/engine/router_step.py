@@ -21,7 +21,6 @@ from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.router import Router
 from topics.core.router_copy import Copy, admitted, chosen, hops_of
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.context import Context
 from topics.engine.copies import copies_op
 from topics.engine.encode import submission
@@ -31,6 +30,7 @@ from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Writes
 from topics.errors import CommitFailed, Throttled
+from topics.model.appended import Appended
 from topics.model.ops import HeadMark, LostReason, Pin
 from topics.model.submission import Submission
 

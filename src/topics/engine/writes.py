@@ -12,7 +12,6 @@ from topics.core.append import Busy, Repeat, Reservation, decide_append, make_ap
 from topics.core.apply import apply
 from topics.core.retention import due
 from topics.core.topic import TopicState
-from topics.engine.appended import Appended
 from topics.engine.commit import CommitTicket
 from topics.engine.context import Context
 from topics.engine.encode import append_submission, submission
@@ -21,9 +20,13 @@ from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved, settled
 from topics.errors import CommitFailed, Throttled
 from topics.formats.frame import encode_appends
+from topics.model.appended import Appended
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
 from topics.model.record import WriteBatch
 from topics.model.submission import Submission
+
+LEAST_MS = 0.001
+"""A wait that happened is shown as more than nothing."""
 
 
 class Writes:
@@ -231,7 +234,7 @@ class Writes:
             ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
             append_ms = ticket.append_ms
             if topic.config.is_fsync:
-                sync_ms = ticket.sync_ms
+                sync_ms = max(ticket.sync_ms, LEAST_MS)
         return Appended(op.first_seq, op.count, op.last_seq, append_ms=append_ms, sync_ms=sync_ms)
 
     def _release(self, topic: TopicState, reservation: Reservation, error: BaseException) -> None:

@@ -40,6 +40,7 @@ class RequestHead:
         "chunked",
         "expects_continue",
         "headers",
+        "is_plain",
         "keep_alive",
         "memo",
         "method",
@@ -68,6 +69,7 @@ class RequestHead:
         self.keep_alive = keep_alive
         self.chunked = chunked
         self.expects_continue = expects_continue
+        self.is_plain = version == "1.1" and method != "HEAD"  # its answer is framed in the one usual way
         self.memo: Any = None
 
 

@@ -25,7 +25,9 @@ LOOP_WRITE_BYTES_MAX = 256 * 1024
 """A larger batch is copied by the kernel for too long to do it on the owner's thread."""
 SLOW_WRITE_S = 0.005
 """A write in the loop slower than this sends the group's writes to its thread for a while."""
-SLOW_PENALTY_S = 1.0
+SLOW_PENALTY = 20
+"""For how many times its own length; a process that was merely not scheduled for a moment must not pay for long."""
+SLOW_PENALTY_MAX_S = 1.0
 WINDOW_SLICE_S = 0.0001
 """The commit window ends when a slice of this length brings nothing new."""
 
@@ -100,8 +102,9 @@ class GroupRunner:
             self._commit.write_failed(self.index, batch, error)
             self.request_sync()  # what was written before may still be synced; if not, its waiters are told there
             return
-        if time.perf_counter() - began > SLOW_WRITE_S:
-            self._threaded_until = time.monotonic() + SLOW_PENALTY_S
+        took_s = time.perf_counter() - began
+        if took_s > SLOW_WRITE_S:
+            self._threaded_until = time.monotonic() + min(SLOW_PENALTY * took_s, SLOW_PENALTY_MAX_S)
             self.wal.stats.slow_writes += 1
         waiting = self._commit.written(self.index, batch)
         self._tell_thread(durable=waiting)

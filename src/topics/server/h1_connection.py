@@ -74,7 +74,8 @@ class H1Connection(H1Output):
                     return
                 head = reader.next_head()
                 if head is None:
-                    self._note_partial_head()
+                    if reader.waiting_bytes():
+                        self._note_partial_head()
                     return
                 left -= 1
                 exchange = self._begin(head)
@@ -217,7 +218,7 @@ class H1Connection(H1Output):
     # --- waiting for input --------------------------------------------------------------------------------------------
 
     def _note_partial_head(self) -> None:
-        if not self._partial and self._reader.waiting_bytes():
+        if not self._partial:
             self._partial = True
             self._since_s = self.hub.wheel.now_s
             self.hub.wheel.arm(self, self._since_s + HEAD_TIMEOUT_S)

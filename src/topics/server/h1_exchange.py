@@ -55,12 +55,14 @@ class H1Exchange:
         if self._answered:
             return
         self._answered = True
-        conn = self._conn
-        gzip_min_bytes = conn.hub.settings.gzip_min_bytes
-        if gzip_min_bytes and len(response.body) >= gzip_min_bytes and self.request is not None:
-            encode_response(conn.hub, self.request, response, self._send)
-        else:
+        hub, request = self._conn.hub, self.request
+        gzip_min_bytes = hub.settings.gzip_min_bytes
+        if gzip_min_bytes and len(response.body) >= gzip_min_bytes and request is not None:
+            encode_response(hub, request, response, self._send)
+        elif request is None or self.closes or hub.draining or response.headers or not request.head.is_plain:
             self._send(response)
+        else:  # nearly every answer
+            self._conn.finish_plain(self, hub.renderer.response(response))
 
     def _send(self, response: Response) -> None:
         try:
@@ -73,9 +75,7 @@ class H1Exchange:
         hub, request = self._conn.hub, self.request
         if request is None:
             return hub.renderer.response(response, b"Connection: close\r\n")
-        if self.closes or request.method == "HEAD" or request.head.version != "1.1" or hub.draining:
-            return hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
-        return hub.renderer.response(response)
+        return hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
 
     def stream(self, status: int, headers: Headers) -> StreamSink:
         assert not self._answered, "a request is answered once"

@@ -69,6 +69,16 @@ class H1Output(Peer):
 
     # --- in order -----------------------------------------------------------------------------------------------------
 
+    def finish_plain(self, exchange: H1Exchange, data: bytes) -> None:
+        """`finish` for an answer that comes whole and leaves the connection open: nearly every one."""
+        if len(self._exchanges) != 1 or self._feeding or self._out or self._partial or self._blocked:
+            self.finish(exchange, data)
+            return
+        exchange.finished = True
+        self._exchanges.popleft()
+        self._since_s = self.hub.wheel.now_s
+        self.transport.write(data)
+
     def finish(self, exchange: H1Exchange, data: bytes) -> None:
         """The last bytes of an answer."""
         exchange.finished = True

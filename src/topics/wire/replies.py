@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from topics.errors import TopicsError
-from topics.model.results import AppendResult
+from topics.model.appended import Appended
 from topics.model.tombstone import Tombstone
 
 _encode = msgspec.json.Encoder().encode
@@ -30,16 +30,15 @@ def _throttled(wait_ms: float) -> bytes:
     return b',"throttle_wait_ms":%.3f' % wait_ms if wait_ms else b""
 
 
-def append_performance(
-    server_total_ms: float, *, wal_append_ms: float, fsync_ms: float, is_fsync: bool, throttle_wait_ms: float = 0.0
-) -> bytes:
-    """`fsync_ms` is above 0 for the class `fsync` and 0 for every other class, whatever was measured."""
-    shown_ms = max(fsync_ms, _LEAST_MS) if is_fsync else 0.0
+def append_performance(server_total_ms: float, done: Appended, *, throttle_wait_ms: float = 0.0) -> bytes:
+    """A write that was found done already shows no log times."""
+    if done.deduped:
+        return performance(server_total_ms)
     return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f%b}' % (
         server_total_ms,
-        wal_append_ms,
-        shown_ms,
-        _throttled(throttle_wait_ms),
+        done.append_ms,
+        done.sync_ms,
+        _throttled(throttle_wait_ms) if throttle_wait_ms else b"",
     )
 
 
@@ -62,26 +61,31 @@ def struct_reply(result: msgspec.Struct, performance: bytes) -> bytes:
     return b'%b,"performance":%b}' % (_encode(result)[:-1], performance)
 
 
-def append_reply(result: AppendResult, *, return_seqs: bool, performance: bytes) -> bytes:
-    seqs = b"" if not return_seqs else b',"seqs":' + seq_list(result.first_seq, result.last_seq)
-    return b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,%b,"performance":%b}' % (
-        result.topic.encode(),
-        result.first_seq,
-        result.last_seq,
-        seqs,
-        append_outcome(result),
+def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: bytes) -> bytes:
+    return b'{"topic":"%b",%b,"performance":%b}' % (
+        topic.encode(),
+        append_outcome(done, seqs=seqs_field(done) if return_seqs else b""),
         performance,
     )
 
 
-def append_outcome(result: AppendResult) -> bytes:
-    """The part of a write's answer that HTTP and WebSocket share."""
-    return b'"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (
-        result.head_seq,
-        result.count,
-        _BOOLS[result.created],
-        _BOOLS[result.deduped],
+def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
+    """The part of a write's answer that HTTP and WebSocket share; `seqs` is a field with its comma, or nothing."""
+    return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (
+        done.first_seq,
+        done.first_seq + done.count - 1,
+        seqs,
+        done.head,
+        done.count,
+        _BOOLS[done.created],
+        _BOOLS[done.deduped],
     )
+
+
+def seqs_field(done: Appended) -> bytes:
+    if done.count == 1:
+        return b',"seqs":[%d]' % done.first_seq
+    return b',"seqs":' + seq_list(done.first_seq, done.last_seq)
 
 
 def seq_list(first_seq: int, last_seq: int) -> bytes:

@@ -9,13 +9,14 @@ from msgspec.structs import force_setattr
 
 from topics import limits
 from topics.errors import InvalidRequest, TopicsError
+from topics.model.appended import Appended
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.record import RecordIn, WriteBatch, build_batch
-from topics.model.results import AppendResult, WatchStart
+from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
 from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
 from topics.wire.json import BodyDecoder
-from topics.wire.replies import append_outcome, seq_list
+from topics.wire.replies import append_outcome, seqs_field
 from topics.wire.requests import U32, NodeFilter, TopicStart
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
@@ -110,15 +111,12 @@ def unsubscribed_frame(request_id: msgspec.Raw, topics: list[str]) -> bytes:
     return b'{"op":"unsubscribed","request_id":%b,"topics":%b}' % (request_id, _encode(topics))
 
 
-def ack_frame(request_id: msgspec.Raw, result: AppendResult, *, return_seqs: bool, performance: bytes) -> bytes:
+def ack_frame(request_id: msgspec.Raw, topic: str, done: Appended, *, return_seqs: bool, performance: bytes) -> bytes:
     """Unlike the HTTP answer this one shows `seqs` as null when they were not asked for."""
-    return (b'{"op":"ack","request_id":%b,"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":%b,%b,"performance":%b}') % (
+    return b'{"op":"ack","request_id":%b,"topic":"%b",%b,"performance":%b}' % (
         request_id,
-        result.topic.encode(),
-        result.first_seq,
-        result.last_seq,
-        seq_list(result.first_seq, result.last_seq) if return_seqs else b"null",
-        append_outcome(result),
+        topic.encode(),
+        append_outcome(done, seqs=seqs_field(done) if return_seqs else b',"seqs":null'),
         performance,
     )
 

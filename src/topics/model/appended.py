@@ -1,4 +1,4 @@
-"""Appended: what a write is answered with, once it is published."""
+"""Appended: what the engine answers a write with, once it is published; the doors make their replies of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Times in milliseconds, 0 where nothing was waited for."""
+    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other."""
 
     first_seq: int
     count: int
