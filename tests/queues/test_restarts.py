@@ -3,6 +3,8 @@
 import pytest
 from tests.queues.world import World
 
+from topics.testing.powercut import Aimed
+
 RESTARTS = ["killed", "stopped"]
 
 
@@ -148,3 +150,23 @@ def test_a_fed_queue_keeps_its_jobs_and_acks():
     assert world.rows("q") == [(1, 0), (4, 3), (5, 4), (6, 5)]
     assert world.counters() == (3, 1, 0)
     assert world.seqs(max=9) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("clean_before", [False, True])
+@pytest.mark.parametrize("kills_after", [0, 1])
+def test_a_flag_that_outlived_its_ack_is_counted_by_every_start(clean_before: bool, kills_after: int) -> None:
+    """The ack of a `disk` job is not synced. A power cut may take its frame and leave the flag in the segment."""
+    world = World(segment_max_events=2)
+    world.queue("q", durability="disk")
+    world.write("q", *range(4))
+    world.snapshot()
+    if clean_before:
+        world = world.stopped()
+    world.claim(max=1)
+    world.ack(1)
+    world = world.cut(pattern=Aimed("*/wal-*", lambda _: ()))
+    for _ in range(kills_after):
+        world = world.killed()
+    assert world.data("q") == [1, 2, 3]
+    assert (world.state("q").count, world.counters()) == (3, (3, 0, 0))
+    assert world.seqs(max=9) == [2, 3, 4]

@@ -18,6 +18,7 @@ from topics.model.router import RouterDef
 from topics.storage.fs import Fs
 from topics.testing import SimClock, SimFs, SimHost
 from topics.testing.driver import SimKernel
+from topics.testing.simdisk import Fate
 
 Row = tuple[int, Any]
 
@@ -175,7 +176,7 @@ class World:
         disk.kill()
         return World(disk.reboot(), clock=self.clock, host=self.host, **{**self.settings, **settings})
 
-    def cut(self, seed: int = 0, pattern: str = "lose_all", **settings: Any) -> World:
+    def cut(self, seed: int = 0, pattern: str | Fate = "lose_all", **settings: Any) -> World:
         """Power goes: what was not synced is at the disk's mercy."""
         disk = self.disk.clone()
         disk.power_cut(Random(seed), pattern)

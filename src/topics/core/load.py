@@ -38,7 +38,7 @@ def load_sealed(
     topic: TopicState, view: SegmentView, *, dead: DeadRanges, totals: tuple[int, int] | None = None
 ) -> None:
     """A sealed segment. `totals` are the live records and bytes that a snapshot noted; give them only if no flag can be
-    on disk whose delete is not replayed (a clean stop, or the same boot), else everything is counted."""
+    on disk whose delete is not replayed (the same boot since), else everything is counted."""
     slots = _slots_in(dead, view.first_seq, view.count)
     if totals is None:
         segment = Sealed.counted(view, earliest_seq=topic.floors.earliest_seq, dead=slots)

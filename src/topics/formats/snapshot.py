@@ -151,6 +151,8 @@ class Snapshot(_Map, frozen=True, kw_only=True):
     groups: tuple[GroupPosition, ...]
     topics: tuple[TopicItem, ...]
     routers: tuple[RouterItem, ...]
+    boot: str = ""
+    """Boot id of the writer, as in the lock file; empty if unknown."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -1,8 +1,9 @@
 """Attach: a topic of a start gets the slots that lie in its segments (storage.md section 9.1, step 4).
 
 Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
-taken from the snapshot only if nothing can have changed the flags since. Called by recovery for every topic of the
-snapshot, and by replay for every topic that the log brings back."""
+taken from the snapshot only if the kernel lived on since it was written. Otherwise a flag may have reached the disk
+whose delete did not (the ack of a job is not synced in every class), and the flags are counted. Called by recovery for
+every topic of the snapshot, and by replay for every topic that the log brings back."""
 
 from __future__ import annotations
 

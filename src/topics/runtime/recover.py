@@ -204,7 +204,7 @@ class Recovery:
             self._cold,
             expected=self._marks.expected,
             items={item.id: item for item in topics},
-            trust_totals=snapshot is not None and (snapshot.clean or same_boot),
+            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
@@ -329,6 +329,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
+            boot=self._host.boot_id(),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},

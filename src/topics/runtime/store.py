@@ -42,6 +42,7 @@ class Store:
     """For pools that must not wait for the cold store."""
     cold_fetcher: Fetcher
     instance: str
+    boot: str = ""
     next_ckpt: int = 1
     cold: ColdTier | None = None
     leftovers: dict[str, Position] = field(default_factory=dict)
