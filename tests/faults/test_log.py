@@ -1,4 +1,4 @@
-"""Rows of groups A, C and D of the fault matrix that need a whole engine: the queue, the thread, frames nobody expects."""
+"""Rows of groups A, C and D of the fault matrix that need a whole engine: queue, thread, frames nobody expects."""
 
 from __future__ import annotations
 

@@ -133,6 +133,25 @@ def test_a_wall_clock_turned_back_lets_no_time_fall_and_revives_nothing() -> Non
     assert sorted(world.seen()["t"].records) == [1, 2, 3, 4, 5]
 
 
+def test_a_wall_clock_turned_back_revives_no_lease_and_stops_no_timer() -> None:
+    """Row 135."""
+    world = World()
+    world.rig.create("q", "fsync", type="queue", leases_durable=True)
+    world.rig.write("q", 1)
+    assert world.rig.claim("q", lease_ms=30_000) == [1]
+    world.rig.tick(30_001)
+    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+    assert world.rig.claim("q", node="other") == [1]
+    runs = world.rig.sim.kernel.checkpointer.runs_total
+    world.rig.write("q", 1)
+    world.rig.tick(5_100)
+    assert world.rig.sim.kernel.checkpointer.runs_total > runs
+    world.rig.nack("q", [1], node="w")
+    assert world.rig.claim("q", 5, node="third") == [2], "the job is still the other's"
+    world.kill()
+    assert world.rig.claim("q", 5, node="third") == []
+
+
 def test_a_wall_clock_a_year_ahead_expires_more_and_says_so() -> None:
     """Row 136."""
     world = World()

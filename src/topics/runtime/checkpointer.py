@@ -243,6 +243,7 @@ class Checkpointer:
         for segment in done.sealed:
             late = sealed(topic, segment, keep_hops=bool(self._engine.state.routers.from_source(topic.id)))
             self._store.flips.flip(segment, late)
+            self._jobs.note_if_dead(topic, segment.first_seq)
         for part in done.placed:
             late = placed(topic, part.first_seq, part.offs, part.lens)
             if len(late):

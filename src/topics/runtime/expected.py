@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topics.formats.bodies import CkptMark, TierMark, TopicMark
+from topics.formats.bodies import CkptMark, EvictWatermark, TierMark, TopicMark
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
 from topics.storage.segments.loaded import Expected, Move
 
 
 class Marks:
-    """The newest mark of each topic, and the last move of each segment. Feed it columns in replay order."""
+    """The newest mark of each topic, its highest floor, and the last move of each segment. Feed it columns in replay
+    order."""
 
     def __init__(self) -> None:
         self._topics: dict[int, TopicMark] = {}
         self._moves: dict[int, dict[int, Move]] = {}
+        self._earliest: dict[int, int] = {}
         self.next_ckpt = 1
 
     def note(self, columns: WalColumns) -> None:
-        for body in columns.bodies.values():
-            if isinstance(body, CkptMark):
+        for row, body in columns.bodies.items():
+            if isinstance(body, EvictWatermark):
+                topic_id = int(columns.topic_id[row])
+                self._earliest[topic_id] = max(self._earliest.get(topic_id, 1), body.earliest_seq)
+            elif isinstance(body, CkptMark):
                 self.next_ckpt = max(self.next_ckpt, body.n + 1)
                 self._topics.update({mark.id: mark for mark in body.topics})
             elif isinstance(body, TierMark):
@@ -55,6 +60,7 @@ class Marks:
             active = None if mark.active is None else (mark.active.first, mark.active.count, mark.active.data_len)
             sealed_to = max(sealed_to, mark.sealed_to)
             ckpt_seq, earliest = max(ckpt_seq, mark.seq), max(earliest, mark.earliest_seq)
+        earliest = max(earliest, self._earliest.get(topic_id, 1))
         return Expected(
             segments=[row for row in segments if row.sealed],
             active=active,

@@ -53,12 +53,16 @@ class Janitor:
         self._tiers = tiers
         self._rules = RewriteRules(settings.rewrite_dead_ratio, settings.rewrite_min_dead_bytes)
         self._rewrite_rate = settings.rewrite_bytes_per_sec
+        self._keeps_all = settings.salvage  # nothing is deleted in such a run
         self._retired = list(retired)
         self._thinned: set[tuple[int, int]] = set()
         self._rewriting = False
         self._dropping: set[tuple[int, int]] = set()
         self._sweep_at: Iterator[int] = iter(())
         engine.context.on_removed.append(self._note_thinned)
+        for topic in engine.state.by_id.values():  # drops that a crash interrupted, or that were never begun
+            for segment in topic.sealed:
+                jobs.note_if_dead(topic, segment.first_seq)
 
     def is_dropping(self, key: tuple[int, int]) -> bool:
         return key in self._dropping
@@ -68,6 +72,8 @@ class Janitor:
     def sweep(self) -> None:
         """Move floors nobody asked about, then clean up behind all floors."""
         self._settle_some()
+        if self._keeps_all:
+            return
         self._drop_dead()
         self._drop_topics()
         self._rewrite_one()

@@ -123,6 +123,15 @@ class KernelJobs:
             self.flag_active(topic, np.concatenate(removal.active_flips))
         self.dead_segments.extend((topic.id, first_seq) for first_seq in removal.dead_segments)
 
+    def note_if_dead(self, topic: TopicState, first_seq: int) -> None:
+        """A segment appeared, by a seal or by a start, in which everything may have died before."""
+        sealed = topic.sealed.by_first_seq(first_seq)
+        if sealed is None:
+            return
+        is_counted = sealed.deleted >= 0 or sealed.tier == "hot"  # else its totals are a guess
+        if sealed.next_seq <= topic.earliest_seq or (is_counted and not sealed.live):
+            self.dead_segments.append((topic.id, first_seq))
+
     def flag_active(self, topic: TopicState, seqs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         """Records of the active segment. One that was sealed a moment ago is flagged where it lies now."""
         active = self._store.topics[topic.id].active

@@ -164,8 +164,9 @@ class Snapshotter:
     # --- on the background thread ---------------------------------------------------------------------------------
 
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
-        self._store.snapshots.install(body)
-        if not self._engine.context.settings.salvage:  # nothing is deleted in such a run
+        keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
+        self._store.snapshots.install(body, keep_all=keep_all)
+        if not keep_all:
             self._remove_log(referenced)
 
     def _remove_log(self, referenced: frozenset[int]) -> None:

@@ -103,8 +103,8 @@ class SnapshotStore:
         """The highest file number that a kept snapshot has for a group; 0 for none."""
         return max((positions[key].file for positions in self.kept() if key in positions), default=0)
 
-    def install(self, snapshot: Snapshot) -> None:
-        """M4 and M5: put the snapshot beside the older ones, then drop those nobody needs.
+    def install(self, snapshot: Snapshot, *, keep_all: bool = False) -> None:
+        """M4 and M5: put the snapshot beside the older ones, then drop those nobody needs, unless all are to be kept.
 
         A failure in M4 is raised and counts as "no snapshot": nothing is unlinked, the number is not used again."""
         number = snapshot.id
@@ -113,7 +113,8 @@ class SnapshotStore:
         self._highest = number
         install(self._fs, f"{self._dir}/{names.snapshot_name(number)}", encode_snapshot(snapshot))
         self._valid[number] = positions_of(snapshot)
-        self._prune(number)
+        if not keep_all:
+            self._prune(number)
 
     def _prune(self, newest: int) -> None:
         """Keep the newest two by number and the newest two valid ones. Failing is no harm: the next install tries."""

@@ -1,0 +1,264 @@
+"""Rows of groups G and H of the fault matrix that need a whole engine: lost snapshots, and a start that takes time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.crash.harness import Rig, read_all, survey
+from tests.crash.ledger import Seen
+from tests.faults.world import World
+
+from topics.api.build import ServerApp
+from topics.config import Settings
+from topics.errors import MetadataLost, NotReady, TopicsError, UnsupportedVersion
+from topics.net.messages import Request, RequestHead, Response
+from topics.runtime.kernel import recover
+from topics.storage.steady import SteadyFs
+from topics.testing import FaultFs, SimClock, SimFs, SimHost
+
+Edit = Callable[[bytes], bytes]
+
+
+def aged() -> World:
+    """Two snapshots, records in sealed segments, an active one and the log, deletes, a changed config."""
+    world = World()
+    world.rig.create("f", "fsync")
+    world.rig.create("d", "disk")
+    for turn in range(4):
+        world.rig.write("f", 3, tag="ab"[turn % 2])
+        world.rig.write("d", 2)
+        if turn in (0, 2):
+            world.rig.snapshot()
+        world.rig.delete("f", match="b")
+    world.rig.configure("d", "disk", cap_records=6)
+    world.rig.write("d", 1)
+    world.rig.sim.sync_all()
+    return world
+
+
+def snapshots(disk: SimFs) -> list[str]:
+    return [f"data/meta/{name}" for name in disk.listdir("data/meta")]
+
+
+def started(disk: SimFs, world: World, **settings: Any) -> dict[str, Seen]:
+    """What a start on the disk shows; a second one must show the same."""
+    rig = Rig(disk, clock=world.clock, host=world.host, **settings)
+    seen = survey(rig.sim)
+    disk.kill()
+    assert survey(Rig(disk.reboot(), clock=world.clock, host=world.host, **settings).sim) == seen
+    return seen
+
+
+def put(at: int, value: bytes) -> Edit:
+    return lambda data: data[:at] + value + data[at + len(value) :]
+
+
+BROKEN: dict[str, Edit] = {
+    "short header": lambda data: data[:11],
+    "empty": lambda data: b"",
+    "bad magic": put(0, b"SNP9"),
+    "version 2": put(4, b"\2"),
+    "version 99": put(4, b"\x63"),
+    "reserved set": put(12, b"\1"),
+    "body_len smaller": lambda data: data[:8] + (int.from_bytes(data[8:12], "little") - 1).to_bytes(4, "little")
+    + data[12:],
+    "body_len larger": lambda data: data[:8] + (int.from_bytes(data[8:12], "little") + 1).to_bytes(4, "little")
+    + data[12:],
+    "trailing byte": lambda data: data + b"\0",
+    "cut": lambda data: data[:-1],
+    "a flipped body byte": lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", BROKEN)
+def test_an_invalid_newest_snapshot_is_passed_over_and_the_state_is_the_same(way: str) -> None:
+    """Row 89."""
+    world = aged()
+    expected = world.seen()
+    disk = world.disk.clone()
+    disk.tamper(snapshots(disk)[-1], BROKEN[way])
+    assert started(disk, world) == expected
+
+
+def test_the_newest_snapshot_may_become_invalid_at_any_moment_of_a_long_run() -> None:
+    """Row 90: no log file that the older one needs was gone."""
+    world = World()
+    world.rig.create("f", "fsync")
+    for turn in range(12):
+        world.rig.write("f", 3, size=300)
+        world.rig.snapshot()
+        if turn % 3 == 2:
+            world.rig.delete("f", before_seq=2 * turn)
+        twin = world.disk.clone()
+        twin.tamper(snapshots(twin)[-1], lambda data: data[:-1])
+        assert started(twin, world) == world.seen(), f"turn {turn}"
+
+
+def test_an_invalid_snapshot_and_a_torn_log_are_handled_in_one_start() -> None:
+    """Row 91."""
+    world = aged()
+    expected = world.seen()
+    disk = world.disk.clone()
+    disk.tamper(snapshots(disk)[-1], lambda data: data[:-1])
+    (log,) = [f"data/wal/{name}" for name in disk.listdir("data/wal") if name.startswith("wal-")][-1:]
+    end = len(disk.contents(log).rstrip(b"\0"))
+    torn = b"\x50\0\0\0\1\4\2\0\0\0\0"
+    disk.tamper(log, lambda data: data[:end] + torn + data[end + len(torn) :])
+    assert started(disk, world) == expected
+    assert torn not in disk.contents(log), "the torn tail is still there"
+
+
+def test_without_any_snapshot_a_complete_log_gives_the_same_state() -> None:
+    """Row 92."""
+    world = World(wal_file_bytes=1 << 16)
+    world.rig.create("f", "fsync")
+    world.rig.write("f", 5, tag="a")
+    world.rig.delete("f", before_seq=3)
+    world.rig.snapshot()
+    world.rig.write("f", 2)
+    expected = world.seen()
+    disk = world.disk.clone()
+    for path in snapshots(disk):
+        disk.tamper(path, lambda data: data[:-1])
+    assert started(disk, world, wal_file_bytes=1 << 16) == expected
+
+
+def trimmed() -> World:
+    """A log whose first files are gone, as they are absorbed."""
+    world = World()
+    world.rig.create("f", "fsync")
+    for _ in range(6):
+        world.rig.write("f", 4, size=400)
+        world.rig.snapshot()
+    assert "wal-0000000000000001.log" not in world.disk.listdir("data/wal")
+    return world
+
+
+def test_without_any_snapshot_a_trimmed_log_refuses_the_start_and_changes_no_byte() -> None:
+    """Row 93, without salvage."""
+    world = trimmed()
+    disk = world.disk.clone()
+    for path in snapshots(disk):
+        disk.tamper(path, lambda data: data[:-1])
+    before = disk.dump()
+    with pytest.raises(MetadataLost, match="TOPICS_SALVAGE"):
+        Rig(disk, clock=world.clock, host=world.host)
+    assert disk.dump() == before
+
+
+def test_only_snapshots_of_an_unknown_version_refuse_the_start_and_change_no_byte() -> None:
+    """Row 94."""
+    world = aged()
+    disk = world.disk.clone()
+    for path in snapshots(disk):
+        disk.tamper(path, put(4, b"\x63"))
+    before = disk.dump()
+    with pytest.raises(UnsupportedVersion, match="99"):
+        Rig(disk, clock=world.clock, host=world.host)
+    assert disk.dump() == before
+
+
+def test_a_snapshot_that_cannot_be_read_stops_the_start_and_changes_nothing() -> None:
+    """Row 98."""
+    world = aged()
+    expected = world.seen()
+    disk = world.disk.clone()
+    before = disk.dump()
+    faults = FaultFs(disk, record=False)
+    faults.fail("pread", snapshots(disk)[-1])
+    with pytest.raises((OSError, TopicsError)):
+        Rig(faults, clock=world.clock, host=world.host)
+    assert disk.dump() == before
+    assert started(disk, world) == expected
+
+
+# --- a start that takes time ------------------------------------------------------------------------------------------
+
+
+def test_progress_never_falls_and_reaches_one_only_at_the_end() -> None:
+    """Row 105."""
+    world = World(wal_file_bytes=1 << 12)
+    for at in range(5):
+        world.rig.create(f"t{at}", "fsync")
+        world.rig.write(f"t{at}", 20, size=60)
+    disk = world.disk.clone()
+    shares: list[float] = []
+    settings = Settings.from_kwargs(data_dir="data", wal_shards=1, wal_file_bytes=1 << 12)
+    recover(SteadyFs(disk), settings=settings, clock=SimClock(), host=SimHost(), progress=shares.append)
+    assert len(set(shares)) > 5
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_until_the_start_is_over_the_server_says_how_far_it_is_and_refuses_data_calls() -> None:
+    """Row 105, as a client sees it."""
+    app = ServerApp(Settings.from_kwargs(data_dir="data"), keys=None, clock=SimClock(), host=SimHost())
+    for share, shown in ((0.0, 0.0), (0.25, 0.25), (0.1, 0.25), (0.75, 0.75)):
+        app.report_progress(share)
+        status, body = answer(app, "GET", "/v0/ready")
+        assert (status, body["error"]["detail"]["replay_progress"]) == (503, shown)
+        assert answer(app, "GET", "/v0/health")[0] == 200
+        for method, path in (("POST", "/v0/topics/t"), ("GET", "/v0/topics/t"), ("DELETE", "/v0/topics/t")):
+            assert answer(app, method, path)[1]["error"]["code"] == NotReady(0.0).code
+
+
+class Reply:
+    """Takes the one answer to a request."""
+
+    def __init__(self) -> None:
+        self.response: Response | None = None
+
+    def reply(self, response: Response) -> None:
+        self.response = response
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        return
+
+
+def answer(app: ServerApp, method: str, path: str) -> tuple[int, dict[str, Any]]:
+    head = RequestHead(method=method, raw_path=path.encode(), query=b"", headers={}, version="1.1")
+    request = Request(head)
+    request.body = b"{}"
+    reply = Reply()
+    response = app.app.head(request)
+    if response is None:
+        app.app.handle(request, reply)  # type: ignore[arg-type]
+        response = reply.response
+    assert response is not None
+    return response.status, json.loads(response.body)
+
+
+def test_sealed_segments_of_a_memory_topic_are_not_read_before_it_is_ready() -> None:
+    """Row 105: they do not hold a start up."""
+    world = World()
+    world.rig.create("m", "memory")
+    world.rig.write("m", 12)
+    world.rig.snapshot()
+    expected = world.seen()["m"]
+    world.disk.kill()
+    world.disk = world.disk.reboot()
+    faults = FaultFs(world.disk, record=False)
+    unreadable = faults.fail(("pread", "mmap"), "*/topics/*/seg-*.data", times=1000)
+    rig = Rig(faults, clock=world.clock, host=world.host)
+    assert unreadable.hits == 0
+    unreadable.lift()
+    assert read_all(rig.sim, "m") == expected
+
+
+def test_salvage_keeps_the_records_of_a_topic_that_only_its_log_frames_name() -> None:
+    """Row 93, with salvage."""
+    world = trimmed()
+    expected = world.seen()["f"]
+    disk = world.disk.clone()
+    for path in snapshots(disk):
+        disk.tamper(path, lambda data: data[:-1])
+    files = set(disk.dump())
+    rig = Rig(disk, clock=world.clock, host=world.host, salvage=True)
+    (name,) = rig.sim.engine.state.topics
+    assert int(name.removeprefix("recovered:"), 16) == 1
+    assert read_all(rig.sim, name).records == expected.records
+    rig.snapshot()
+    assert files <= set(disk.dump()), "a salvage run deleted something"
