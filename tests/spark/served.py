@@ -1,4 +1,4 @@
-"""A real server process for tests, and the few calls they make to it."""
+"""A real server process for tests, the few calls they make to it, and verbs of the command line."""
 
 from __future__ import annotations
 
@@ -133,3 +133,10 @@ class Served:
                 return
             time.sleep(0.05)
         raise AssertionError(f"{topic} did not seal {count} segments")
+
+
+def run_cli(*arguments: str, timeout_s: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A `topics` verb as users run it."""
+    given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+    command = [sys.executable, "-m", "topics.cli", *arguments]
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)

@@ -40,6 +40,28 @@ def test_ranges_are_half_open(world: World) -> None:
     assert seqs(read_path(world, "a", startingOffsets='{"a":-2}', endingOffsets='{"a":-1}')) == list(range(1, 208))
 
 
+def test_words_name_the_ends(world: World) -> None:
+    assert seqs(read_path(world, "a", startingOffsets="latest")) == []
+    assert seqs(read_path(world, "a", endingOffsets="earliest")) == []
+    assert seqs(read_path(world, "a", startingOffsets='{"a":9}', endingOffsets='{"a":3}')) == []
+    assert len(seqs(read_path(world, "a", startingOffsets="earliest", endingOffsets="latest"))) == 207
+
+
+def test_a_path_that_cannot_be_read_is_told_in_one_sentence(world: World, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").touch()
+    for path, sentence in (
+        (tmp_path / "file", "cannot be read: Not a directory"),
+        (tmp_path / "absent", "is no data directory: it is empty or does not exist"),
+        (tmp_path / "other", "is no data directory: it holds neither"),
+    ):
+        with pytest.raises(ConfigError, match=f"path {path} {sentence}"):
+            read_path(str(path), "a")
+    with pytest.raises(ConfigError, match="path nosuch://bucket/x cannot be opened"):
+        read_path("nosuch://bucket/x", "a")
+
+
 def test_times_choose_by_binary_search(world: World) -> None:
     rows = world.rows("a")
     for at in (rows[0].ts - 5, rows[0].ts, rows[77].ts, rows[199].ts, rows[206].ts, rows[206].ts + 1):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.test_spark_jobs import run_cli
+from tests.spark.served import run_cli
 from tests.spark.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(500)]

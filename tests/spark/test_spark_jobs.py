@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import ROOT, Served
+from tests.spark.served import Served, run_cli
 from tests.spark.world import World
 
 from topics.spark.jobs.archive import ArchiveOptions, archive
@@ -156,14 +154,6 @@ def test_stats_count_by_topic_tag_and_time(spark: SparkSession, tmp_path: Path) 
     assert rows[2].bucket_ms - rows[1].bucket_ms == 60_000
 
 
-def run_cli(*arguments: str, timeout_s: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
-    command = [sys.executable, "-m", "topics.cli", *arguments]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
 def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:
     import json
 
@@ -180,11 +170,3 @@ def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["frames"], len(report["findings"])) == (False, 29, 1)
-
-
-def test_without_java_the_verbs_say_what_to_install(tmp_path: Path) -> None:
-    for arguments in (["verify", "--path", str(tmp_path)], ["pipeline", "run", str(tmp_path)]):
-        done = run_cli(*arguments, JAVA_HOME=str(tmp_path / "no-java"))
-        assert done.returncode == 2
-        assert done.stderr.strip().count("\n") == 0
-        assert "Spark needs Java 17 or newer" in done.stderr

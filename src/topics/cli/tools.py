@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import platform
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
@@ -62,8 +57,6 @@ def inspect(path: str, *, name: str | None, as_json: bool) -> None:
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
-JAVA_MIN = 17
-
 
 @click.command()
 @json_option
@@ -111,50 +104,9 @@ def _spark() -> Iterator[Finding]:
     if importlib.util.find_spec("pyspark") is None:
         yield "pyspark", True, "not installed; pip install 'topics[spark]' for the Spark verbs"
         return
-    java = java_version()
-    told = f"Java {java}" if java else "no Java; apt-get install openjdk-17-jre-headless"
-    yield (
-        "java",
-        java >= JAVA_MIN,
-        told if java == 0 or java >= JAVA_MIN else f"Java {java} is too old, {JAVA_MIN} is needed",
-    )
-    python = os.environ.get("PYSPARK_PYTHON") or shutil.which("python3") or ""
-    same = not python or Path(python).resolve() == Path(sys.executable).resolve()
-    yield (
-        "spark interpreter",
-        True,
-        f"{python or sys.executable}" + ("" if same else "; topics.spark.session() sets its own"),
-    )
-    yield from _data_sources()
+    from topics.spark.checks import checks as spark_checks
 
-
-def java_version() -> int:
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not java:
-        return 0
-    try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
-    except OSError:
-        return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
-    return int(match[1]) if match else 0
-
-
-def _data_sources() -> Iterator[Finding]:
-    """One package named `pyspark_*` that cannot be imported hides all of them from Spark."""
-    for entry in dict.fromkeys(sys.path):
-        for found in sorted(Path(entry or ".").glob("pyspark_*")):
-            name = found.stem
-            yield f"data source {name}", *_importable(name)
-
-
-def _importable(name: str) -> tuple[bool, str]:
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        return False, f"cannot be imported ({error}); Spark finds no data source while it is on the path"
-    return True, "found by Spark without registration"
+    yield from spark_checks()
 
 
 # --- completion ------------------------------------------------------------------------------------------------------

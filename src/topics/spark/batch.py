@@ -64,8 +64,10 @@ def plan_batch(options: ReadOptions, pushed: Any = None, *, clock: WallClock = n
     """Tasks of a batch read."""
     with closing(open_log(address_of(options))) as log:
         cuts = wanted_cuts(log, options, clock)
-        ranges = {name: _range(log, cut, options, pushed) for name, cut in cuts.items() if _chosen(name, pushed)}
-    total = sum(wanted.hi - wanted.lo for wanted in ranges.values())
+        ranges = {name: _range(log, cut, options, pushed) for name, cut in cuts.items()}
+    # A filter asks for less, but a gap is one with or without it: results never depend on pushdown.
+    gaps = {name: settle(name, wanted.gaps, options.on_loss) for name, wanted in ranges.items()}
+    total = sum(max(wanted.hi - wanted.lo, 0) for wanted in ranges.values())
     target = target_size(
         total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max
     )
@@ -77,7 +79,7 @@ def plan_batch(options: ReadOptions, pushed: Any = None, *, clock: WallClock = n
             wanted,
             records_max=options.records_per_partition_max,
             target=target,
-            gaps=settle(name, wanted.gaps, options.on_loss),
+            gaps=gaps[name],
             limit=options.limit,
         )
     ]
@@ -100,18 +102,15 @@ def _some(names: list[str]) -> str:
     return f"it has {', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
-def _chosen(name: str, pushed: Any) -> bool:
-    return pushed is None or pushed.topics is None or name in pushed.topics
-
-
 def _range(log: Log, cut: TopicCut, options: ReadOptions, pushed: Any) -> Range:
     lo = start_of(log, cut, options.starting, options.starting_ts, default="earliest")
     whole = resolve_in(log, cut, lo, _end_of(log, cut, options))
-    # A filter asks for less, but a gap in the range is one with or without it: results never depend on pushdown.
     return whole if pushed is None else _narrowed(log, cut, whole, pushed)
 
 
 def _narrowed(log: Log, cut: TopicCut, whole: Range, pushed: Any) -> Range:
+    if pushed.topics is not None and cut.name not in pushed.topics:
+        return replace(whole, hi=whole.lo)
     lo, hi = max(whole.lo, pushed.seq_from), min(whole.hi, pushed.seq_to)
     if lo < hi and pushed.ts_from_ms is not None:
         lo = max(lo, log.seq_at(cut, pushed.ts_from_ms))
@@ -145,10 +144,10 @@ def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
     if options.ending_ts is not None:
         return log.seq_at(cut, options.ending_ts)
     seq = _named(options.ending, cut.name)
+    if seq == EARLIEST_SEQ or options.ending == "earliest":
+        return cut.earliest_seq
     if seq is None or seq == LATEST_SEQ:
         return cut.end_seq
-    if seq == EARLIEST_SEQ:
-        raise ConfigError("option endingOffsets: -2 (earliest) would be empty")
     return min(seq, cut.end_seq)
 
 

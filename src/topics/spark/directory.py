@@ -9,8 +9,9 @@ no cut.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
 
 from topics.errors import ConfigError, Corruption, MetadataLost, UnsupportedVersion
 from topics.formats import names as file_names
@@ -45,14 +46,15 @@ class DirectoryLog:
         wanted = frozenset(names) if names is not None else None
         chosen: Wanted = wanted.__contains__ if wanted is not None else lambda name: name.startswith(prefix or "")
         for attempt in range(_TRIES):
-            cuts = self._try_cuts(chosen, now_ms)
+            with readable(self._address.shown):
+                cuts = self._try_cuts(chosen, now_ms)
             if cuts is not None and (attempt + 1 == _TRIES or not any(cut.missing for cut in cuts.values())):
                 return cuts
             time.sleep(_PAUSE_S * attempt)
         raise MetadataLost(f"{self._address.shown} changes faster than it can be read; try again")
 
     def names(self) -> list[str]:
-        if self._layout() == "cold":
+        if layout(self._files) == "cold":
             return sorted(topic.name for topic in cold_only_topics(self._files, lambda _: True))
         snapshot = newest_snapshot(self._files)
         replay = Replay(snapshot, lambda _: True)
@@ -61,8 +63,7 @@ class DirectoryLog:
 
     def _try_cuts(self, wanted: Wanted, now_ms: int) -> dict[str, TopicCut] | None:
         """None when a file vanished under the reader."""
-        layout = self._layout()
-        if layout == "cold":
+        if layout(self._files) == "cold":
             return self._cold_only(wanted)
         snapshot = newest_snapshot(self._files)
         replay = Replay(snapshot, wanted)
@@ -85,17 +86,6 @@ class DirectoryLog:
         now = max(now_ms, replay.clock_ms, topic.last_ts)
         return CutBuilder(topic, stored, self._slots).build(now)
 
-    def _layout(self) -> str:
-        """`data` or `cold`, by what lies in the directory."""
-        listed = set(self._files.list(""))
-        if file_names.META_DIR in listed or file_names.WAL_DIR in listed:
-            return "data"
-        if file_names.TOPICS_DIR in listed:
-            return "cold"
-        raise ConfigError(
-            f"path {self._address.shown} is no data directory: it holds neither meta/ and wal/ nor topics/"
-        )
-
     def _cold_only(self, wanted: Wanted) -> dict[str, TopicCut]:
         found = cold_only_topics(self._files, wanted)
         stored = StoredSegments(self._files, None)
@@ -109,6 +99,29 @@ class DirectoryLog:
 
     def first_live(self, cut: TopicCut, lo: int) -> int:
         return self._slots.first_live(cut, lo)
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """What the operating system or a store has against a path, as one sentence. An absent file is the caller's."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"path {path} cannot be read: {error.strerror or error}") from None
+
+
+def layout(files: Files) -> Literal["data", "cold"]:
+    """Which kind of directory this is, by what lies in it."""
+    with readable(files.root):
+        listed = set(files.list(""))
+    if file_names.META_DIR in listed or file_names.WAL_DIR in listed:
+        return "data"
+    if file_names.TOPICS_DIR in listed:
+        return "cold"
+    why = "it holds neither meta/ and wal/ nor topics/" if listed else "it is empty or does not exist"
+    raise ConfigError(f"path {files.root} is no data directory: {why}")
 
 
 def newest_snapshot(files: Files) -> Snapshot | None:

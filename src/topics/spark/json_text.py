@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,6 +85,11 @@ def _float(value: float) -> Any:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def _float32(value: float) -> Any:
+    """The shortest text that means the same number of 32 bits."""
+    return _float(float(str(np.float32(value))))
+
+
 def _decimal(value: Decimal) -> Any:
     return msgspec.Raw(format(value, "f").encode())
 
@@ -119,7 +125,7 @@ _SIMPLE: Final[dict[str, ToPlain]] = {
     "int": _same,
     "long": _same,
     "bigint": _same,
-    "float": _float,
+    "float": _float32,
     "double": _float,
     "decimal": _decimal,
     "date": _date,

@@ -51,7 +51,7 @@ READ_OPTIONS: Final = (
     Option("subscribe", parse.topic_names, "one topic, or several with commas"),
     Option("subscribePattern", parse.prefix, "a prefix with a trailing *"),
     Option("startingOffsets", parse.bound, "earliest, latest, or JSON: first seq wanted by topic"),
-    Option("endingOffsets", parse.bound, "latest, or JSON: first seq not wanted by topic"),
+    Option("endingOffsets", parse.bound, "earliest, latest, or JSON: first seq not wanted by topic"),
     Option("startingTimestamp", parse.count(0), "ms since the Unix epoch: first record at or after it"),
     Option("endingTimestamp", parse.count(0), "ms since the Unix epoch: records before it"),
     Option("failOnDataLoss", parse.boolean, "false is short for onDataLoss=warn", True),
@@ -207,8 +207,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
 
 
 def _check_bounds(values: Mapping[str, Any]) -> None:
-    if values["endingOffsets"] == "earliest":
-        raise ConfigError('option endingOffsets is latest or JSON such as {"orders": 100}; earliest would be empty')
     for name in ("startingOffsets", "endingOffsets"):
         bound, names, prefix = values[name], values["subscribe"], values["subscribePattern"]
         if not isinstance(bound, dict):
@@ -226,8 +224,6 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
         if values["pushdown"]:
             raise ConfigError("option pushdown is for batch reads: Spark pushes no filters into Python streams")
-    elif values["startingOffsets"] == "latest" and values["startingTimestamp"] is None:
-        raise ConfigError("option startingOffsets is earliest or JSON for batch reads; latest would be empty")
     if values["trimCommitted"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
 

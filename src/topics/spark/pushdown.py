@@ -44,22 +44,28 @@ class Pushed:
     tests: tuple[Test, ...] = ()
 
 
-def push(filters: Iterable[Filter], *, with_tombstones: bool) -> tuple[Pushed, list[Filter]]:
+def push(filters: Iterable[Filter], *, with_tombstones: bool, with_limit: bool) -> tuple[Pushed, list[Filter]]:
     """The filters that are applied here, and those that Spark must apply.
 
     Tombstone rows are subject to filters like any row, and only Spark applies them to those: it gets all filters then,
-    and what is done here merely saves reading."""
+    and what is done here merely saves reading. A limit counts records before Spark's filters, so with one only whole
+    topics are left out here."""
     pushed, left = Pushed(), []
     for wanted in filters:
-        taken = _take(pushed, wanted)
+        taken = None if with_limit and _path(wanted) != ("topic",) else _take(pushed, wanted)
         if taken is None or with_tombstones:
             left.append(wanted)
         pushed = taken if taken is not None else pushed
     return pushed, left
 
 
-def _take(pushed: Pushed, wanted: Filter) -> Pushed | None:
+def _path(wanted: Filter) -> tuple[str, ...]:
     path: tuple[str, ...] = getattr(wanted, "attribute", ())
+    return path
+
+
+def _take(pushed: Pushed, wanted: Filter) -> Pushed | None:
+    path = _path(wanted)
     rule = _RULES.get((type(wanted), path[0])) if len(path) == 1 else None
     if rule is not None:
         return rule(pushed, getattr(wanted, "value", None))
@@ -97,6 +103,12 @@ def _ts_bound(pushed: Pushed, value: Any, *, is_low: bool, above: bool) -> Pushe
     if is_low:
         return replace(pushed, ts_from_ms=max(pushed.ts_from_ms or 0, bound))
     return replace(pushed, ts_to_ms=bound if pushed.ts_to_ms is None else min(pushed.ts_to_ms, bound))
+
+
+def _ts_equal(pushed: Pushed, value: Any) -> Pushed | None:
+    """No record has a time between two milliseconds: the bounds cross then, and nothing is read."""
+    above = _ts_bound(pushed, value, is_low=True, above=False)
+    return None if above is None else _ts_bound(above, value, is_low=False, above=True)
 
 
 def _topics(pushed: Pushed, values: Iterable[Any]) -> Pushed:
@@ -138,6 +150,7 @@ _RULES: Final[dict[tuple[type[Any], str], Rule]] = {
     (GreaterThanOrEqual, "seq"): lambda p, v: _seq_bounds(p, v, low=0),
     (LessThan, "seq"): lambda p, v: _seq_bounds(p, v, high=0),
     (LessThanOrEqual, "seq"): lambda p, v: _seq_bounds(p, v, high=1),
+    (EqualTo, "ts"): _ts_equal,
     (GreaterThan, "ts"): lambda p, v: _ts_bound(p, v, is_low=True, above=True),
     (GreaterThanOrEqual, "ts"): lambda p, v: _ts_bound(p, v, is_low=True, above=False),
     (LessThan, "ts"): lambda p, v: _ts_bound(p, v, is_low=False, above=False),

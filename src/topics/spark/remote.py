@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from topics.errors import TopicsError, error_from_wire
+from topics.errors import ConfigError, TopicsError, error_from_wire
 from topics.spark.log import Address
 
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 30
+PLANNING_RETRIES: Final = 6
+"""About three seconds: enough for a restart, and a wrong address is told soon."""
 _PAUSE_MAX_S: Final = 5.0
 _RETRIED: Final = frozenset({429, 503})
 
@@ -81,7 +83,9 @@ class Remote:
             except (http.client.HTTPException, OSError) as error:
                 self.close()
                 if attempt == self._retries:
-                    raise ServerGone(f"{self._address.shown} does not answer: {_shown(error)}") from None
+                    raise ServerGone(
+                        f"{self._address.shown} does not answer ({_shown(error)}); is a server running there?"
+                    ) from None
                 self._sleep(min(0.05 * 2**attempt, _PAUSE_MAX_S))
                 continue
             if answer.status < 300:
@@ -90,6 +94,9 @@ class Remote:
                 raise _error(answer)
             self._sleep(_retry_after_s(answer))
         raise AssertionError("the last attempt returns or raises")
+
+    def _gone(self, error: Exception) -> ServerGone:
+        return ServerGone(f"{self._address.shown} does not answer ({_shown(error)}); is a server running there?")
 
     def _try(self, method: str, path: str, body: bytes | None, content_type: str) -> Answer:
         connection = self._connection or self._connect()
@@ -114,6 +121,14 @@ class Remote:
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+
+def key_refused(address: Address, error: TopicsError, *, scope: str) -> ConfigError:
+    """What to do about a key that a server does not take."""
+    return ConfigError(
+        f"the server at {address.shown} refuses the key ({error.code}: {error.message}); "
+        f"give one with the {scope} scope as apiKey, apiKeyFile or TOPICS_API_KEY"
+    )
 
 
 def topic_path(topic: str, *rest: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from topics.errors import ConfigError, Corruption, Forbidden, TopicNotFound, TopicsError, Unauthorized
+from topics.errors import Corruption, Forbidden, TopicNotFound, TopicsError, Unauthorized
 from topics.formats import names as file_names
 from topics.formats.segment import scan_segment
 from topics.spark.cut import Gap, SegmentBlock, ServerBlock, TopicCut
@@ -21,12 +21,10 @@ from topics.spark.directory import newest_snapshot
 from topics.spark.files import LocalFiles, open_files
 from topics.spark.log import Address
 from topics.spark.plan import Task
-from topics.spark.remote import Answer, Remote, topic_path
+from topics.spark.remote import PLANNING_RETRIES, Answer, Remote, key_refused, topic_path
 
 FRAMES_BYTES: Final = 4 << 20
 _PAGE: Final = 1000
-PLANNING_RETRIES: Final = 6
-"""About three seconds: enough for a restart, and a wrong address is told soon."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -69,10 +67,7 @@ class ServerLog:
         try:
             return self._remote.get(path, query)
         except (Unauthorized, Forbidden) as error:
-            raise ConfigError(
-                f"the server at {self._address.shown} refuses the key ({error.code}: {error.message}); "
-                "give one with the read scope as apiKey, apiKeyFile or TOPICS_API_KEY"
-            ) from None
+            raise key_refused(self._address, error, scope="read") from None
 
     def seq_at(self, cut: TopicCut, ts_ms: int) -> int:
         """By the segments' times, then by asking for single records inside one."""
@@ -238,12 +233,16 @@ def _frames(remote: Remote, task: Task, lo: int, hi: int) -> Frames:
     if int(answer.headers["topics-epoch"]) != task.epoch:
         return Frames(b"", hi, (Gap(lo, hi - 1, "recreated"),))
     gaps = _gaps(answer, lo, hi)
+    if any(gap.reason == "recreated" for gap in gaps):
+        return Frames(b"", hi, gaps)  # the frames of the answer begin anew: they are not those that were asked for
     end = int(answer.headers["topics-last-seq"]) + 1
     if gaps:
         end = max(end, gaps[0].gap_to + 1)
     if end <= lo and int(answer.headers["topics-head-seq"]) >= lo:
         raise Corruption(file=f"frames of topic {task.topic!r}", offset=0, reason="an answer covers nothing")
-    return Frames(answer.body, min(end, hi) if end > lo else hi, gaps)
+    if end <= lo:  # the topic ends before what was planned: it has lost its end
+        return Frames(b"", hi, gaps or (Gap(lo, hi - 1, "restart"),))
+    return Frames(answer.body, min(end, hi), gaps)
 
 
 def _gaps(answer: Answer, lo: int, hi: int) -> tuple[Gap, ...]:

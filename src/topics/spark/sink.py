@@ -20,10 +20,10 @@ import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from topics.errors import ConfigError, InvalidRequest
+from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized
 from topics.spark.log import Address
 from topics.spark.options import WriteOptions
-from topics.spark.remote import Remote, topic_path
+from topics.spark.remote import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
 from topics.spark.rows import Record, Row, Shape, rows_of, shape_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class _Sink:
         self._options = options
         self._shape = shape_of(schema, options.topic)
         self._job_id = options.job_id or uuid.uuid4().hex
+        check_server(options)
 
     def _write(self, batches: Iterable[pa.RecordBatch], job: str) -> Written:
         task = TaskWriter(self._options, self._shape, f"{job}:{_partition_id()}")
@@ -83,6 +84,22 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise InvalidRequest("Spark told the sink neither its query nor its batch: nothing can be written safely")
         return self._write(iterator, f"{query}:{batch}")
+
+
+def check_server(options: WriteOptions) -> None:
+    """A server that is not there, or does not know the key, is told before any task starts."""
+    address = Address(url=options.url, api_key=options.api_key)
+    remote = Remote(address, retries=min(options.retries_max, PLANNING_RETRIES))
+    try:
+        remote.get("/v0/topics", {"page_size": 1})
+    except Unauthorized as error:
+        raise key_refused(address, error, scope="write") from None
+    except ServerGone:
+        raise
+    except TopicsError:
+        pass  # a key that may write may be one that must not list
+    finally:
+        remote.close()
 
 
 def _partition_id() -> int:

@@ -117,7 +117,9 @@ class PushdownReader(BatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from topics.spark.pushdown import push
 
-        self._pushed, left = push(filters, with_tombstones=self._options.on_loss == "rows")
+        self._pushed, left = push(
+            filters, with_tombstones=self._options.on_loss == "rows", with_limit=self._options.limit is not None
+        )
         return left
 
 

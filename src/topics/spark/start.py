@@ -7,8 +7,10 @@ given as an option must not show in a plan. Everything can be overridden with `c
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
 JAVA_MAJOR_MIN: Final = 17
 REDACTION: Final = "(?i)secret|password|token|access[.]?key|api[.]?key|credential"
 
+PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
+
 _CONF: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
+    PUSHDOWN_CONF: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "topics.spark.daemon",
@@ -91,18 +95,19 @@ def java_major() -> int | None:
     return int(found[1]) if found else None
 
 
+def source_packages() -> list[str]:
+    """Packages in which Spark looks for data sources."""
+    return sorted({info.name for info in pkgutil.iter_modules() if info.name.startswith("pyspark_")})
+
+
 def broken_source_packages() -> dict[str, str]:
     """`pyspark_*` packages that do not import, and why: one of them hides every source from Spark."""
-    from importlib import import_module
-    from pkgutil import iter_modules
-
     broken: dict[str, str] = {}
-    for info in iter_modules():
-        if info.name.startswith("pyspark_"):
-            try:
-                import_module(info.name)
-            except Exception as error:  # anything at all that a foreign package may raise
-                broken[info.name] = f"{type(error).__name__}: {error}"
+    for name in source_packages():
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # anything at all that a foreign package may raise
+            broken[name] = f"{type(error).__name__}: {error}"
     return broken
 
 

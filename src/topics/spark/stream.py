@@ -102,6 +102,9 @@ class StreamPlanner:
             return [Task(topic=stretch.name, epoch=stretch.epoch, gaps=tuple(gaps))] if gaps else []
         wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
         met = wanted.gaps if stretch.was is None else (Gap(1, cut.head_seq, "recreated"), *wanted.gaps)
+        if stretch.lo <= cut.end_seq < stretch.hi:
+            # What an offset names was there once: a log that ends before it has lost its end.
+            met = (*met, Gap(cut.end_seq, stretch.hi - 1, "restart"))
         return tasks_of(
             cut,
             replace(wanted, gaps=()),

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.errors import ConfigError
 from topics.formats import names
 from topics.formats.columns import ALL, decode_columns
 from topics.formats.segment import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
 from topics.spark.batch import now_ms
-from topics.spark.directory import DirectoryLog, newest_snapshot
+from topics.spark.directory import DirectoryLog, layout, newest_snapshot
 from topics.spark.files import Files, open_files
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.report import Reporter, Silent
@@ -156,10 +155,7 @@ class Plan:
 def plan_verify(path: str, cold_path: str | None) -> Plan:
     """Every copy of every segment, and what metadata alone shows to be wrong."""
     files = open_files(path)
-    listed = set(files.list(""))
-    if not listed & {names.META_DIR, names.WAL_DIR, names.TOPICS_DIR}:
-        raise ConfigError(f"path {path} is no data directory: it holds neither meta/ and wal/ nor topics/")
-    snapshot = newest_snapshot(files) if names.META_DIR in listed else None
+    snapshot = newest_snapshot(files) if layout(files) == "data" else None
     replay = Replay(snapshot, lambda _: True)
     replay.apply(LogTail(files).stretches(snapshot))
     tiers = [("hot", files)] + ([("cold", open_files(cold_path))] if cold_path else [])

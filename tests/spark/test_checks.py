@@ -1,0 +1,87 @@
+"""What is missing for Spark is said in one sentence, and `topics doctor` looks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.spark.served import ROOT, Served, run_cli
+
+pytest.importorskip("pyspark")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("verify", "--path", "/data"),
+        ("stats", "--path", "/data"),
+        ("archive", "--path", "/data", "--to", "/archive"),
+        ("replay", "--from", "/archive", "--to-url", "http://127.0.0.1:9"),
+        ("pipeline", "run", "/shop"),
+    ],
+)
+def test_without_java_the_verbs_say_what_to_install(verb: tuple[str, ...], tmp_path: Path) -> None:
+    done = run_cli(*verb, PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.strip().count("\n") == 0
+    assert "Spark needs Java 17 or newer and none was found: install one" in done.stderr
+
+
+def test_without_java_the_session_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import topics.spark
+    from topics.errors import ConfigError
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="Spark needs Java 17 or newer and none was found"):
+        topics.spark.session()
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.delenv("JAVA_HOME")
+    with pytest.raises(ConfigError, match="found Java 11"):
+        topics.spark.session()
+
+
+def test_without_java_everything_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "")
+    served = Served(tmp_path / "served")
+    try:
+        made = run_cli("pipeline", "init", str(tmp_path / "shop"), "--url", served.url)
+        assert made.returncode == 0, made.stderr
+        served.write("a", 1, 2)
+        read = run_cli("read", "a", "--url", served.url)
+        assert read.returncode == 0, read.stderr
+        assert len(read.stdout.splitlines()) == 2
+    finally:
+        served.stop()
+
+
+def findings(**environment: str) -> tuple[int, dict[str, dict[str, object]]]:
+    done = run_cli("doctor", "--json", **environment)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.returncode, {row["check"]: row for row in rows}
+
+
+def test_the_doctor_finds_a_broken_package_that_hides_all_sources(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_bad").mkdir()
+    (tmp_path / "pyspark_bad" / "__init__.py").write_text("import nothing_of_that_name\n")
+    code, found = findings(PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{tmp_path}")
+    assert code == 1
+    assert not found["data source pyspark_bad"]["ok"]
+    assert "nothing_of_that_name" in str(found["data source pyspark_bad"]["finding"])
+    assert found["data source pyspark_topics"]["ok"]
+
+
+def test_the_doctor_looks_at_java_interpreter_and_pushdown(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.sql.python.filterPushdown.enabled   true\n")
+    code, found = findings(PATH=str(tmp_path), JAVA_HOME="", PYSPARK_PYTHON="/no/python", SPARK_CONF_DIR=str(tmp_path))
+    assert code == 1
+    assert "Java 17" in str(found["java"]["finding"])
+    assert (found["java"]["ok"], found["spark interpreter"]["ok"]) == (False, False)
+    assert "/no/python" in str(found["spark interpreter"]["finding"])
+    assert "is on in spark-defaults.conf" in str(found["spark pushdown"]["finding"])
