@@ -31,31 +31,47 @@ _RESULTS: tuple[type, ...] = (
     results.WatchResult,
 )  # fmt: skip
 
+_TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
+_ROUTER_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
+_LEASE_PATTERN = "^(lease_[0-9a-fA-F]{1,16})?$"
+
+
+def _match_form(op: str, value: Json) -> Json:
+    return {"type": "array", "prefixItems": [{"const": "tag"}, {"const": op}, value], "minItems": 3, "maxItems": 3}
+
+
 _PREDICATE: Json = {
-    "description": 'a tag match: "x", "x*", ["tag","Eq","x"] or ["tag","Glob","x*"]',
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3}],
+    "description": 'a tag match: "x", "x*", ["tag","Eq","x"] or ["tag","Glob","x*"]; null is none',
+    "anyOf": [
+        {"type": "string"},
+        _match_form("Eq", {"type": "string"}),
+        _match_form("Glob", {"type": "string", "pattern": "\\*$"}),
+        {"type": "null"},
+    ],
 }
-_NULLABLE_PREDICATE: Json = {**_PREDICATE, "anyOf": [*_PREDICATE["anyOf"], {"type": "null"}]}
+_SEQS: Json = {"maxItems": limits.SEQS_PER_CALL_MAX}
+_LEASE_IDS: Json = {
+    "description": "one per seq, or none at all; an empty string fences nothing",
+    "items": {"type": "string", "pattern": _LEASE_PATTERN},
+}
 
 # What a struct's types do not say, by component and property.
 _LIMITS: dict[tuple[str, str], Json] = {
     ("WriteRequest", "records"): {"minItems": 1, "maxItems": limits.RECORDS_PER_WRITE_MAX},
     ("WatchRequest", "topics"): {"minProperties": 1, "maxProperties": limits.WATCH_TOPICS_MAX},
     ("ClaimRequest", "node"): {"minLength": 1, "maxLength": limits.NODE_BYTES_MAX},
-    ("AckRequest", "node"): {"minLength": 1},
-    ("NackRequest", "node"): {"minLength": 1},
-    ("ExtendRequest", "node"): {"minLength": 1},
-    ("AckRequest", "seqs"): {"maxItems": limits.SEQS_PER_CALL_MAX},
-    ("NackRequest", "seqs"): {"maxItems": limits.SEQS_PER_CALL_MAX},
-    ("ExtendRequest", "seqs"): {"maxItems": limits.SEQS_PER_CALL_MAX},
+    **{(name, "node"): {"minLength": 1} for name in ("AckRequest", "NackRequest", "ExtendRequest")},
+    **{(name, "seqs"): _SEQS for name in ("AckRequest", "NackRequest", "ExtendRequest")},
+    **{(name, "lease_ids"): _LEASE_IDS for name in ("AckRequest", "NackRequest", "ExtendRequest")},
     ("RecordIn", "data"): {"description": f"any JSON; with meta at most {limits.RECORD_BYTES_MAX} bytes of text"},
-    ("RecordIn", "meta"): {"description": "a small object; null is none", "type": ["object", "null"]},
-    ("DeleteRequest", "match"): _NULLABLE_PREDICATE,
-    ("PutRouterRequest", "filter"): _NULLABLE_PREDICATE,
+    ("RecordIn", "meta"): {"description": "a small object; null is none, other JSON is kept as it is"},
+    ("ConfigPatch", "dead_letter"): {"description": "a topic's name, checked where a topic gets this config"},
+    ("DeleteRequest", "match"): _PREDICATE,
+    ("PutRouterRequest", "source"): {"pattern": _TOPIC_PATTERN},
+    ("PutRouterRequest", "dest"): {"pattern": _TOPIC_PATTERN},
+    ("PutRouterRequest", "filter"): _PREDICATE,
 }
 
-_TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
-_ROUTER_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 _PATH_NAMES: dict[str, Json] = {
     "topic": {"type": "string", "pattern": _TOPIC_PATTERN},
     "router": {"type": "string", "pattern": _ROUTER_PATTERN},
@@ -237,8 +253,11 @@ def _security(row: Endpoint) -> list[Json]:
 def _schemas() -> dict[str, Json]:
     _, requested = msgspec.json.schema_components(_REQUESTS, ref_template=REF + "{name}")
     _, answered = msgspec.json.schema_components(_RESULTS, ref_template=REF + "{name}")
-    for schema in answered.values():
-        _omit_instead_of_null(schema)
+    for name, schema in answered.items():
+        if name == "TopicConfig":
+            schema["required"] = list(schema["properties"])  # an answer shows all of them
+        else:
+            _omit_instead_of_null(schema)
     schemas: dict[str, Json] = {**requested, **answered}
     for schema in schemas.values():
         schema.pop("description", None)  # a docstring: written for whoever reads the struct
