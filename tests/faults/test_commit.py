@@ -8,7 +8,7 @@ import pytest
 from tests.crash.harness import Rig
 from tests.faults.world import WAL, World
 
-from topics.errors import CommitFailed, WalFull, WalReadOnly
+from topics.errors import CommitFailed, WalReadOnly
 from topics.model.record import RecordIn, build_batch
 from topics.testing import FOREVER
 
@@ -138,25 +138,6 @@ def test_after_a_failed_sync_each_write_is_whole_or_absent_and_its_seqs_are_not_
     assert first_seq is not None
     assert first_seq > max(found.records)
     world.cut()
-
-
-def test_a_full_queue_refuses_a_write_whole_and_nothing_of_it_is_on_disk() -> None:
-    """Row 21."""
-    world = World(wal_queue=4)
-    world.rig.create("f", "fsync")
-    taken = [world.rig.submit("f", 2) for _ in range(4)]
-    engine = world.rig.sim.engine
-    full = [world.rig.submit("f", 5)]
-    assert full[0][1] is None or not full[0][1].done
-    world.rig.sim.pump()
-    world.rig.tick(100)
-    assert all(ticket is not None and ticket.error is None for _, ticket in taken)
-    late = full[0][1]
-    assert late is None or late.error is None or isinstance(late.error, WalFull)
-    tokens = len(world.seen()["f"].records)
-    assert tokens in (8, 13)
-    assert engine.context.commit.depth() == 0
-    world.kill()
 
 
 def test_a_blocked_sync_in_one_group_delays_no_other_group_and_no_read() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from topics.config import Settings
 from topics.errors import MetadataLost, NotReady, TopicsError, UnsupportedVersion
 from topics.net.messages import Request, RequestHead, Response
 from topics.runtime.kernel import recover
+from topics.storage.fs import Fs
 from topics.storage.steady import SteadyFs
 from topics.testing import FaultFs, SimClock, SimFs, SimHost
+from topics.testing.crashes import crash_states
 
 Edit = Callable[[bytes], bytes]
 
@@ -262,3 +265,67 @@ def test_salvage_keeps_the_records_of_a_topic_that_only_its_log_frames_name() ->
     assert read_all(rig.sim, name).records == expected.records
     rig.snapshot()
     assert files <= set(disk.dump()), "a salvage run deleted something"
+
+
+@pytest.mark.xfail(strict=True, reason="a start adopts only directories whose topic the log still names")
+def test_salvage_adopts_a_directory_of_which_the_log_knows_nothing() -> None:
+    """Row 93, with salvage."""
+    world = trimmed()
+    expected = world.seen()["f"]
+    disk = world.disk.clone()
+    for path in [*snapshots(disk), *(f"data/wal/{name}" for name in disk.listdir("data/wal"))]:
+        disk.erase(path)
+    rig = Rig(disk, clock=world.clock, host=world.host, salvage=True)
+    found = read_all(rig.sim, "recovered:00000001")
+    assert found.records == {seq: token for seq, token in expected.records.items() if seq in found.records}
+    assert len(found.records) >= 20
+
+
+def test_the_padded_name_of_a_snapshot_counts_and_a_stray_temp_is_removed() -> None:
+    """Row 96."""
+    world = aged()
+    expected = world.seen()
+    disk = world.disk.clone()
+    newest = snapshots(disk)[-1]
+    number = int(newest.split(".")[1])
+    disk.plant(f"data/meta/snapshot.{number}.bin", b"SNP1 of somebody else")
+    disk.plant(f"{newest}.tmp", b"half of a snapsh")
+    assert started(disk, world) == expected
+    disk = disk.reboot()
+    assert f"{newest}.tmp" not in snapshots(disk)
+    assert disk.contents(f"data/meta/snapshot.{number}.bin") == b"SNP1 of somebody else"
+
+
+@pytest.mark.parametrize("shards", [(1, 3), (3, 2)])
+def test_another_shard_count_after_any_crash_in_a_snapshot_that_then_turns_out_invalid(shards: tuple[int, int]) -> None:
+    """Row 139: the older snapshot and both layouts give the state of the moment."""
+    world = World(wal_shards=shards[0])
+    for name in ("f", "g", "h"):
+        world.rig.create(name, "fsync")
+        world.rig.write(name, 3, tag="x")
+    world.rig.snapshot()
+    world.rig.delete("g", match="x")
+    world.rig.write("f", 2)
+    expected = world.seen()
+    patterns = ("lose_all", "random")
+    states = list(crash_states(world.disk, lambda fs: snapshot_on(world, fs), rng=Random(1), patterns=patterns))
+    assert len(states) > 20
+    for state in states:
+        host = SimHost() if state.how == "kill" else SimHost("boot-2")
+        rig = Rig(state.disk, world.rig.ledger.copy(), clock=world.clock, host=host, wal_shards=shards[1])
+        assert survey(rig.sim) == expected, str(state)
+        rig.write("h", 1)
+        rig.snapshot()
+        rig.write("h", 1)
+        after = survey(rig.sim)
+        state.disk.kill()
+        disk = state.disk.reboot()
+        disk.tamper(snapshots(disk)[-1], lambda data: data[:-1])
+        assert survey(Rig(disk, clock=world.clock, host=host, wal_shards=shards[1]).sim) == after, str(state)
+
+
+def snapshot_on(world: World, fs: Fs) -> None:
+    """Go on with the engine of `world`, every call of which now passes through `fs`."""
+    assert isinstance(fs, FaultFs)
+    world.faults.hook = fs.hook
+    world.rig.snapshot()

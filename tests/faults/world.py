@@ -32,6 +32,10 @@ class World:
 
     def cut(self, pattern: Any = "lose_all", **settings: Any) -> dict[str, Seen]:
         self.disk.power_cut(None, pattern)
+        return self.restart_after_cut(**settings)
+
+    def restart_after_cut(self, **settings: Any) -> dict[str, Seen]:
+        """The machine is started again."""
         self.host.reboot()
         return self._start(power_cut=True, **settings)
 

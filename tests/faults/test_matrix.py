@@ -1,0 +1,55 @@
+"""The table of faults and tests is complete: every row is there, has a test, and every test it names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+DOC = TESTS.parent / "docs" / "fault-matrix.md"
+ROWS = 143
+ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+) \|$", re.MULTILINE)
+NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
+COMMENT = re.compile(r"\b[Rr]ows? (\d+)((?:,? (?:and )?\d+)*)")
+
+
+def rows() -> dict[int, tuple[str, str, str]]:
+    return {int(number): (fault, outcome, tests) for number, fault, outcome, tests in ROW.findall(DOC.read_text())}
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    tree = ast.parse((TESTS / file).read_text())
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
+
+
+def test_every_row_of_the_matrix_is_there_in_order() -> None:
+    assert [int(number) for number, *_ in ROW.findall(DOC.read_text())] == list(range(1, ROWS + 1))
+
+
+def test_every_row_names_a_test_and_every_test_it_names_exists() -> None:
+    missing = []
+    for number, (_, _, tests) in rows().items():
+        named = NAMED.findall(tests)
+        assert named, f"row {number} has no test"
+        assert len(named) == tests.count("::"), f"row {number} is not written as the others are"
+        missing += [f"row {number}: {file}::{name}" for file, name in named if name not in functions_of(file)]
+    assert missing == []
+
+
+def test_a_test_that_says_it_shows_a_row_is_named_in_that_row() -> None:
+    """In its docstring, by number."""
+    named = {number: {name for _, name in NAMED.findall(tests)} for number, (_, _, tests) in rows().items()}
+    astray = []
+    for path in sorted((TESTS / "faults").glob("test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            doc = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+            for first, more in COMMENT.findall(doc or ""):
+                numbers = [int(first), *map(int, re.findall(r"\d+", more))]
+                assert isinstance(node, ast.FunctionDef)
+                astray += [f"{node.name}: row {number}" for number in numbers if node.name not in named[number]]
+    assert astray == []
