@@ -17,7 +17,7 @@ from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
-from topics.wire.records import View, render_array
+from topics.wire.records import View, render_runs
 
 OffLoop = Callable[[Callable[[], bytes], Callable[[bytes | None, BaseException | None], None]], None]
 """Run a job on a thread, then tell its outcome on the loop."""
@@ -89,7 +89,7 @@ class Batch:
         return [body for run in runs for body in cache.render(run, view)]
 
     def _private(self, view: View) -> bytes:
-        return b",".join([render_array(run, None, view) for run in self.outcome.runs])
+        return render_runs(self.outcome.runs, view)
 
     def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
         """Render a large batch on a thread; `text` has it when the ticket resolves."""

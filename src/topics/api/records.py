@@ -18,7 +18,7 @@ from topics.model.config import resolve_config
 from topics.model.results import DeleteResult
 from topics.wire.auth import check_config_on_write
 from topics.wire.query import bool_param
-from topics.wire.records import View, render_array
+from topics.wire.records import View, render_runs
 from topics.wire.replies import (
     append_performance,
     append_reply,
@@ -111,7 +111,7 @@ class RecordEndpoints:
     @staticmethod
     def _diff_body(call: Call, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
-        records = b",".join([render_array(run, None, view) for run in outcome.runs])
+        records = render_runs(outcome.runs, view)
         return diff_reply(
             call.name,
             records,

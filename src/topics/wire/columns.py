@@ -4,6 +4,7 @@ Few records are unpacked one by one; from `_FEW` on the fields are gathered by n
 Node, tag and blob bytes are sliced only when asked for. Used by `records` alone.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from topics.model.payload import DATA_AT, META_MARK
 from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, HAS_NODE, HAS_TAG, Buffer, RecordRun
 
 _FEW = 24
+_JOIN_BYTES_MAX = 1 << 20
 _SPAN_BYTES_MAX = 16 << 20  # a longer stretch is not copied whole for the records picked out of it
 _WITHOUT_NODE = bytes(flags for flags in range(256) if not flags & HAS_NODE)
 _WITHOUT_TAG = bytes(flags for flags in range(256) if not flags & HAS_TAG)
@@ -100,6 +102,26 @@ def take_columns(run: RecordRun, picks: Sequence[int] | None) -> Columns | None:
         return None
     buf, offs = _as_bytes(run.buf, offs)
     return _unpack(buf, offs, flags) if len(offs) < _FEW else _gather(buf, offs, flags)
+
+
+def joined(runs: Sequence[RecordRun]) -> list[RecordRun]:
+    """The same records in one run, if that is no great copy."""
+    spans = [_span(run) for run in runs if len(run)]
+    if sum(end - first for _, first, end in spans) > _JOIN_BYTES_MAX:
+        return list(runs)
+    pieces: list[Buffer] = []
+    offs = array("q")
+    size = 0
+    for run, first, end in spans:
+        pieces.append(run.buf[first:end])
+        offs.frombytes((np.asarray(run.body_offs, np.int64) + (size - first)).tobytes())
+        size += end - first
+    return [RecordRun(b"".join(pieces), offs, b"".join([run.flags for run, _, _ in spans]))]
+
+
+def _span(run: RecordRun) -> tuple[RecordRun, int, int]:
+    """A run with the stretch of its buffer that holds its bodies."""
+    return run, run.body_offs[0], _body_end(run.buf, run.body_offs[-1])
 
 
 def _as_bytes(buf: Buffer, offs: Sequence[int]) -> tuple[bytes, Sequence[int]]:

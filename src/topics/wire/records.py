@@ -13,7 +13,7 @@ import msgspec
 
 from topics.model.payload import DATA_AT, META_MARK, meta_at
 from topics.model.run import RecordRun, StoredRecord
-from topics.wire.columns import Columns, take_columns
+from topics.wire.columns import Columns, joined, take_columns
 
 _SAFE_IN_JSON = bytes(code for code in range(256) if code >= 0x20 and code not in b'"\\')
 _SINGLES_MAX = 3
@@ -35,6 +35,11 @@ def render_array(run: RecordRun, picks: Sequence[int] | None, view: View) -> byt
         return b",".join(render_list(run, picks, view))
     columns = take_columns(run, picks)
     return b"" if columns is None else _render(columns, view, b",")
+
+
+def render_runs(runs: Sequence[RecordRun], view: View) -> bytes:
+    """All records of a read, joined by commas. Short runs are put together first: columns pay by their length."""
+    return b",".join([render_array(run, None, view) for run in (runs if len(runs) == 1 else joined(runs))])
 
 
 def render_list(run: RecordRun, picks: Sequence[int] | None, view: View) -> list[bytes]:
@@ -89,7 +94,7 @@ def _render_one(record: StoredRecord, view: View) -> bytes:
 
 
 def _render(columns: Columns, view: View, separator: bytes) -> bytes:
-    pieces: list[Column] = [separator + b'{"$seq":', _decimals(columns.seqs), _ts_column(columns.ts_runs())]
+    pieces: list[Column] = [separator + b'{"$seq":', _decimals(columns.seqs), b',"$ts":', _ts_column(columns.ts_runs())]
     if columns.has_nodes:
         pieces.append(_node_column(columns.nodes()))
     if view.tags and columns.has_tags:
@@ -101,11 +106,24 @@ def _render(columns: Columns, view: View, separator: bytes) -> bytes:
 
 
 def _interleave(columns: list[Column], count: int) -> list[bytes]:
+    columns = _folded(columns)
     stride = len(columns)
     texts = [b""] * (stride * count)
     for at, column in enumerate(columns):
         texts[at::stride] = [column] * count if isinstance(column, bytes) else column
     return texts
+
+
+def _folded(columns: list[Column]) -> list[Column]:
+    """Neighbours that are the same for every record become one: a join costs by its pieces."""
+    folded: list[Column] = columns[:1]
+    for column in columns[1:]:
+        last = folded[-1]
+        if isinstance(column, bytes) and isinstance(last, bytes):
+            folded[-1] = last + column
+        else:
+            folded.append(column)
+    return folded
 
 
 def _decimals(numbers: list[int]) -> list[bytes]:
@@ -114,10 +132,10 @@ def _decimals(numbers: list[int]) -> list[bytes]:
 
 def _ts_column(runs: list[tuple[int, int]]) -> Column:
     if len(runs) == 1:
-        return b',"$ts":%d' % runs[0][0]
+        return b"%d" % runs[0][0]
     texts: list[bytes] = []
     for ts, count in runs:
-        texts += [b',"$ts":%d' % ts] * count
+        texts += [b"%d" % ts] * count
     return texts
 
 
