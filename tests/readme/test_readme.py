@@ -42,7 +42,8 @@ def test_the_tour_runs_from_top_to_bottom(server: LiveServer, tmp_path: Path) ->
     assert len(said) >= 5
     assert '"seqs":[1,2]' in said[0]
     assert '"data":{"id":1,"total":12.50}' in said[0]
-    assert "customer:7 {'id': 3, 'total': 99}" in said[1]
+    assert '"acked":1' in said[1]
+    assert "customer:7 {'id': 3, 'total': 99}" in said[2]
     assert any("sending to ada@example.org" in text for text in said)
 
 
