@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.core.slots import I64, U32, Bools, Slots
-from topics.errors import ColdUnavailable
+from topics.errors import ColdUnavailable, StorageIo
 from topics.model.match import TagMatch
 from topics.model.ops import DELETED
 
@@ -204,7 +204,7 @@ class Sealed(Slots):
         """The flags on disk have caught up: keep only what they do not show."""
         if self.overlay is None or self.view.tier == "cold":
             return
-        shown: Bools = (self.view.flags & DELETED) != 0
+        shown = self._shown()
         if shown.any():
             self.overlay[shown] = 0
             self.overlay_complete = False
@@ -223,7 +223,15 @@ class Sealed(Slots):
             return np.empty(0, np.int64)
         if self.view.tier == "cold":
             return np.flatnonzero(self.overlay == PENDING)
-        return np.flatnonzero((self.overlay != 0) & ((self.view.flags & DELETED) == 0))
+        return np.flatnonzero((self.overlay != 0) & ~self._shown())
+
+    def _shown(self) -> Bools:
+        """What the flags of a hot segment show; nothing while they cannot be read, which costs a flag set twice."""
+        try:
+            shown: Bools = (self.view.flags & DELETED) != 0
+        except StorageIo:
+            return np.zeros(self._count, np.bool_)
+        return shown
 
     def replace(self, view: SegmentView) -> None:
         """Other files, same seqs: a rewrite or a move to another tier. What a cold index could not answer without

@@ -222,6 +222,15 @@ class Checkpointer:
             error = marks.error
             self._driver.run(result.abandon, lambda _, __: ticket.fail(error))
             return
+        try:
+            self._switch_all(result)
+        except Exception as error:  # our own mistake; the next run must not wait for this one for ever
+            log.exception("locations could not be switched")
+            ticket.fail(error)
+        else:
+            ticket.resolve(positions)
+
+    def _switch_all(self, result: CheckpointResult) -> None:
         result.commit()
         for done in result.topics:
             self._switch(done)
@@ -229,7 +238,6 @@ class Checkpointer:
             topic = self._engine.state.by_id.get(now_flagged.topic_id)
             if topic is not None:
                 flagged(topic, now_flagged.first_seq)
-        ticket.resolve(positions)
 
     def _switch(self, done: TopicResult) -> None:
         """C10. What died since the records were collected is flagged where it lies now."""
