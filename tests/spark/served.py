@@ -135,8 +135,8 @@ class Served:
         raise AssertionError(f"{topic} did not seal {count} segments")
 
 
-def run_cli(*arguments: str, timeout_s: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A `topics` verb as users run it."""
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
     command = [sys.executable, "-m", "topics.cli", *arguments]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=400, check=False)

@@ -26,7 +26,7 @@ def test_bronze_silver_and_gold(tmp_path: Path) -> None:
     project = tmp_path / "shop"
     made = run_cli("pipeline", "init", str(project), "--path", world.data_dir, "--topic", "orders*")
     assert made.returncode == 0, made.stderr
-    ran = run_cli("pipeline", "run", str(project), "--master", "local[2]", timeout_s=400)
+    ran = run_cli("pipeline", "run", str(project), "--master", "local[2]")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(rows(project, "bronze")) == 42
     assert len(rows(project, "silver")) == 40

@@ -99,7 +99,7 @@ class ServerApp:
         kernel.timetable.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=kernel.driver.run_read)
-        bulk = BulkEndpoints(kernel, self._host)
+        bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine)
         self._endpoints = {
             "put_topic": topics.put_topic,

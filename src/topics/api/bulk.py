@@ -1,7 +1,8 @@
 """Bulk endpoints: the manifest of a topic's segments, and its records as segment frames (docs/bulk-endpoints.md).
 
 They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
-through the one read pipeline and framed on the read pool; memory is bounded by `FRAMES_BYTES_MAX` per request."""
+through the one read pipeline and framed on the read pool, one page of all requests at a time (`Turns`); memory is
+bounded by `FRAMES_BYTES_MAX` per request."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import msgspec
 
 from topics import limits
 from topics.api.call import Call
+from topics.api.turns import Turns
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.extent import index_of
@@ -32,15 +34,23 @@ from topics.wire.query import unsigned
 from topics.wire.replies import performance
 
 FRAMES_BYTES_MAX = 8 << 20
+PAGE_RECORDS = 250
+"""Small pages: while one is framed, the owner may have to wait for the interpreter."""
 FRAMES = b"application/vnd.topics.frames"
 _encode = msgspec.json.encode
 
 
 class BulkEndpoints:
-    def __init__(self, kernel: Kernel, host: Host) -> None:
+    def __init__(self, kernel: Kernel, host: Host, *, monotonic: Callable[[], float]) -> None:
         self._kernel = kernel
         self._engine = kernel.engine
         self._host = host
+        self.turns = Turns(
+            later=kernel.driver.later,
+            monotonic=monotonic,
+            traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
+            pressure=lambda: kernel.engine.admission.pressure(),
+        )
 
     # --- manifest -------------------------------------------------------------------------------------------------
 
@@ -198,12 +208,17 @@ class _Frames:
         self._pieces: list[bytes] = []
         self._first: int | None = None
         self._tombstone: Tombstone | None = None
+        self._over: Callable[[], None] = lambda: None
         self.ticket: Ticket[Framed] = Ticket()
 
     def begin(self) -> None:
+        self._bulk.turns.take(self._page)
+
+    def _page(self, over: Callable[[], None]) -> None:
+        self._over = over
         request = ReadRequest(
             from_seq=self._cursor,
-            limit=limits.DIFF_LIMIT.high,
+            limit=PAGE_RECORDS,
             budget_bytes=limits.DIFF_BATCH_BYTES.high,
             head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,
             touch=False,
@@ -215,11 +230,13 @@ class _Frames:
 
     def _read(self, done: Ticket[ReadDone]) -> None:
         if done.error is not None:
+            self._over()
             self._give_up(done.error)
             return
         outcome = done.result().outcome
         if outcome.tombstone is not None:
             if self._first is not None:
+                self._over()
                 self._finish()  # a second gap belongs to the next answer
                 return
             self._tombstone = outcome.tombstone
@@ -235,6 +252,7 @@ class _Frames:
         return tombstone.gap_to + 1
 
     def _framed(self, cursor: int, caught_up: bool, frames: list[bytes] | None, error: BaseException | None) -> None:
+        self._over()
         if error is not None or frames is None:
             self._give_up(error or AssertionError("no frames"))
             return
