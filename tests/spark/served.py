@@ -38,6 +38,8 @@ class Served:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")},
             "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONDONTWRITEBYTECODE": "",  # a second start compiles nothing
+            "PYTHONPYCACHEPREFIX": str(self.path / "pyc"),
             "TOPICS_DATA_DIR": self.data_dir,
             "TOPICS_PORT": self.url.rpartition(":")[2] or "0",
             "TOPICS_PORT_FILE": str(port_file),

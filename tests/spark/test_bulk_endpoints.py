@@ -151,3 +151,10 @@ def test_both_need_the_read_scope_and_obey_prefixes(tmp_path: Path) -> None:
                 assert refusal(served, f"/v0/topics/{topic}/{endpoint}", key) == expected
     finally:
         served.stop()
+
+
+def test_bulk_reads_are_no_activity(served: Served) -> None:
+    served.write("quiet", *range(10))
+    frames(served, "quiet")
+    served.segments("quiet")
+    assert served.call("GET", "/v0/topics/quiet?touch=false")["last_read_ts"] is None
