@@ -120,11 +120,12 @@ class JointWrite(Submission):
 
     def answer(self, done: Ticket[float]) -> None:
         """It is committed, or failed: so are all of its writes."""
+        commit: CommitTicket = self.ticket  # type: ignore[assignment]
+        self.ticket = None  # the ticket knows us: a cycle would be left to the collector
         if done.error is not None:
             for ticket in self._tickets:
                 ticket.fail(done.error)
             return
-        commit: CommitTicket = self.ticket  # type: ignore[assignment]
         written_s, sync_ms = commit.written_s, done.value or 0.0
         for seq, ticket in enumerate(self._tickets, self.first_seq):
             append_ms = (written_s - ticket.submitted_s) * 1e3
