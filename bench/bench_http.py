@@ -1,0 +1,188 @@
+"""The request surface under load: `topics serve` driven by wrk, Uvicorn with a bare handler beside it.
+
+    python bench/bench_http.py [--seconds 4] [--unsaved]
+
+Both servers are real processes with default settings; wrk has one processor, the server the other. A machine is
+compared with itself: the yardsticks of the same run (Uvicorn answering a constant, raw `fdatasync`) say what it can do.
+Processor time per request is the server's own, and the steadier figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from report import Report
+
+HERE = Path(__file__).resolve().parent
+RECORD = '{"data":{"order":12345,"state":"paid","amount":"12.50"},"tag":"orders"}'
+WIDE = '{"data":{"id":123456,"name":"some name here","v":[1,2,3],"text":"hello world, this is a payload"}}'
+MS_PER = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
+BARE_APP = """
+BODY = b'{"topic":"t","first_seq":13,"last_seq":13,"seqs":[13],"head_seq":13,"count":1,"created":false,"deduped":false}'
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", str(len(BODY)).encode())]
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": BODY})
+"""
+
+
+class Outcome(NamedTuple):
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+
+
+def script_of(body: str) -> str:
+    return f"wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\nwrk.body = [==[{body}]==]\n"
+
+
+def drive(url: str, body: str, *, connections: int, seconds: int, pid: int) -> Outcome:
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
+        lua.write(script_of(body))
+        lua.flush()
+        before_s = cpu_s(pid)
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", lua.name, url]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        spent_s = cpu_s(pid) - before_s
+    if "Non-2xx" in output or "Socket errors" in output:
+        sys.exit(output)
+    count = int(found(r"(\d+) requests in", output))
+    rate = float(found(r"Requests/sec:\s+([\d.]+)", output))
+    return Outcome(rate, wait_ms(output, 50), wait_ms(output, 99), spent_s / count * 1e6)
+
+
+def found(pattern: str, output: str) -> str:
+    match = re.search(pattern, output)
+    if match is None:
+        sys.exit(f"wrk said something else:\n{output}")
+    return match[1]
+
+
+def wait_ms(output: str, percent: int) -> float:
+    text = found(rf"{percent}%\s+(\S+)", output)
+    number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()  # type: ignore[union-attr]
+    return float(number) * MS_PER[unit]
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def running(command: list[str], url: str, *, cwd: Path, **environ: str) -> Iterator[int]:
+    process = subprocess.Popen(command, cwd=cwd, env={**os.environ, **environ}, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(url, timeout=1).close()
+                break
+            time.sleep(0.05)
+        else:
+            sys.exit(f"{command[0]} did not come up")
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def call(method: str, url: str, body: object = None) -> Any:
+    headers = {"Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as answer:
+        return json.load(answer)
+
+
+def raw_fdatasync_ms(room: Path) -> float:
+    """Median of one small write and its sync, on the same disk."""
+    file = os.open(room / "raw", os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(file, 0, 1 << 20)
+    times = []
+    for at in range(400):
+        began = time.perf_counter()
+        os.pwrite(file, b"x" * 128, at * 128)
+        os.fdatasync(file)
+        times.append(time.perf_counter() - began)
+    os.close(file)
+    return statistics.median(times) * 1e3
+
+
+def bench_uvicorn(report: Report, room: Path, seconds: int) -> None:
+    (room / "bare_app.py").write_text(BARE_APP, encoding="utf-8")
+    port = 41_801
+    command = [sys.executable, "-m", "uvicorn", "bare_app:app", "--port", str(port), "--no-access-log"]
+    url = f"http://127.0.0.1:{port}/"
+    body = f'{{"records":[{RECORD}]}}'
+    with running([*command, "--log-level", "critical"], url, cwd=room) as pid:
+        busy = drive(url, body, connections=16, seconds=seconds, pid=pid)
+        lone = drive(url, body, connections=1, seconds=seconds, pid=pid)
+    report.figure("Uvicorn, constant answer, 16 connections", busy.per_s, "requests/s")
+    report.figure("  processor time of each", busy.cpu_us, "us")
+    report.figure("Uvicorn, constant answer, alone, p50", lone.p50_ms, "ms")
+
+
+def bench_topics(report: Report, room: Path, seconds: int) -> None:
+    port = 41_802
+    base = f"http://127.0.0.1:{port}"
+    environ = {"TOPICS_DATA_DIR": str(room / "data"), "TOPICS_PORT": str(port), "TOPICS_LOG": "error"}
+    with running([sys.executable, "-m", "topics.cli", "serve"], f"{base}/v0/health", cwd=room, **environ) as pid:
+        for name, durability in (("single", "disk"), ("batch", "disk"), ("synced", "fsync")):
+            call("PUT", f"{base}/v0/topics/{name}", {"durability": durability})
+        single, batch = f'{{"records":[{RECORD}]}}', f'{{"records":[{",".join([WIDE] * 100)}]}}'
+        topics = f"{base}/v0/topics"
+        drive(f"{topics}/single", single, connections=16, seconds=1, pid=pid)  # warm
+        done = drive(f"{topics}/single", single, connections=16, seconds=seconds, pid=pid)
+        report.figure("POST of 1 record, disk, 16 connections", done.per_s, "requests/s", at_least=45_000)
+        report.figure("  processor time of each", done.cpu_us, "us")
+        report.figure("  p99", done.p99_ms, "ms")
+        done = drive(f"{topics}/single", single, connections=1, seconds=seconds, pid=pid)
+        report.figure("POST of 1 record, disk, alone, p50", done.p50_ms, "ms", at_most=0.1)
+        done = drive(f"{topics}/batch?return_seqs=false", batch, connections=16, seconds=seconds, pid=pid)
+        report.figure("POST of 100 records, disk, 16 connections", done.per_s * 100, "records/s", at_least=500_000)
+        done = drive(f"{topics}/synced", single, connections=64, seconds=seconds, pid=pid)
+        report.figure("POST of 1 record, fsync, 64 connections", done.per_s, "requests/s", at_least=20_000)
+        done = drive(f"{topics}/synced", single, connections=1, seconds=seconds, pid=pid)
+        report.figure("POST of 1 record, fsync, alone, p50", done.p50_ms, "ms")
+        head: int = call("GET", f"{topics}/batch")["head_seq"]
+        page = json.dumps({"from_seq": head - 1000, "limit": 1000})
+        done = drive(f"{topics}/batch/diff", page, connections=16, seconds=seconds, pid=pid)
+        report.figure("diff of 1000 records, 16 connections", done.per_s * 1000, "records/s", at_least=1_500_000)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser()
+    options.add_argument("--seconds", type=int, default=4)
+    options.add_argument("--unsaved", action="store_true", help="only print")
+    chosen = options.parse_args()
+    if shutil.which("wrk") is None:
+        sys.exit("wrk is not installed: apt-get install wrk")
+    report = Report("http", "HTTP/1.1 request surface, driven by wrk on the same machine")
+    with tempfile.TemporaryDirectory(dir=HERE, prefix=".http-") as where:
+        room = Path(where)
+        report.figure("raw pwrite + fdatasync of 128 bytes, median", raw_fdatasync_ms(room), "ms")
+        bench_uvicorn(report, room, chosen.seconds)
+        report.line()
+        bench_topics(report, room, chosen.seconds)
+    if not chosen.unsaved:
+        report.save()
+
+
+if __name__ == "__main__":
+    main()
