@@ -3,6 +3,9 @@
 import pytest
 from tests.queues.world import World
 
+from topics.core.queue_calls import queue_of
+from topics.core.queue_leases import ACKED, EXTENDED, RELEASED
+from topics.model.ops import LeaseEvent
 from topics.testing.powercut import Aimed
 
 RESTARTS = ["killed", "stopped"]
@@ -170,3 +173,32 @@ def test_a_flag_that_outlived_its_ack_is_counted_by_every_start(clean_before: bo
     assert world.data("q") == [1, 2, 3]
     assert (world.state("q").count, world.counters()) == (3, (3, 0, 0))
     assert world.seqs(max=9) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("event", [RELEASED, EXTENDED, ACKED])
+def test_a_lease_event_of_an_earlier_lease_changes_nothing_in_replay(event: int) -> None:
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", 1)
+    [first] = world.claim(lease_ms=1000)
+    world.nack(1)
+    [second] = world.claim(lease_ms=2000)
+    topic = world.engine.state.topic("q")
+    stale = LeaseEvent(
+        topic_id=topic.id,
+        seq=1,
+        event=event,
+        node="w",
+        lease_id=first.lease_id,
+        deadline=first.deadline + 60_000,
+        deliveries=9,
+        ts=first.deadline,
+    )
+    logged = world.engine.queues.log_leases(topic, [stale])
+    world.kernel.pump()
+    assert logged.done
+    world = world.killed()
+    job = queue_of(world.engine.state.topic("q")).jobs[1]
+    assert (job.lease_id, job.deadline, job.deliveries) == (second.lease_id, second.deadline, 2)
+    assert world.counters() == (0, 1, 0)
+    assert world.ack(1, fences=[second.lease_id]).acked == 1

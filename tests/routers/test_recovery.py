@@ -3,6 +3,10 @@
 import pytest
 from tests.queues.world import World
 
+from topics.formats.bodies import Pin
+from topics.formats.frame import FrameType
+from topics.formats.wal import scan_wal
+
 
 @pytest.fixture(params=["fsync", "disk"])
 def world(request):
@@ -229,3 +233,26 @@ def test_an_updated_router_keeps_its_progress(world):
     assert world.data("b") == [1, 3]
     world = again(world)
     assert world.forwarded("r") == 2
+
+
+def test_a_direct_write_pins_the_routers_in_front_of_its_records(world: World) -> None:
+    """The pin says where the router stands behind the write; it is logged before the records it belongs to."""
+    world.write("a", 1, 2)
+    world.rows("b")
+    world.write("b", "x", "y")
+    logged = [frame for frame in frames(world) if frame[0] == world.engine.state.topic("b").id]
+    at = [body for _, body, _ in logged].index(Pin(router="r", cursor=2, forwarded_total=2, dest_base=2))
+    assert [seq for _, _, seq in logged[at + 1 :]] == [3, 4]
+
+
+def frames(world: World) -> list[tuple[int, Pin | None, int]]:
+    """Topic, pin if it is one, and seq of every append and pin in the log, in order."""
+    found: list[tuple[int, Pin | None, int]] = []
+    for path, data in world.disk.dump().items():
+        if "wal-" in path:
+            columns = scan_wal(data)
+            for row in range(len(columns)):
+                pin = getattr(columns.bodies.get(row), "pin", None)
+                if pin is not None or columns.type[row] == FrameType.APPEND:
+                    found.append((int(columns.topic_id[row]), pin, int(columns.seq[row])))
+    return found
