@@ -9,7 +9,6 @@ Everything refused is an `InvalidRequest`. Called by `requests` and `ws`.
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import numpy as np
 
 from topics import limits
 from topics.errors import InvalidRequest
@@ -97,5 +96,7 @@ def is_too_deep(text: bytes) -> bool:
     marks = marks.replace(b'"', b"")
     if _is_flat(marks):
         return False
+    import numpy as np  # rarely needed, and slow to load for a client that never decodes a request
+
     steps = np.frombuffer(marks.translate(_STEPS), np.int8)
     return int(steps.cumsum(dtype=np.int32).max(initial=0)) > limits.JSON_DEPTH_MAX
