@@ -14,6 +14,7 @@ from topics.errors import TopicsError
 
 COMMANDS = {
     "archive": "topics.cli.archive:archive",
+    "bench": "topics.cli.bench:bench",
     "completion": "topics.cli.tools:completion",
     "config": "topics.cli.config:config",
     "delete": "topics.cli.records:delete",
