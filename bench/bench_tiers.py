@@ -4,8 +4,8 @@
 
 Three engines hold the same records. History is read from the first record to the last through the engine's own read
 path, best of seven passes, with a recent cache of one byte, so that every record comes out of a segment; the page cache
-is warm. S3 is a SeaweedFS on loopback, so its figure shows our requests and its server, and no network. Last, the time
-of single durable writes is taken with and without a cold store that does not answer.
+is warm. S3 is a SeaweedFS on loopback, so its figure shows our requests and its server, and no network. Last, everyday
+calls are timed with and without a cold store that does not answer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from report import Report
 from tests.tiers.s3_server import S3Server
 
 import topics
@@ -36,7 +38,8 @@ SETTINGS: dict[str, Any] = {
     "hot_retain_segments": 0,
 }
 ROUNDS = 7
-WRITES = 400
+CALLS = 300
+TURNS = 5
 
 
 def fill(db: Database, records: int, size: int) -> None:
@@ -68,60 +71,115 @@ def read_through(db: Database) -> tuple[float, int, int]:
     return time.perf_counter() - began, count, cold
 
 
-def history(name: str, db: Database, hot_rate: float | None) -> float:
+def history(report: Report, name: str, db: Database, hot_rate: float | None) -> float:
     passes = [read_through(db) for _ in range(ROUNDS)]
     seconds = min(took for took, _, _ in passes)
     rate = passes[0][1] / seconds
     ratio = "" if hot_rate is None else f"  {rate / hot_rate:6.2f} of hot"
-    print(f"history, {name:<12} {rate:12,.0f} records/s{ratio}  ({passes[-1][2]} cold segments a pass)", flush=True)
+    report.line(f"history, {name:<12} {rate:12,.0f} records/s{ratio}  ({passes[-1][2]} cold segments a pass)")
     return rate
 
 
-def moving(name: str, db: Database) -> None:
+def moving(report: Report, name: str, db: Database) -> None:
     total = sum(segment.view.data_len for segment in sealed(db))
     seconds = wait(lambda: all(segment.view.tier == "cold" for segment in sealed(db)))
-    print(f"move to {name:<12} {total / seconds / 1e6:12,.1f} MB/s  ({len(sealed(db))} segments)", flush=True)
+    report.line(f"move to {name:<12} {total / seconds / 1e6:12,.1f} MB/s  ({len(sealed(db))} segments)")
 
 
-def write_times(db: Database) -> list[float]:
-    topic = db.topic("live", durability="fsync")
+def times_ms(step: Callable[[int], object]) -> list[float]:
     times = []
-    for n in range(WRITES):
+    for n in range(CALLS):
         began = time.perf_counter()
-        topic.append(n)
+        step(n)
         times.append((time.perf_counter() - began) * 1e3)
-    return sorted(times)
+    return times
 
 
-def stalled(db: Database, folder: Path) -> None:
-    """Single fsync writes while every cold thread hangs in an open that waits for its other end."""
-    calm = write_times(db)
-    fifos = []
-    for path in sorted((folder / "topics").rglob("*.data"))[:8]:
+def everyday(db: Database) -> dict[str, list[float]]:
+    """What must not notice a cold store: a durable write, a write until its follower has it, a resident read, a job."""
+    live, jobs = db.topic("live", durability="fsync"), db.queue("jobs")
+    for n in range(CALLS):
+        jobs.append(n)
+    live.append("first")
+    follower = live.follow(live_head(db))
+
+    def deliver(n: int) -> None:
+        live.append(n)
+        next(follower)
+
+    def work(_: int) -> None:
+        jobs.ack(jobs.claim("bench").claimed, node="bench")
+
+    taken = {
+        "write until delivered": times_ms(deliver),
+        "fsync write": times_ms(live.append),
+        "read of 100 resident records": times_ms(lambda _: live.page(live_head(db) - 100, limit=100)),
+        "claim and ack of a job": times_ms(work),
+    }
+    follower.close()
+    return taken
+
+
+def live_head(db: Database) -> int:
+    return db._kernel.engine.state.topics["live"].head
+
+
+def stalled(report: Report, db: Database, folder: Path) -> None:
+    """The same calls in turns, with and without every cold thread hanging in an open that waits for its other end."""
+    everyday(db)
+    calm: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
+    for _ in range(TURNS):
+        collect(calm, everyday(db))
+        with hanging(db, folder):
+            collect(busy, everyday(db))
+    report.line()
+    report.line(f"{TURNS * CALLS} calls each way, in turns          p50, p99 calm      p50, p99 hanging    p99 ratio")
+    for name, times in calm.items():
+        (a50, a99), (b50, b99) = centiles(times), centiles(busy[name])
+        report.line(f"{name:34} {a50:8.3f} {a99:8.3f} ms {b50:8.3f} {b99:8.3f} ms   {b99 / a99:6.2f}")
+
+
+def collect(into: dict[str, list[float]], taken: dict[str, list[float]]) -> None:
+    for name, times in taken.items():
+        into.setdefault(name, []).extend(times)
+
+
+def centiles(times: list[float]) -> tuple[float, float]:
+    ordered = sorted(times)
+    return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+
+
+@contextmanager
+def hanging(db: Database, folder: Path) -> Iterator[None]:
+    """Data files are pipes that nobody writes to, and as many readers as there are cold threads stand in front."""
+    paths = sorted((folder / "topics").rglob("*.data"))[:8]
+    for path in paths:
         path.rename(path.with_suffix(".kept"))
         os.mkfifo(path)
-        fifos.append(path)
     db._kernel.store.cold_fetcher._cold._blocks.clear()  # type: ignore[union-attr]
     readers = [Thread(target=_read_quietly, args=(db, segment.first_seq)) for segment in sealed(db)[:8]]
     for reader in readers:
         reader.start()
     time.sleep(0.2)
-    busy = write_times(db)
-    for path in fifos:
+    yield
+    for path in paths:
         path.rename(path.with_suffix(".fifo"))
         path.with_suffix(".kept").rename(path)
-    for path in fifos:
-        for _ in range(20):
-            try:
-                os.close(os.open(path.with_suffix(".fifo"), os.O_WRONLY | os.O_NONBLOCK))
-                break
-            except OSError:
-                time.sleep(0.05)
+        release(path.with_suffix(".fifo"))
     for reader in readers:
         reader.join(20)
-    for name, times in (("no cold read", calm), ("cold store hangs", busy)):
-        p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-        print(f"fsync write, {name:<18} p50 {p50:8.2f} ms   p99 {p99:8.2f} ms", flush=True)
+
+
+def release(fifo: Path) -> None:
+    """Open the other end, so that whoever hangs goes on; nobody may."""
+    for _ in range(20):
+        try:
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            break
+        except OSError:
+            time.sleep(0.02)
+    fifo.unlink()
 
 
 def _read_quietly(db: Database, first_seq: int) -> None:
@@ -139,17 +197,17 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.dir) as name:
         base = Path(name)
-        print(f"{args.records:,} records of {args.bytes} bytes, {os.cpu_count()} cores", flush=True)
+        report = Report("tiers", f"Tiers: {args.records:,} records of {args.bytes} bytes, segments of 10,000")
         with topics.open(str(base / "hot"), **SETTINGS) as db:
             fill(db, args.records, args.bytes)
             wait(lambda: len(sealed(db)) >= args.records // 10_000)
-            hot_rate = history("hot", db, None)
+            hot_rate = history(report, "hot", db, None)
         server = S3Server(base / "s3")
         try:
             server.start()
             locations = {"cold folder": str(base / "cold"), "S3": server.uri("bench")}
         except RuntimeError as error:
-            print(f"no S3 figures: {error}")
+            report.line(f"no S3 figures: {error}")
             locations = {"cold folder": str(base / "cold")}
         try:
             for where, location in locations.items():
@@ -158,12 +216,13 @@ def main() -> None:
                     fill(db, args.records, args.bytes)
                     wait(lambda: len(sealed(db)) >= args.records // 10_000)
                 with topics.open(folder, cold_dir=location, relocate_interval_ms=50, **SETTINGS) as db:
-                    moving(where, db)
-                    history(where, db, hot_rate)
+                    moving(report, where, db)
+                    history(report, where, db, hot_rate)
                     if where == "cold folder":
-                        stalled(db, base / "cold")
+                        stalled(report, db, base / "cold")
         finally:
             server.stop()
+        report.save()
 
 
 if __name__ == "__main__":
