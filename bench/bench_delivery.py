@@ -25,6 +25,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from report import Report
+
 GOALS_MS = {1: 0.3, 100: 1.5, 1000: 6.0}
 IDLE_STREAMS = 10_000
 IDLE_KIB_MAX = 25.0
@@ -192,8 +196,40 @@ def paced(watchers: Watchers, *, writes: int, pause_s: float) -> list[float]:
 # --- the benchmarks ---------------------------------------------------------------------------------------------------
 
 
+def echo_ms(*, writes: int) -> float:
+    """What this machine takes to wake a process and be woken by it: nothing delivered over a socket can be faster."""
+    code = (
+        "import asyncio, uvloop\n"
+        "class Echo(asyncio.Protocol):\n"
+        "    def connection_made(self, transport): self.write = transport.write\n"
+        "    def data_received(self, data): self.write(data)\n"
+        "async def main():\n"
+        "    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0)\n"
+        "    print(server.sockets[0].getsockname()[1], flush=True)\n"
+        "    await server.serve_forever()\n"
+        "uvloop.run(main())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        taken = []
+        for _ in range(writes):
+            time.sleep(0.02)
+            began = time.perf_counter()
+            sock.sendall(b"x" * 256)
+            sock.recv(256)
+            taken.append((time.perf_counter() - began) * 1e3)
+    process.kill()
+    process.wait()
+    return statistics.median(taken)
+
+
 def latency(options: argparse.Namespace) -> None:
-    print("write -> server-sent event, ms, from POST sent to bytes read")
+    options.report.line("write -> server-sent event, ms, from POST sent to bytes read")
+    options.report.line(
+        f"  yardstick: an echo over one socket at the same pace, p50 {echo_ms(writes=options.writes):7.3f}"
+    )
     for count, goal_ms in GOALS_MS.items():
         with server() as live:
             live.call("PUT", "/v0/topics/t", {})
@@ -204,7 +240,7 @@ def latency(options: argparse.Namespace) -> None:
             cpu_us = (live.cpu_s() - cpu_s) / (writes + 5) / count * 1e6
             p50, p99 = statistics.median(taken), percentile(taken, 0.99)
             met = "met" if p50 < goal_ms else "MISSED"
-            print(
+            options.report.line(
                 f"  {count:5} watchers   p50 {p50:7.3f}   p99 {p99:7.3f}   goal p50 < {goal_ms} {met}"
                 f"   server {cpu_us:5.1f} us per frame   pressure {live.pressure():.2f}"
             )
@@ -219,18 +255,22 @@ def idle(options: argparse.Namespace) -> None:
         streams = [open_level_stream(live, {"t": {"tail": True}}) for _ in range(options.idle)]
         each = (live.rss_kib() - before) / options.idle
         met = "met" if each < IDLE_KIB_MAX else "MISSED"
-        print(f"{options.idle} idle streams: {each:.1f} KiB each of the server's memory   goal < {IDLE_KIB_MAX} {met}")
+        options.report.line(
+            f"{options.idle} idle streams: {each:.1f} KiB each of the server's memory   goal < {IDLE_KIB_MAX} {met}"
+        )
         cpu_s, began = live.cpu_s(), time.monotonic()
         time.sleep(5)
         share = (live.cpu_s() - cpu_s) / (time.monotonic() - began)
-        print(f"  and {share * 100:.1f} % of a core while nothing happens")
+        options.report.line(f"  and {share * 100:.1f} % of a core while nothing happens")
         for stream in [first, *streams]:
             stream.close()
 
 
 def stuck(options: argparse.Namespace) -> None:
     """One reader that never reads, and one that reads all of history, beside a hundred level ones."""
-    print("p99 of 100 level watchers, ms, in turns: alone / with a stuck reader / with a reader in old history")
+    options.report.line(
+        "p99 of 100 level watchers, ms, in turns: alone / with a stuck reader / with a reader in old history"
+    )
     with server(recent_cache_bytes=1 << 20, segment_max_events=2000, checkpoint_interval_ms=200) as live:
         live.call("PUT", "/v0/topics/t", {})
         batch = {"records": [{"data": {"pad": "x" * 400}}] * 1000}
@@ -252,7 +292,7 @@ def stuck(options: argparse.Namespace) -> None:
     alone = percentile(found["alone"], 0.99)
     for name, taken in found.items():
         p50, p99 = statistics.median(taken), percentile(taken, 0.99)
-        print(f"  {name:8} p50 {p50:6.3f}   p99 {p99:6.3f}   {(p99 / alone - 1) * 100:+5.1f} %")
+        options.report.line(f"  {name:8} p50 {p50:6.3f}   p99 {p99:6.3f}   {(p99 / alone - 1) * 100:+5.1f} %")
 
 
 @contextmanager
@@ -321,12 +361,12 @@ def room(options: argparse.Namespace) -> None:
         share = (live.cpu_s() - cpu_s) / took
         expected = total - total // SPEAKERS
         lost = sum(expected - count for count in heard.values())
-        print(
+        options.report.line(
             f"room of {SPEAKERS}: {said} packets in {took:.1f} s ({said / took:,.0f}/s), {sum(heard.values()):,} heard "
             f"({sum(heard.values()) / took:,.0f}/s), lost {lost}, refused {refused}"
         )
         late = f"clients late by {lag_s * 1e3:.0f} ms at most"
-        print(f"  server {share * 100:.0f} % of a core, pressure {live.pressure():.2f}, {late}")
+        options.report.line(f"  server {share * 100:.0f} % of a core, pressure {live.pressure():.2f}, {late}")
         for sock in [*ears, *mouths]:
             sock.close()
 
@@ -344,9 +384,13 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     options.idle = min(options.idle, hard - 100)
+    options.report = Report("delivery", "Live delivery over HTTP/1.1, clients on the same machine")
     for name, run in BENCHMARKS.items():
         if not options.names or name in options.names:
             run(options)
+            options.report.line()
+    if not options.names:
+        options.report.save()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 from multiprocessing.connection import Connection
 
 import uvloop
+from report import Report
 
 from topics.clock import SystemClock
 from topics.config.bind import BindAddress
@@ -97,25 +98,25 @@ async def honest(port: int, until_s: float, latencies_s: list[float]) -> None:
     writer.close()
 
 
-def show(name: str, latencies_s: list[float]) -> None:
+def show(report: Report, name: str, latencies_s: list[float]) -> None:
     ordered = sorted(latencies_s)
     p50, p99 = ordered[len(ordered) // 2], ordered[len(ordered) * 99 // 100]
-    print(f"{name:40} {len(ordered):7} requests   p50 {p50 * 1000:7.2f} ms   p99 {p99 * 1000:7.2f} ms")
+    report.line(f"{name:40} {len(ordered):7} requests   p50 {p50 * 1000:7.2f} ms   p99 {p99 * 1000:7.2f} ms")
 
 
-async def measure(port: int, pid: int, options: argparse.Namespace) -> None:
+async def measure(report: Report, port: int, pid: int, options: argparse.Namespace) -> None:
     async def run_honest(name: str) -> None:
         latencies_s: list[float] = []
         until_s = time.monotonic() + options.seconds
         await asyncio.gather(*(honest(port, until_s, latencies_s) for _ in range(options.honest)))
-        show(name, latencies_s)
+        show(report, name, latencies_s)
 
     await run_honest("honest clients alone")
     before = resident_bytes(pid)
     slow = await connect(port, options.slow, SLOW[:1])
     tricklers = [asyncio.create_task(trickle([writer for _, writer in slow]))]
     await run_honest(f"beside {options.slow} slow connections")
-    print(f"{'memory per slow connection':40} {(resident_bytes(pid) - before) / options.slow / 1024:7.2f} KiB")
+    report.line(f"{'memory per slow connection':40} {(resident_bytes(pid) - before) / options.slow / 1024:7.2f} KiB")
     tricklers.pop().cancel()
     for _, writer in slow:
         writer.transport.abort()
@@ -124,7 +125,8 @@ async def measure(port: int, pid: int, options: argparse.Namespace) -> None:
     streams = await connect(port, options.slow, STREAM)
     await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader, _ in streams))
     await run_honest(f"beside {options.slow} idle streams")
-    print(f"{'memory per stream, beyond the above':40} {(resident_bytes(pid) - before) / options.slow / 1024:7.2f} KiB")
+    each_kib = (resident_bytes(pid) - before) / options.slow / 1024
+    report.line(f"{'memory per stream, beyond the above':40} {each_kib:7.2f} KiB")
     for _, writer in streams:
         writer.transport.abort()
 
@@ -136,12 +138,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=8)
     options = parser.parse_args()
     raise_file_limit()
+    report = Report("slow_connections", "Honest clients beside slow connections; goal: their p99 stays below 100 ms")
+    report = Report("slow_connections", "Honest clients beside slow connections; goal: their p99 stays below 100 ms")
     port_from, port_to = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(port_to,), daemon=True)
     process.start()
     assert process.pid is not None
     try:
-        uvloop.run(measure(port_from.recv(), process.pid, options))
+        uvloop.run(measure(report, port_from.recv(), process.pid, options))
+        report.save()
     finally:
         process.terminate()
         process.join(15)
