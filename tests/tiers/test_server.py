@@ -98,9 +98,13 @@ def test_a_store_that_went_away_fails_old_reads_with_a_retryable_error_that_name
     assert status == 503
     assert str(tmp_path / "cold") in body["error"]["message"]
     assert metric(server, "topics_cold_store_up") == 0
+    assert ["the cold store does not answer" in problem for problem in ask(server, "/v0/health")[1]["problems"]] == [
+        True
+    ]
     assert diff(server, 30)[0] == 200
     (tmp_path / "away").rename(tmp_path / "cold")
     until(lambda: diff(server, 0)[0] == 200, "the store coming back")
+    assert "problems" not in ask(server, "/v0/health")[1]
 
 
 def test_the_manifest_says_where_cold_files_are(server: LiveServer, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class ServerApp:
 
     def attach(self, kernel: Kernel) -> None:
         """Recovery is over: serve."""
-        self.kernel = self.metrics.kernel = kernel
+        self.kernel = self.metrics.kernel = self.probes.kernel = kernel
         engine = kernel.engine
         live = self._attach_live(kernel)
         long_polls = LongPolls(engine, live.delivery)

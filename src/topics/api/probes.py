@@ -9,10 +9,32 @@ import msgspec
 import topics
 from topics.api.app import App
 from topics.api.call import Call
-from topics.errors import NotReady, ShuttingDown
+from topics.errors import NotReady, ReadOnlyCause, ShuttingDown
+from topics.runtime.kernel import Kernel
 from topics.wire.endpoints import implemented
 from topics.wire.openapi import openapi_document
 from topics.wire.replies import health_reply, ready_reply
+
+_REMEDY: dict[ReadOnlyCause, str] = {
+    "no_space": "free some space, writes resume by themselves",
+    "write": "look at the disk, then restart",
+    "sync": "look at the disk, then restart",
+    "rotate": "look at the disk, then restart",
+    "writer_dead": "restart, and report the traceback in the log",
+}
+
+
+def problems_of(kernel: Kernel) -> list[str]:
+    """What an operator should know now, a sentence each; what it means for clients is in the errors they get."""
+    causes = kernel.commit.read_only_causes()
+    found = [
+        f"log shard {kernel.store.groups[index].key or index} is read-only ({cause}): {_REMEDY[cause]}"
+        for index, cause in causes.items()
+    ]
+    cold = kernel.tiers.cold
+    if cold is not None and not cold.answers:
+        found.append("the cold store does not answer: only reads of cold history fail, relocation resumes by itself")
+    return found
 
 
 class Probes:
@@ -22,10 +44,12 @@ class Probes:
         self._uptime_ms = uptime_ms
         self._topic_count = topic_count
         self.app: App | None = None
+        self.kernel: Kernel | None = None
         self._openapi: bytes | None = None
 
     def health(self, call: Call) -> None:
-        call.reply(200, health_reply(topics.__version__, uptime_ms=self._uptime_ms()))
+        problems = [] if self.kernel is None else problems_of(self.kernel)
+        call.reply(200, health_reply(topics.__version__, uptime_ms=self._uptime_ms(), problems=problems))
 
     def ready(self, call: Call) -> None:
         assert self.app is not None

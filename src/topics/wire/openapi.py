@@ -117,6 +117,7 @@ _MORE_SCHEMAS: dict[str, Json] = {
             "status": {"const": "ok"},
             "version": {"type": "string"},
             "uptime_ms": {"type": "integer", "minimum": 0},
+            "problems": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         },
     },
     "Ready": {

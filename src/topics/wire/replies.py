@@ -137,8 +137,10 @@ def error_body(error: TopicsError) -> bytes:
 # --- probes ----------------------------------------------------------------------------------------------------------
 
 
-def health_reply(version: str, *, uptime_ms: int) -> bytes:
-    return _encode({"status": "ok", "version": version, "uptime_ms": uptime_ms})
+def health_reply(version: str, *, uptime_ms: int, problems: Sequence[str] = ()) -> bytes:
+    """The process lives, whatever is wrong with it; `problems` are sentences, left out when there are none."""
+    shown = {"problems": problems} if problems else {}
+    return _encode({"status": "ok", "version": version, "uptime_ms": uptime_ms, **shown})
 
 
 def ready_reply(*, topics: int) -> bytes:
