@@ -38,7 +38,8 @@ class Query:
 
     def read(self, end: Offset) -> list[dict[str, Any]]:
         table: pa.Table = read_tasks(self.planner.tasks(self.offset, end), self.options)
-        return table.to_pylist()
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
 
     def batch(self) -> int:
         """One batch; how many rows it had."""
@@ -140,7 +141,7 @@ def test_available_now_reads_what_is_there_and_stops(world: World) -> None:
 def test_bytes_bound_a_batch_and_never_stop_it(world: World) -> None:
     world.write("big", *("x" * size for size in (10, 5000, 10, 10, 4000, 10)))
     query = Query(world, "big", startingOffsets="earliest", maxBytesPerTrigger="500")
-    sizes = []
+    sizes: list[int] = []
     while not sizes or sizes[-1]:
         sizes.append(query.batch())
     assert query.seqs("big") == [1, 2, 3, 4, 5, 6]

@@ -64,8 +64,8 @@ class CutBuilder:
 
     def _blocks(self, found: Found, head: int) -> tuple[Block, ...]:
         blocks: list[Block] = list(found.blocks)
-        logged = (self._log_block(piece, found, head) for piece in self._topic.pieces)
-        blocks += [block for block in logged if block is not None]
+        for piece in self._topic.pieces:
+            blocks += self._log_blocks(piece, found, head)
         disjoint: list[Block] = []
         end = 0
         for block in sorted(blocks, key=lambda block: block.first_seq):
@@ -76,14 +76,14 @@ class CutBuilder:
                 end = max(end, rest.end_seq)
         return tuple(disjoint)
 
-    def _log_block(self, piece: LogPiece, found: Found, head: int) -> LogBlock | None:
-        """The frames of a piece that no segment has."""
+    def _log_blocks(self, piece: LogPiece, found: Found, head: int) -> list[LogBlock]:
+        """The frames of a piece that no segment has; one block for each run, so that a segment may lie between them."""
         keep = (piece.seq >= self._topic.earliest_seq) & (piece.seq <= head)
         for block in found.blocks:
             keep &= (piece.seq < block.first_seq) | (piece.seq >= block.end_seq)
         if not keep.any():
-            return None
-        return LogBlock(
+            return []
+        whole = LogBlock(
             root=self._root,
             path=piece.path,
             seqs=piece.seq[keep].tobytes(),
@@ -91,6 +91,7 @@ class CutBuilder:
             lengths=piece.length[keep].tobytes(),
             ts=piece.ts[keep].tobytes(),
         )
+        return [whole.between(first, last + 1) for first, last in runs(whole.seq_array)]
 
     # --- retention ----------------------------------------------------------------------------------------------------
 
