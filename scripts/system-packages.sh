@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# system-packages.sh [java] [chromium]: look for what is not Python, install it where that is possible, else say in one
-# sentence what to install. Never fails: tests that need what is missing are skipped.
+# system-packages.sh [java] [chromium] [redis] [nats]: look for what is not Python, install it where that is possible,
+# else say in one sentence what to install. Never fails: what needs something that is missing is skipped.
 set -uo pipefail
 
 found_java() {
@@ -12,15 +12,22 @@ found_java() {
 found_chromium() {
     command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null
 }
+found_redis() { command -v redis-server >/dev/null; }
+found_nats() { command -v nats-server >/dev/null; }
 package_java=openjdk-17-jre-headless
 package_chromium=chromium
+package_redis=redis-server
+package_nats=nats-server
 reason_java="Java 17 or newer is not installed, so the Spark tests are skipped; install $package_java to run them."
 reason_chromium="Chromium is not installed, so the browser tests are skipped; install $package_chromium to run them."
+reason_redis="redis-server is not installed, so the comparison leaves Redis out; install $package_redis to see it."
+reason_nats="nats-server is not installed, so the comparison leaves NATS out; install $package_nats to see it."
 
 install() {
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
     apt-get update -qq >/dev/null 2>&1
-    DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>&1
+    # RUNLEVEL=1: a server that comes with a package is not started.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>&1
 }
 
 for need in "$@"; do

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -214,3 +216,11 @@ def test_a_key_is_shown_nowhere(locked: str) -> None:
     with pytest.raises(ConfigError) as caught:
         topics.connect("http://localhost:1", api_key=f"{SECRET}\r\nX: y")
     assert SECRET not in str(caught.value)
+
+
+def test_a_client_loads_neither_numpy_nor_the_engine() -> None:
+    told = "import sys, topics.client; print(*(name for name in sys.modules if name in HEAVY))".replace(
+        "HEAVY", "('numpy', 'pyarrow', 'uvloop', 'topics.engine', 'topics.storage')"
+    )
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""

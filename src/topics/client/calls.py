@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -56,6 +57,7 @@ class Keys:
         return f"{self._prefix}-{next(self._numbers)}"
 
 
+@lru_cache(4096)
 def _path(kind: str, name: str, verb: str = "", **query: Any) -> str:
     if not name:
         raise InvalidRequest("a name must not be empty")

@@ -27,7 +27,7 @@ from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys
 from topics.client.transport import Transport
 from topics.errors import InvalidRequest, RequestRefused, Throttled, TopicsError, Unreachable
-from topics.limits import MIB
+from topics.limits import KIB, MIB
 
 log = logging.getLogger("topics.producer")
 
@@ -48,12 +48,13 @@ Report = Callable[[Delivery], None]
 
 
 class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`linger_ms`: how long a record waits for company. `buffer_bytes`: what may be unsettled before `when_full`."""
+    """`linger_ms`: how long a record waits for company. `buffer_bytes`: what may be unsettled before `when_full`; a
+    producer that is faster than the server fills it, and its records are then this many bytes away from their ack."""
 
     linger_ms: float = 5.0
     batch_records: int = limits.RECORDS_PER_WRITE_MAX
-    batch_bytes: int = 1 * MIB
-    buffer_bytes: int = 32 * MIB
+    batch_bytes: int = 256 * KIB  # larger ones cost a server no less per record, and their acks come later
+    buffer_bytes: int = 8 * MIB
     when_full: WhenFull = "block"
 
     def __post_init__(self) -> None:
