@@ -14,8 +14,8 @@ from tests.client.peer import Peer, read_request, response
 
 import topics
 from topics import Event
+from topics.client.batching import Delivery, ProducerOptions
 from topics.client.client import Client
-from topics.client.producer import Delivery, ProducerOptions
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable
 
 pytestmark = pytest.mark.timeout(60)

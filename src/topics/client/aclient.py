@@ -1,7 +1,7 @@
-"""Client: a server through the verbs of the embedded library, blocking. Good for any thread.
+"""AsyncClient: a server through the verbs of the embedded library, as coroutines. Belongs to one event loop.
 
-with topics.connect("http://127.0.0.1:4000") as client:
-    client.topic("jobs").append({"id": 1})
+async with topics.aconnect("http://127.0.0.1:4000") as client:
+    await client.topic("jobs").append({"id": 1})
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any, Self
 
 from topics.client import calls
 from topics.client.address import parse_address
+from topics.client.aproducer import AsyncProducer
 from topics.client.atopic import AsyncQueue, AsyncRouter, AsyncTopic
 from topics.client.atransport import AsyncTransport
+from topics.client.batching import ProducerOptions
 from topics.client.calls import Keys, config_text
 from topics.client.client import RETRY_S, TIMEOUT_S
 from topics.client.retry import RetryPolicy
@@ -57,6 +59,10 @@ class AsyncClient:
     def router(self, name: str) -> AsyncRouter:
         return AsyncRouter(self._transport, name)
 
+    def producer(self, **options: Any) -> AsyncProducer:
+        """A batching producer of any topics; options are those of `ProducerOptions`."""
+        return AsyncProducer(self._transport, self._keys, ProducerOptions(**options))
+
     # --- lists ----------------------------------------------------------------------------------------------------
 
     async def topics(self, prefix: str = "") -> AsyncIterator[TopicSummary]:
@@ -97,7 +103,7 @@ class AsyncClient:
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Followers end; calls that are under way get their answers."""
+        """Producers send what they have, followers end, calls that are under way get their answers."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:

@@ -8,8 +8,10 @@ from typing import Any
 from topics import limits
 from topics.client import calls
 from topics.client.afollow import afollow
+from topics.client.aproducer import AsyncProducer
 from topics.client.atransport import AsyncTransport
 from topics.client.awork import AsyncHandler, AsyncWork, AsyncWorker
+from topics.client.batching import ProducerOptions
 from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.worker import WorkerOptions
@@ -66,6 +68,11 @@ class AsyncTopic:
         key = self._keys.next() if key is None else key
         return await self._transport.run(calls.append(self.name, pieces, key=key, node=node, config=self._config))
 
+    def producer(self, **options: Any) -> AsyncProducer:
+        """A batching producer of this topic; options are those of `ProducerOptions`."""
+        wanted = ProducerOptions(**options)
+        return AsyncProducer(self._transport, self._keys, wanted, topic=self.name, config=self._config)
+
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def page(
@@ -108,6 +115,10 @@ class AsyncTopic:
     async def delete(self, *, before_seq: int | None = None, match: Match = None) -> DeleteResult:
         """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
         return await self._transport.run(calls.delete(self.name, before_seq=before_seq, match=match))
+
+    async def segments(self) -> dict[str, Any]:
+        """The manifest of the topic's stored segments, tier by tier; does not count as a read."""
+        return await self._transport.run(calls.segments(self.name))
 
     async def state(self, *, touch: bool = True) -> TopicState:
         return await self._transport.run(calls.state(self.name, touch=touch))

@@ -8,6 +8,7 @@ import asyncio
 import random
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from topics.client.address import Address
@@ -98,6 +99,8 @@ class AsyncTransport:
         self._idle: list[AsyncLink] = []
         self._streams: set[AsyncLink] = set()
         self._places = asyncio.Semaphore(CALLS_MAX)
+        self.before_close: dict[object, Callable[[], Awaitable[None]]] = {}
+        """What still has something to send, and how it is brought to an end."""
 
     async def run(self, call: Call[T]) -> T:
         """The result of a call, tried again where that is safe and helps."""
@@ -182,7 +185,14 @@ class AsyncTransport:
             link.close()
 
     async def close(self) -> None:
-        """Idle connections and streams end now, connections in use when their call ends."""
+        """Producers send what they have; then idle connections and streams end, and those in use with their call."""
+        try:
+            for finish in list(self.before_close.values()):
+                await finish()
+        finally:
+            await self._close_links()
+
+    async def _close_links(self) -> None:
         self.closed.set()
         links = [*self._idle, *self._streams]
         self._idle = []

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from topics.client import calls
 from topics.client.address import parse_address
+from topics.client.batching import ProducerOptions
 from topics.client.calls import Keys, config_text
-from topics.client.producer import Producer, ProducerOptions
+from topics.client.producer import Producer
 from topics.client.retry import RetryPolicy
 from topics.client.topic import Queue, Router, Topic
 from topics.client.transport import Transport
@@ -105,7 +106,7 @@ class Client:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Followers end; calls that are under way get their answers."""
+        """Producers send what they have, followers end, calls that are under way get their answers."""
         self._transport.close()
 
     def __enter__(self) -> Self:

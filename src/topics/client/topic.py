@@ -8,10 +8,11 @@ from typing import Any
 
 from topics import limits
 from topics.client import calls
+from topics.client.batching import ProducerOptions
 from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.follow import follow
-from topics.client.producer import Producer, ProducerOptions
+from topics.client.producer import Producer
 from topics.client.transport import Transport
 from topics.client.work import Work
 from topics.client.worker import Handler, Worker, WorkerOptions
