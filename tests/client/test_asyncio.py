@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -96,6 +98,45 @@ def test_a_cancelled_worker_gives_its_jobs_back(run: Any, name: str) -> None:
         assert (await queue.state()).queue.ready == 4  # type: ignore[union-attr]
 
     run(story)
+
+
+def test_sigterm_lets_running_jobs_finish(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name)
+        await queue.append_many(range(5))
+        began = asyncio.Event()
+
+        @queue.worker(concurrency=2)
+        async def work(job: Job) -> None:
+            began.set()
+            await asyncio.sleep(0.2)
+
+        task = asyncio.create_task(work.run())
+        await began.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(task, 10)
+        assert work.done == 2
+        state = await queue.state()
+        assert (state.count, state.queue and state.queue.ready) == (3, 3)
+
+    run(story)
+
+
+def test_sigterm_ends_a_worker_whose_server_is_away() -> None:
+    async def story() -> None:
+        async with topics.aconnect("http://127.0.0.1:1", timeout=1, retry_s=0.05) as client:
+
+            @client.queue("jobs").worker()
+            async def work(job: Job) -> None:
+                raise AssertionError("there is no job")
+
+            task = asyncio.create_task(work.run())
+            await asyncio.sleep(0.3)
+            assert not task.done()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(task, 10)
+
+    asyncio.run(story())
 
 
 def test_closing_ends_a_waiting_follower(run: Any, name: str) -> None:

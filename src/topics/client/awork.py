@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -33,6 +35,7 @@ class AsyncHolder:
     def __init__(self, queue: AsyncQueue, node: str | None, lease_ms: int | None) -> None:
         self.queue = queue
         self.node = node or node_name()
+        self.stop = asyncio.Event()
         self._lease_ms = lease_ms
         self._held: dict[int, Job] = {}
         self._lost: set[str] = set()
@@ -40,9 +43,9 @@ class AsyncHolder:
         self._head = 0
 
     async def take(self, count: int) -> list[Job]:
-        """Up to `count` jobs; none if the queue is dry. Waits for a server that is away."""
+        """Up to `count` jobs; none if the queue is dry. Waits for a server that is away, until stopped."""
         attempts: Attempts | None = None
-        while True:
+        while not self.stop.is_set():
             try:
                 if self._keeper is None:
                     await self._begin()
@@ -53,6 +56,7 @@ class AsyncHolder:
             else:
                 self._held.update((job.seq, job) for job in claimed)
                 return claimed
+        return []
 
     async def wait(self) -> None:
         """Until something was appended since the last claim, or for a moment."""
@@ -73,7 +77,11 @@ class AsyncHolder:
         pause_s = attempts.pause_s(error, repeatable=True, now=now, chance=random.random)
         if pause_s is None:
             raise error
-        await asyncio.sleep(pause_s)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.stop.wait()
+        except TimeoutError:
+            pass
         return attempts
 
     # --- leases ---------------------------------------------------------------------------------------------------
@@ -196,13 +204,15 @@ class AsyncWork:
 
 
 class AsyncWorker:
-    """Made by `@queue.worker(...)` on a coroutine function; begins with `await worker.run()`, ends when cancelled."""
+    """Made by `@queue.worker(...)` on a coroutine function; begins with `await worker.run()`.
+
+    A stop (`stop()`, SIGTERM, SIGINT) lets running functions finish; a cancellation does not."""
 
     def __init__(self, queue: AsyncQueue, handler: AsyncHandler, options: WorkerOptions) -> None:
         self.handler = handler
         self._options = options
         self._holder = AsyncHolder(queue, options.node, options.lease_ms)
-        self._stop = asyncio.Event()
+        self._stop = self._holder.stop
         self._running: set[asyncio.Task[None]] = set()
         self.done = 0
         self.failed = 0
@@ -212,11 +222,12 @@ class AsyncWorker:
         return self.handler(job)
 
     def stop(self) -> None:
-        """Running functions finish; good as a signal handler of the loop: `loop.add_signal_handler(SIGTERM, stop)`."""
+        """Running functions finish. Good from the loop's thread."""
         self._stop.set()
 
-    async def run(self) -> None:
+    async def run(self, *, signals: bool = True) -> None:
         """Work until stopped or cancelled (or, with `until_empty`, until nothing is left)."""
+        loop, caught = asyncio.get_running_loop(), self._catch_signals() if signals else ()
         try:
             while not self._stop.is_set():
                 if not await self._begin_some():
@@ -224,9 +235,20 @@ class AsyncWorker:
             if self._running:
                 await asyncio.wait(self._running, timeout=self._options.grace_s)
         finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
             for task in self._running:
                 task.cancel()
             await self._holder.end()
+
+    def _catch_signals(self) -> tuple[signal.Signals, ...]:
+        """Only the main thread's loop hears of signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return ()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        return numbers
 
     async def _begin_some(self) -> bool:
         """Claim as many jobs as there is room for; False when everything is done."""
