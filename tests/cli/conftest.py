@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.contract.server import LiveServer
 
+import topics
+
 
 class Shell:
     def __init__(self, server: LiveServer, cwd: Path) -> None:
         self._cwd = cwd
         self.url = f"http://127.0.0.1:{server.port}"
+        self.client = topics.connect(self.url)
         self._environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")},
             "TOPICS_URL": self.url,
@@ -26,9 +31,23 @@ class Shell:
             "COLUMNS": "120",
         }
 
+    def command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "topics.cli", *args]
+
+    def begin(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*args),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self._cwd,
+            env=self._environ,
+        )
+
     def run(self, *args: str, stdin: str = "", status: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "topics.cli", *args],
+            self.command(*args),
             input=stdin,
             capture_output=True,
             text=True,
@@ -42,25 +61,30 @@ class Shell:
     def lines(self, *args: str, stdin: str = "") -> list[str]:
         return self.run(*args, stdin=stdin).stdout.splitlines()
 
-    def on_terminal(self, *args: str) -> str:
-        """What a person sees: stdout is a pseudo-terminal."""
+    def on_terminal(self, *args: str, answer: str = "", after: str = "", status: int = 0, **environ: str) -> str:
+        """What a person sees: in, out and err are a pseudo-terminal. `answer` is typed once `after` was shown."""
         main, side = pty.openpty()
         child = subprocess.Popen(
-            [sys.executable, "-m", "topics.cli", *args],
+            self.command(*args),
             stdout=side,
             stderr=side,
             stdin=side,
             cwd=self._cwd,
-            env=self._environ,
+            env={**self._environ, **environ},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes a signal
         )
         os.close(side)
-        shown = b""
+        shown, typed = b"", not answer
         try:
             while chunk := os.read(main, 4096):
                 shown += chunk
+                if not typed and after.encode() in shown:
+                    os.write(main, answer.encode())
+                    typed = True
         except OSError:  # the terminal is gone with the child
             pass
-        child.wait(60)
+        assert child.wait(60) == status, shown.decode()
         os.close(main)
         return shown.decode()
 
@@ -72,5 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def shell(server: LiveServer, tmp_path: Path) -> Shell:
-    return Shell(server, tmp_path)
+def shell(server: LiveServer, tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(server, tmp_path)
+    yield made
+    made.client.close()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from tests.cli.conftest import Shell
-from tests.contract.server import LiveServer
 
 
 def test_produce_then_read_keeps_every_byte(shell: Shell) -> None:
@@ -66,43 +64,6 @@ def test_routers(shell: Shell) -> None:
     assert not [line for line in shell.lines("router", "ls") if line.startswith("r->1")]
 
 
-def test_a_terminal_gets_a_table_and_a_pipe_gets_lines(shell: Shell) -> None:
-    shell.run("topic", "create", "look")
-    shown = shell.on_terminal("topic", "ls", "--prefix", "look")
-    assert "head_seq" in shown
-    assert "\x1b[3" not in shown  # NO_COLOR
-    assert shell.lines("topic", "ls", "--prefix", "look") == ["look\t0\t1\t0\t0\tfalse\t0"]
-
-
-@pytest.mark.parametrize(
-    ("args", "status"),
-    [
-        (("read", "absent"), 1),
-        (("read", "x", "--from", "soon"), 2),
-        (("read", "x", "--to", "3", "--follow"), 2),
-        (("topic", "create", "x", "--set", "nope=1"), 2),
-        (("delete", "x"), 2),
-        (("nonsense",), 2),
-        (("topic", "ls", "--url", "http://127.0.0.1:9"), 1),
-        (("topic", "ls", "--url", "ftp://nowhere"), 2),
-        (("--version",), 0),
-        (("topic", "--help"), 0),
-    ],
-)
-def test_exit_statuses(shell: Shell, args: tuple[str, ...], status: int) -> None:
-    done = shell.run(*args, status=status)
-    assert "Traceback" not in done.stderr
-
-
-def test_loss_ends_a_read_with_status_3(shell: Shell) -> None:
-    shell.run("topic", "create", "lossy", "--set", "cap_records=1")
-    shell.run("produce", "lossy", stdin="1\n2\n3\n")
-    assert "--gaps" in shell.run("read", "lossy", "--from", "2", status=3).stderr
-    first = json.loads(shell.lines("read", "lossy", "--from", "2", "--gaps")[0])
-    assert first["gap"]["reason"] == "cap"
-    assert shell.lines("read", "lossy", "--data-only") == ["3"]
-
-
 def test_a_bad_setting_ends_serve_before_the_disk_is_touched(shell: Shell, tmp_path: Path) -> None:
     done = shell.run("serve", status=2, TOPICS_PORT="many", TOPICS_DATA_DIR=str(tmp_path / "never"))
     assert "TOPICS_PORT" in done.stderr
@@ -113,9 +74,3 @@ def test_a_bad_setting_ends_serve_before_the_disk_is_touched(shell: Shell, tmp_p
     assert "TOPICS_API_KEYS" in public.stderr
     scope = shell.run("serve", status=2, TOPICS_API_KEYS="k:raed", TOPICS_DATA_DIR=str(tmp_path / "never"))
     assert "scope" in scope.stderr
-
-
-def test_doctor_completion_and_inspect(shell: Shell, server: LiveServer) -> None:
-    assert any(line.startswith("python\ttrue") for line in shell.lines("doctor"))
-    assert "_TOPICS_COMPLETE" in shell.run("completion", "bash").stdout
-    assert shell.run("inspect", server.settings.data_dir).stderr.startswith("snapshot")

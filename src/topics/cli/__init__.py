@@ -1,11 +1,12 @@
 """The `topics` command: a table of verbs, each loaded only when it is used.
 
 Data goes to stdout, everything else to stderr. An error of our tree ends the process with one sentence and its own exit
-status: 2 for a wrong setting or a wrong command line, 1 for the rest.
+status; `EXIT_STATUSES` lists them all.
 """
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -20,24 +21,40 @@ COMMANDS = {
     "delete": "topics.cli.records:delete",
     "dlq": "topics.cli.dlq:dlq",
     "doctor": "topics.cli.tools:doctor",
-    "inspect": "topics.cli.tools:inspect",
+    "inspect": "topics.cli.inspect:inspect",
     "pipeline": "topics.cli.pipeline:pipeline",
     "produce": "topics.cli.records:produce",
     "queue": "topics.cli.queue:queue",
-    "read": "topics.cli.records:read",
+    "read": "topics.cli.reading:read",
     "replay": "topics.cli.replay:replay",
     "router": "topics.cli.router:router",
     "serve": "topics.cli.serve:serve",
     "stats": "topics.cli.stats:stats",
-    "tail": "topics.cli.records:tail",
+    "tail": "topics.cli.reading:tail",
     "tier": "topics.cli.tier:tier",
     "topic": "topics.cli.topic:topic",
     "verify": "topics.cli.verify:verify",
 }
 
+EXIT_INTERRUPTED = 130
+EXIT_STATUSES = """\b
+Exit statuses
+  0    done
+  1    refused, not reachable, or something is wrong; one sentence says what
+  2    a wrong command line or setting; nothing was done
+  3    records were lost (read and tail without --gaps)
+  130  interrupted
+"""
+
 
 class LazyGroup(click.Group):
     """A group whose commands are addresses, so that `topics --version` does not import the server."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(EXIT_INTERRUPTED)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -51,10 +68,20 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, epilog=EXIT_STATUSES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(topics.__version__, prog_name="topics", message="%(prog)s %(version)s")
 def cli() -> None:
-    """A durable event engine for one machine."""
+    """A durable event engine for one machine.
+
+    \b
+    topics serve
+    echo '{"id": 1}' | topics produce orders
+    topics read orders --from -10
+    topics tail orders
+    topics COMMAND --help
+
+    Commands talk to TOPICS_URL with TOPICS_API_KEY. A terminal gets tables, a pipe lines, --json JSON lines.
+    """
 
 
 def main() -> None:

@@ -24,7 +24,11 @@ class Row(msgspec.Struct, frozen=True):
 
 @click.group()
 def config() -> None:
-    """Settings of this process."""
+    """Settings of this process.
+
+    \b
+    topics config show --origin
+    """
 
 
 @config.command()

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 import click
 
-from topics.cli.remote import confirm, json_option, say, server_options, show_fields, show_rows, sure_options
+from topics.cli.remote import (
+    confirm,
+    json_option,
+    progress,
+    say,
+    server_options,
+    show_fields,
+    show_rows,
+    sure_options,
+)
 from topics.client import Client
+from topics.errors import TopicNotFound
 from topics.model.results import Record
 from topics.model.values import Event, Json
 
 FROM = "$dead_letter_from"
 OURS = (FROM, "$dead_letter_deliveries", "$dead_letter_src_seq")
+DELETE_EVERY = 100
 
 
 @click.group()
@@ -30,6 +43,12 @@ def letters(client: Client, name: str) -> Iterator[Record]:
     return (item for item in client.topic(name).read(gaps="yield") if isinstance(item, Record))
 
 
+def origin(letter: Record) -> str | None:
+    headers = letter.headers
+    found = headers.get(FROM) if isinstance(headers, dict) else None
+    return found if isinstance(found, str) else None
+
+
 @dlq.command("ls")
 @click.argument("name")
 @json_option
@@ -43,43 +62,82 @@ def list_letters(client: Client, name: str, *, as_json: bool) -> None:
     rows = (
         (letter.seq, headers.get(FROM), headers.get(OURS[2]), headers.get(OURS[1]), bytes(letter.data).decode())  # type: ignore[arg-type]
         for letter in letters(client, name)
-        for headers in [letter.headers or {}]
+        for headers in [letter.headers if isinstance(letter.headers, dict) else {}]
     )
     show_rows(("seq", "from", "src_seq", "deliveries", "data"), rows, as_json=as_json)
+
+
+# --- redrive ---------------------------------------------------------------------------------------------------------
 
 
 @dlq.command()
 @click.argument("name")
 @click.option("--to", "target", help="Queue to send them to; default is the one each came from.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Only this many, the oldest first.")
 @sure_options
 @json_option
 @server_options
-def redrive(client: Client, name: str, *, target: str | None, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Send dead letters back, then delete them here. A crash in between may leave one in both places.
+def redrive(
+    client: Client, name: str, *, target: str | None, count: int | None, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Send dead letters back, then delete them here.
+
+    Nothing is sent unless every letter has a queue to go to. An interruption loses nothing: a letter that was sent and
+    not yet deleted is recognised when the command is given again (within the queue's idempotency window).
 
     \b
-    topics dlq redrive jobs.dead --yes
+    topics dlq redrive jobs.dead --dry-run
+    topics dlq redrive jobs.dead -n 1 --yes
+    topics dlq redrive jobs.dead --to jobs.slow --yes
     """
-    waiting = list(letters(client, name))
-    if dry_run or not waiting:
-        say(f"{len(waiting)} dead letters would be sent back")
+    ways: Counter[str] = Counter()
+    last = 0
+    for letter in islice(letters(client, name), count):
+        ways[_way(name, letter, target)] += 1
+        last = letter.seq
+    _check_queues(client, ways)
+    told = ", ".join(f"{number} to {queue}" for queue, number in sorted(ways.items())) or "none"
+    if dry_run or not ways:
+        say(f"dead letters that would be sent back: {told}")
         return
-    confirm(f"Send {len(waiting)} dead letters back?", yes=yes)
-    for letter in waiting:
-        _send_back(client, name, letter, target)
-    show_fields({"topic": name, "redriven": len(waiting)}, as_json=as_json)
+    confirm(f"Send dead letters back ({told})?", yes=yes)
+    with progress("sending back", ways.total(), unit="letters") as advance:
+        for some in _chunks(letter for letter in letters(client, name) if letter.seq <= last):
+            for letter in some:
+                _send_back(client, name, letter, _way(name, letter, target))
+                advance(1)
+            client.topic(name).delete(before_seq=some[-1].seq + 1)
+    show_fields({"topic": name, "redriven": ways.total()}, as_json=as_json)
 
 
-def _send_back(client: Client, name: str, letter: Record, target: str | None) -> None:
-    headers = dict(letter.headers or {})
-    queue = target or headers.get(FROM)
+def _chunks(items: Iterator[Record]) -> Iterator[list[Record]]:
+    while chunk := list(islice(items, DELETE_EVERY)):
+        yield chunk
+
+
+def _way(name: str, letter: Record, target: str | None) -> str:
+    queue = target or origin(letter)
     if not queue:
         raise click.ClickException(f"record {letter.seq} of {name} does not say where it came from; give --to")
+    return queue
+
+
+def _check_queues(client: Client, names: Counter[str]) -> None:
+    """An append to what does not exist would create a log, and one to a log would be no job."""
+    for name in names:
+        try:
+            state = client.topic(name).state(touch=False)
+        except TopicNotFound:
+            raise click.ClickException(f"queue {name!r} is gone; create it, or give --to") from None
+        if state.type != "queue":
+            raise click.ClickException(f"topic {name!r} is no queue; give --to")
+
+
+def _send_back(client: Client, name: str, letter: Record, queue: str) -> None:
+    headers = dict(letter.headers) if isinstance(letter.headers, dict) else {}
     meta = {key: value for key, value in headers.items() if key not in OURS} or None
     event = Event(Json(bytes(letter.data)), tag=letter.tag, node=letter.node, meta=meta)  # type: ignore[arg-type]
-    # The key makes a repeat after a crash harmless within the queue's window.
     client.topic(queue).append_many([event], key=f"redrive:{name}:{letter.seq}:{letter.ts}")
-    client.topic(name).delete(before_seq=letter.seq + 1)
 
 
 @dlq.command()

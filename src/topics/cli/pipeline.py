@@ -15,7 +15,12 @@ from topics.errors import ConfigError
 
 @click.group()
 def pipeline() -> None:
-    """Bronze, silver and gold tables from topics."""
+    """Bronze, silver and gold tables from topics.
+
+    \b
+    topics pipeline init shop --url http://localhost:4000 --topic 'orders*'
+    topics pipeline run shop
+    """
 
 
 @pipeline.command()
@@ -50,7 +55,12 @@ def init(
 @click.option("--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Run the pipeline in DIR with spark-pipelines; more arguments go to it (such as --full-refresh-all)."""
+    """Run the pipeline in DIR with spark-pipelines; more arguments go to it.
+
+    \b
+    topics pipeline run shop
+    topics pipeline run shop --full-refresh-all
+    """
     from topics.spark.project import SPEC, run_command, write_settings
     from topics.spark.start import check_ready, prepare_environment
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import click
 
 from topics.client import Topic
 
+_SEQ = re.compile("-?[0-9]{1,20}").fullmatch
+_MS = re.compile("[0-9]{1,20}").fullmatch
 HELP = "start, end, a seq, -N (N before the end) or @time (ISO 8601, or ms since the epoch)"
 
 
@@ -16,13 +19,13 @@ class Position(click.ParamType[str]):
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if text in ("start", "end") or text.lstrip("-").isdigit():
+        if text in ("start", "end") or _SEQ(text):
             return text
         if not text.startswith("@"):
             self.fail(f"{text!r} is no position; give {HELP}", param, ctx)
         try:
             parse_time(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             self.fail(f"{text!r} is no time; give @2026-01-31T12:00 or @1769860800000", param, ctx)
         return text
 
@@ -30,7 +33,7 @@ class Position(click.ParamType[str]):
 def parse_time(text: str) -> int:
     """Milliseconds of `@time`; a time without a zone is local."""
     body = text.removeprefix("@")
-    if body.isdigit():
+    if _MS(body):
         return int(body)
     return int(datetime.fromisoformat(body).astimezone(UTC).timestamp() * 1000)
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import socket
 import subprocess
-import sys
-import time
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 import msgspec
 
 from topics.cli.remote import F, json_option, plain, say, server_options, show_fields
 from topics.client import Client
+from topics.client.work import Work
+from topics.client.worker import WorkerOptions, retry_delay_ms
 from topics.model.results import Job
 
 NODE = f"{socket.gethostname()}.{os.getpid()}"
-POLL_S = 0.25
 
 
 @click.group()
@@ -115,13 +121,24 @@ def stats(client: Client, name: str, *, as_json: bool) -> None:
     show_fields({"topic": name, "count": state.count, **plain(state.queue)}, as_json=as_json)
 
 
+# --- work ------------------------------------------------------------------------------------------------------------
+
+
 @queue.command()
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True)
 @node_option
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many jobs.")
 @click.option("--once", is_flag=True, help="Stop when the queue is empty.")
-@click.option("--retry-delay-ms", default=1000, show_default=True, type=click.IntRange(min=0), help="After a failure.")
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="Commands at a time.")
+@click.option("--lease-ms", type=click.IntRange(min=0), help="Length of a lease, renewed while a command runs.")
+@click.option(
+    "--retry-delay-ms",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="After a first failure; doubles with each.",
+)
 @server_options
 def work(
     client: Client,
@@ -131,36 +148,102 @@ def work(
     node: str,
     count: int | None,
     once: bool,
+    concurrency: int,
+    lease_ms: int | None,
     retry_delay_ms: int,
 ) -> None:
     """Run a command per job, its data on stdin: status 0 acks the job, any other gives it back.
 
     \b
     topics queue work jobs -- ./send-mail
+    topics queue work jobs --concurrency 4 -- ./resize
     topics queue work jobs --once -- sh -c 'jq -r .to'
+
+    SIGTERM and Ctrl-C let running commands finish. A command finds JOB_QUEUE, JOB_SEQ, JOB_TAG and JOB_DELIVERIES in
+    its environment.
     """
-    handle, done = client.queue(name), 0
+    crew = Crew(command, retry=WorkerOptions(retry_ms=retry_delay_ms), count=count)
+    with crew.signals(), ThreadPoolExecutor(concurrency) as pool:
+        loops = [
+            pool.submit(crew.work, client.queue(name).work(node, lease_ms=lease_ms, until_empty=once, stop=stop))
+            for stop in crew.stops(concurrency)
+        ]
+        for loop in loops:
+            loop.result()
+    if crew.interrupted:
+        raise KeyboardInterrupt
+
+
+class Crew:
+    """Loops over one queue that share a count and end together."""
+
+    def __init__(self, command: tuple[str, ...], *, retry: WorkerOptions, count: int | None) -> None:
+        self._command = command
+        self._retry = retry
+        self._left = count
+        self._lock = threading.Lock()
+        self._stops: list[threading.Event] = []
+        self.interrupted = False
+
+    def stops(self, concurrency: int) -> list[threading.Event]:
+        """One for each loop: one that finds the queue empty ends by itself."""
+        self._stops = [threading.Event() for _ in range(concurrency)]
+        return self._stops
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self.interrupted |= number == signal.SIGINT
+            self._stop()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        for stop in self._stops:
+            stop.set()
+
+    def work(self, jobs: Work) -> None:
+        try:
+            for held in jobs:
+                if not self._may_begin():
+                    break  # gives the job back
+                if _run(self._command, held.job, queue=jobs.queue.name):
+                    held.ack()
+                else:
+                    held.nack(retry_delay_ms(self._retry, held.job.deliveries, random.random()))
+        except BaseException:
+            self._stop()  # what one loop cannot mend the others cannot either
+            raise
+        finally:
+            jobs.close()
+
+    def _may_begin(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            if self._left <= 0:
+                self._stop()
+            return self._left >= 0
+
+
+def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
+    environment = {
+        **os.environ,
+        "JOB_QUEUE": queue,
+        "JOB_SEQ": str(job.seq),
+        "JOB_TAG": job.tag or "",
+        "JOB_DELIVERIES": str(job.deliveries),
+    }
     try:
-        while count is None or done < count:
-            claimed = handle.claim(node).claimed
-            if not claimed and once:
-                return
-            if not claimed:
-                time.sleep(POLL_S)
-                continue
-            job = claimed[0]
-            if _run(command, job):
-                handle.ack([job], node=node)
-            else:
-                handle.nack([job], node=node, delay_ms=retry_delay_ms)
-            done += 1
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
-def _run(command: tuple[str, ...], job: Job) -> bool:
-    environment = {**os.environ, "TOPICS_JOB_SEQ": str(job.seq), "TOPICS_JOB_DELIVERIES": str(job.deliveries)}
-    result = subprocess.run(command, input=bytes(job.data), env=environment, check=False)
-    if result.returncode:
-        say(f"topics: job {job.seq} failed with status {result.returncode}")
-    return result.returncode == 0
+        status = subprocess.run(command, input=bytes(job.data), env=environment, check=False).returncode
+    except OSError as error:
+        raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}") from None
+    if status:
+        say(f"topics: job {job.seq} failed with status {status}")
+    return status == 0

@@ -1,7 +1,8 @@
-"""`topics produce`, `read`, `tail`, `delete`: records in and out."""
+"""`topics produce`, `delete`: records in, and records away."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import IO
@@ -9,22 +10,21 @@ from typing import IO
 import click
 import msgspec
 
-from topics.cli.positions import HELP, Position, cursor_before, parse_time
+from topics import limits
 from topics.cli.remote import (
-    EXIT_DATA_LOSS,
-    F,
     confirm,
     echo_json,
     json_option,
     plain,
+    progress,
     say,
     server_options,
     show_fields,
     sure_options,
 )
 from topics.client import Client, Topic
-from topics.errors import DataLoss, InvalidRequest
-from topics.model.paging import Gap
+from topics.errors import InvalidRequest
+from topics.model.match import parse_match
 from topics.model.results import Record
 from topics.model.values import Event, Json
 
@@ -59,14 +59,22 @@ def produce(
     tail -f app.log | topics produce logs --raw --batch 1
     """
     handle, total, last = client.topic(topic), 0, 0
-    for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
-        events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
-        done = handle.append_many(events)
-        total, last = total + done.count, done.last_seq
+    with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
+        for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
+            events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
+            done = handle.append_many(events)
+            total, last = total + done.count, done.last_seq
+            advance(sum(len(text) + 1 for _, text in chunk))
     if as_json:
         echo_json({"topic": topic, "count": total, "last_seq": last})
     else:
         say(f"{total} records appended to {topic}" + (f", up to seq {last}" if total else ""))
+
+
+def _bytes_of(files: Iterable[IO[bytes]]) -> int:
+    """0 if nobody can know, as with a pipe."""
+    sizes = [os.fstat(file.fileno()).st_size for file in files if file is not sys.stdin.buffer]
+    return sum(sizes) if sizes and all(sizes) else 0
 
 
 def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
@@ -98,117 +106,6 @@ def _data(text: bytes, *, raw: bool, at: str) -> object:
     return Json(text.strip())
 
 
-# --- read, tail ------------------------------------------------------------------------------------------------------
-
-
-def reading_options(command: F) -> F:
-    for option in (
-        click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after this many records."),
-        click.option("--data-only", is_flag=True, help="Only the payloads, one per line."),
-        click.option("--gaps", is_flag=True, help="Show gaps among the records instead of ending with status 3."),
-        click.option("--exclude-node", multiple=True, help="Leave out records of this node; repeat for more."),
-    ):
-        command = option(command)
-    return command
-
-
-@click.command()
-@click.argument("topic")
-@click.option("--from", "start", type=Position(), default="start", show_default=True, metavar="POS", help=HELP)
-@click.option("--to", "stop", type=Position(), metavar="POS", help="Last record wanted; the same forms.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
-@reading_options
-@server_options
-def read(
-    client: Client,
-    topic: str,
-    *,
-    start: str,
-    stop: str | None,
-    follow: bool,
-    count: int | None,
-    data_only: bool,
-    gaps: bool,
-    exclude_node: tuple[str, ...],
-) -> None:
-    """Read records as JSON lines.
-
-    \b
-    topics read orders
-    topics read orders --from -10
-    topics read orders --from @2026-01-31T12:00 --to @2026-01-31T13:00 -n 100
-    topics read orders --from 4711 --follow --data-only
-    """
-    if stop is not None and follow:
-        raise click.UsageError("--to and --follow exclude each other")
-    handle = client.topic(topic)
-    cursor = cursor_before(handle, start)
-    last = None if stop is None else _last_wanted(handle, stop)
-    items = (
-        handle.follow(cursor, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
-        if follow
-        else handle.read(cursor, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
-    )
-    _print(items, count=count, last=last, data_only=data_only)
-
-
-@click.command()
-@click.argument("topic")
-@click.option("--from", "start", type=Position(), default="-10", show_default=True, metavar="POS", help=HELP)
-@reading_options
-@server_options
-def tail(
-    client: Client,
-    topic: str,
-    *,
-    start: str,
-    count: int | None,
-    data_only: bool,
-    gaps: bool,
-    exclude_node: tuple[str, ...],
-) -> None:
-    """The last records, and then whatever comes.
-
-    \b
-    topics tail orders
-    topics tail orders --from end --data-only | jq .total
-    """
-    handle = client.topic(topic)
-    items = handle.follow(cursor_before(handle, start), exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
-    _print(items, count=count, last=None, data_only=data_only)
-
-
-def _last_wanted(topic: Topic, position: str) -> int:
-    if position.startswith("@"):
-        return cursor_before(topic, f"@{parse_time(position) + 1}")
-    if position in ("start", "end") or int(position) < 0:
-        return cursor_before(topic, position)
-    return int(position)
-
-
-def _print(items: Iterable[Record | Gap], *, count: int | None, last: int | None, data_only: bool) -> None:
-    left = count
-    if left == 0:
-        return
-    try:
-        for item in items:
-            if isinstance(item, Gap):
-                echo_json({"gap": plain(item)})
-                continue
-            if last is not None and item.seq > last:
-                return
-            click.echo(bytes(item.data) if data_only else msgspec.json.encode(item))  # type: ignore[arg-type]
-            if left is not None:
-                left -= 1
-                if left == 0:
-                    return
-    except DataLoss as loss:
-        say(f"topics: {loss}; --gaps goes on behind it")
-        sys.exit(EXIT_DATA_LOSS)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 # --- delete ----------------------------------------------------------------------------------------------------------
 
 
@@ -235,8 +132,30 @@ def delete(
         for text in (f"below seq {before}" if before is not None else "", f"tagged {match}" if match else "")
         if text
     )
+    handle = client.topic(topic)
     if dry_run:
-        say(f"would delete the records of {topic} {what}")
+        say(f"would delete {_count(handle, before, match):,} records of {topic} {what}")
         return
     confirm(f"Delete the records of {topic} {what}?", yes=yes)
-    show_fields(plain(client.topic(topic).delete(before_seq=before, match=match)), as_json=as_json)
+    show_fields(plain(handle.delete(before_seq=before, match=match)), as_json=as_json)
+
+
+def _count(topic: Topic, before: int | None, match: str | None) -> int:
+    """How many records a delete would hit now. It reads them all, which is why a bar is shown."""
+    head = topic.state(touch=False).head_seq
+    wanted = None if match is None else parse_match(match)
+    end = head + 1 if before is None else min(before, head + 1)
+    found = cursor = 0
+    with progress("counting", end, unit="records") as advance:
+        while True:
+            page = topic.page(cursor, limit=limits.DIFF_LIMIT.high)
+            records = [record for record in page.records if record.seq < end]
+            found += sum(wanted is None or wanted.matches(_tag(record)) for record in records)
+            advance(page.next_from_seq - cursor)
+            cursor = page.next_from_seq
+            if page.caught_up or len(records) < len(page.records) or cursor >= end:
+                return found
+
+
+def _tag(record: Record) -> bytes | None:
+    return None if record.tag is None else record.tag.encode()

@@ -1,14 +1,14 @@
 """What commands that talk to a server share: where it is, which key, and how rows are shown.
 
 Data goes to stdout and everything else to stderr. A terminal gets a table, a pipe gets tab-separated lines, `--json`
-gives one JSON object per line. Exit status: 0 done, 1 the server refused or cannot be reached, 2 a wrong command line,
-3 loss was announced (`read` and `tail` without `--gaps`), 130 interrupted."""
+gives one JSON object per line. Exit statuses are listed in `topics.cli`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -103,6 +103,21 @@ def spelled(value: Any) -> str:
 
 def say(text: str) -> None:
     click.echo(text, err=True)
+
+
+@contextmanager
+def progress(what: str, total: int, *, unit: str) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, and nothing elsewhere. What is yielded is called with each step; total 0 is unknown."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed:,.0f}} {unit}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total or None)
+        yield lambda steps: bar.advance(task, steps)
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

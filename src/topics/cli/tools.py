@@ -1,4 +1,4 @@
-"""`topics inspect`, `doctor`, `completion`: looking at a directory, at the machine, and helping the shell."""
+"""`topics doctor`, `completion`: looking at the machine, and helping the shell."""
 
 from __future__ import annotations
 
@@ -13,47 +13,6 @@ import click
 import topics
 from topics.cli.remote import json_option, show_rows
 from topics.errors import TopicsError
-
-# --- inspect ---------------------------------------------------------------------------------------------------------
-
-
-@click.command()
-@click.argument("path", type=click.Path(exists=True, file_okay=False))
-@click.option("--topic", "name", help="The segments of one topic.")
-@json_option
-def inspect(path: str, *, name: str | None, as_json: bool) -> None:
-    """Look inside a data directory, read-only, whether a server runs on it or not.
-
-    \b
-    topics inspect /var/lib/topics
-    topics inspect /var/lib/topics --topic orders --json
-    """
-    from topics.storage.layout import DataDir
-    from topics.storage.osfs import OsFs
-    from topics.storage.snapshots import SnapshotStore
-
-    data = DataDir(path)
-    snapshot = SnapshotStore(OsFs(), data.meta).load().snapshot
-    if snapshot is None:
-        raise TopicsError(f"{path} holds no snapshot; is it a data directory?")
-    if name is None:
-        click.echo(f"snapshot {snapshot.id} of instance {snapshot.instance}, clean stop: {snapshot.clean}", err=True)
-        rows = (
-            (t.name, f"{t.id:08X}", t.config["durability"], t.head, t.earliest_seq, t.count, t.bytes, len(t.segments))
-            for t in sorted(snapshot.topics, key=lambda t: t.name)
-        )
-        show_rows(
-            ("topic", "id", "durability", "head", "earliest", "count", "bytes", "segments"), rows, as_json=as_json
-        )
-        return
-    found = next((item for item in snapshot.topics if item.name == name), None)
-    if found is None:
-        raise TopicsError(f"the newest snapshot knows no topic {name!r}")
-    segments = (
-        (s.first, s.first + s.count - 1, s.data_len, s.sealed, s.tier, s.live, s.live_bytes) for s in found.segments
-    )
-    show_rows(("first", "last", "bytes", "sealed", "tier", "live", "live_bytes"), segments, as_json=as_json)
-
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 

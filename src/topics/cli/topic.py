@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from topics.cli.remote import confirm, json_option, plain, say, server_options, show_fields, show_rows, sure_options
 from topics.client import Client
-from topics.errors import TopicNotFound
+from topics.errors import InvalidRequest, TopicNotFound
 from topics.model.config import ConfigPatch
 
 COLUMNS = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
@@ -28,22 +29,18 @@ def topic() -> None:
 
 def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     """`name=value` pairs; values are read by the type the setting has."""
-    config: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for pair in settings:
         name, sign, text = pair.partition("=")
         if not sign or name not in ConfigPatch.__struct_fields__:
             known = ", ".join(ConfigPatch.__struct_fields__)
             raise click.BadParameter(f"{pair!r} is not name=value; the names are {known}", param_hint="--set")
-        config[name] = _value(text)
-    return config
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    if text == "null":
-        return None
-    return int(text) if text.lstrip("-").isdigit() else text
+        given[name] = None if text == "null" else text
+    try:
+        config = msgspec.convert(given, ConfigPatch, strict=False)
+    except (msgspec.ValidationError, InvalidRequest) as error:
+        raise click.BadParameter(str(error), param_hint="--set") from None
+    return {name: getattr(config, name) for name in given}
 
 
 @topic.command()

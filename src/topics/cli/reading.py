@@ -1,0 +1,161 @@
+"""`topics read`, `tail`: records out. JSON lines for machines; on a terminal, a line that a person can read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import click
+import msgspec
+
+from topics.cli.positions import HELP, Position, cursor_before, parse_time
+from topics.cli.remote import EXIT_DATA_LOSS, F, json_option, plain, say, server_options
+from topics.client import Client, Topic
+from topics.errors import DataLoss
+from topics.model.paging import Gap
+from topics.model.results import Record
+
+Line = Callable[[Record], bytes]
+
+
+def reading_options(command: F) -> F:
+    for option in (
+        click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after this many records."),
+        json_option,
+        click.option("--data-only", is_flag=True, help="Only the payloads, one per line."),
+        click.option("--gaps", is_flag=True, help="Show gaps among the records instead of ending with status 3."),
+        click.option("--exclude-node", multiple=True, help="Leave out records of this node; repeat for more."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--from", "start", type=Position(), default="start", show_default=True, metavar="POS", help=HELP)
+@click.option("--to", "stop", type=Position(), metavar="POS", help="Last record wanted; the same forms.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@reading_options
+@server_options
+def read(
+    client: Client,
+    topic: str,
+    *,
+    start: str,
+    stop: str | None,
+    follow: bool,
+    count: int | None,
+    data_only: bool,
+    as_json: bool,
+    gaps: bool,
+    exclude_node: tuple[str, ...],
+) -> None:
+    """Read records: as JSON lines, or, on a terminal, as lines for a person.
+
+    \b
+    topics read orders
+    topics read orders --from -10
+    topics read orders --from @2026-01-31T12:00 --to @2026-01-31T13:00 -n 100
+    topics read orders --from 4711 --follow --data-only
+    """
+    if stop is not None and follow:
+        raise click.UsageError("--to and --follow exclude each other")
+    handle = client.topic(topic)
+    cursor = cursor_before(handle, start)
+    last = None if stop is None else _last_wanted(handle, stop)
+    items = (
+        handle.follow(cursor, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+        if follow
+        else handle.read(cursor, limit=count, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+    )
+    line_of = _line_of(as_json=as_json, data_only=data_only)
+    _print(items, count=count, last=last, line_of=line_of, flushes=follow)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--from", "start", type=Position(), default="-10", show_default=True, metavar="POS", help=HELP)
+@reading_options
+@server_options
+def tail(
+    client: Client,
+    topic: str,
+    *,
+    start: str,
+    count: int | None,
+    data_only: bool,
+    as_json: bool,
+    gaps: bool,
+    exclude_node: tuple[str, ...],
+) -> None:
+    """The last records, and then whatever comes.
+
+    \b
+    topics tail orders
+    topics tail orders --from end --data-only | jq .total
+    """
+    handle = client.topic(topic)
+    items = handle.follow(cursor_before(handle, start), exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+    line_of = _line_of(as_json=as_json, data_only=data_only)
+    _print(items, count=count, last=None, line_of=line_of, flushes=True)
+
+
+def _last_wanted(topic: Topic, position: str) -> int:
+    if position.startswith("@"):
+        return cursor_before(topic, f"@{parse_time(position) + 1}")
+    if position in ("start", "end") or int(position) < 0:
+        return cursor_before(topic, position)
+    return int(position)
+
+
+# --- showing ---------------------------------------------------------------------------------------------------------
+
+
+def _print(items: Iterable[Record | Gap], *, count: int | None, last: int | None, line_of: Line, flushes: bool) -> None:
+    out, left = sys.stdout.buffer, count
+    try:
+        for item in items if left != 0 else ():
+            if isinstance(item, Gap):
+                out.write(_gap_line(item) + b"\n")
+                continue
+            if last is not None and item.seq > last:
+                return
+            out.write(line_of(item) + b"\n")
+            if flushes:
+                out.flush()
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+    except DataLoss as loss:
+        say(f"topics: {loss}; --gaps goes on behind it")
+        sys.exit(EXIT_DATA_LOSS)
+    finally:
+        out.flush()
+
+
+def _line_of(*, as_json: bool, data_only: bool) -> Line:
+    if data_only:
+        return lambda record: bytes(record.data)  # type: ignore[arg-type]
+    if as_json or not sys.stdout.isatty():
+        return msgspec.json.encode
+    return _line_for_a_person
+
+
+def _line_for_a_person(record: Record) -> bytes:
+    when = datetime.fromtimestamp(record.ts / 1000).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    who = " ".join(filter(None, (record.tag, record.node and f"@{record.node}"))) or "-"
+    head = click.style(f"{record.seq:>8}  {when}", dim=True)
+    text = bytes(record.data) if isinstance(record.data, msgspec.Raw) else b""
+    meta = b"  " + bytes(record.meta) if isinstance(record.meta, msgspec.Raw) else b""
+    return f"{head if _has_colour() else click.unstyle(head)}  {who:16}  ".encode() + text + meta
+
+
+def _has_colour() -> bool:
+    return not os.environ.get("NO_COLOR")
+
+
+def _gap_line(gap: Gap) -> bytes:
+    return msgspec.json.encode({"gap": plain(gap)})

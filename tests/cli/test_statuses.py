@@ -1,0 +1,142 @@
+"""Every exit status that `topics --help` lists, each by a command that ends with it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Shell
+
+from topics.cli import EXIT_STATUSES
+
+
+def interrupted(shell: Shell, *args: str) -> int:
+    """Ctrl-C as soon as the command has shown something."""
+    with shell.begin(*args) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+    assert "Traceback" not in said
+    return child.returncode
+
+
+PRODUCED = {0, 1, 2, 3, 130}
+
+
+def test_the_tests_below_produce_every_status_that_is_documented() -> None:
+    assert {int(number) for number in re.findall(r"^  (\d+) ", EXIT_STATUSES, re.MULTILINE)} == PRODUCED
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        (("--version",), 0, ""),
+        (("read", "absent"), 1, "absent"),
+        (("topic", "ls", "--url", "http://127.0.0.1:9"), 1, "cannot connect"),
+        (("queue", "claim", "just-a-log"), 1, "queue"),
+        (("topic", "ls", "--url", "ftp://nowhere"), 2, "http://"),
+        (("topic", "ls", "--api-key", " "), 2, "key"),
+        (("nonsense",), 2, "nonsense"),
+        (("read",), 2, "TOPIC"),
+        (("read", "x", "--from", "soon"), 2, "no position"),
+        (("read", "x", "--from", "--5"), 2, "no position"),
+        (("read", "x", "--from", "²"), 2, "no position"),
+        (("read", "x", "--from", "@noon"), 2, "no time"),
+        (("read", "x", "--to", "3", "--follow"), 2, "exclude"),
+        (("read", "x", "-n", "-1"), 2, "-1"),
+        (("topic", "create", "x", "--set", "nope=1"), 2, "nope"),
+        (("topic", "create", "x", "--set", "cap_records=many"), 2, "cap_records"),
+        (("topic", "create", "x", "--set", "cap_records=-1"), 2, "cap_records"),
+        (("topic", "create", "x", "--set", "durability=sometimes"), 2, "durability"),
+        (("delete", "x"), 2, "--before"),
+        (("queue", "ack", "x", "one"), 2, "one"),
+        (("inspect", ".", "--wal", "--frames"), 2, "one of"),
+    ],
+)
+def test_statuses_0_1_and_2(shell: Shell, args: tuple[str, ...], status: int, said: str) -> None:
+    done = shell.run(*args, status=status)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert status == 0 or done.stdout == ""
+
+
+@pytest.fixture(autouse=True)
+def just_a_log(shell: Shell) -> None:
+    shell.client.topic("just-a-log").configure()
+
+
+def test_status_2_before_anything_is_destroyed_without_a_yes(shell: Shell) -> None:
+    shell.client.topic("kept").append_many([1, 2, 3])
+    for args in (
+        ("topic", "rm", "kept"),
+        ("delete", "kept", "--before", "3"),
+        ("dlq", "purge", "kept"),
+    ):
+        assert "--yes" in shell.run(*args, status=2).stderr
+    assert shell.client.topic("kept").state().count == 3
+
+
+def test_status_3_if_records_were_lost(shell: Shell) -> None:
+    lossy = shell.client.topic("lossy", cap_records=1)
+    lossy.append_many([1, 2, 3])
+    assert "--gaps" in shell.run("read", "lossy", "--from", "2", status=3).stderr
+    assert "--gaps" in shell.run("tail", "lossy", "--from", "2", status=3).stderr
+    first, *_ = shell.lines("read", "lossy", "--from", "2", "--gaps")
+    assert '"reason":"cap"' in first
+    assert shell.lines("read", "lossy", "--data-only") == ["3"]
+
+
+def test_status_130_if_interrupted(shell: Shell) -> None:
+    shell.client.topic("endless").append(1)
+    assert interrupted(shell, "tail", "endless") == 130
+    assert interrupted(shell, "read", "endless", "--follow") == 130
+
+
+def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_path: Path) -> None:
+    queue = shell.client.queue("slow")
+    queue.append_many([1, 2])
+    command = ("sh", "-c", "echo begun; sleep 0.5; echo $JOB_SEQ > done")
+    with shell.begin("queue", "work", "slow", "--", *command) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=30)
+    assert (child.returncode, (tmp_path / "done").read_text()) == (0, "1\n")
+    assert [record.seq for record in queue.read()] == [2]  # type: ignore[union-attr]
+    assert interrupted(shell, "queue", "work", "slow", "--", *command) == 130
+    assert queue.state().count == 0
+
+
+def test_a_reader_that_goes_away_ends_quietly(shell: Shell) -> None:
+    shell.client.topic("long").append_many(["x" * 1000] * 2000)
+    with shell.begin("read", "long") as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert "Traceback" not in said
+    assert "Exception" not in said
+
+
+def test_a_command_that_cannot_be_run_is_told(shell: Shell) -> None:
+    queue = shell.client.queue("unrunnable")
+    queue.append(1)
+    done = shell.run("queue", "work", "unrunnable", "--once", "--", "./no-such-command", status=1)
+    assert "no-such-command" in done.stderr
+    assert queue.state().queue.ready == 1  # type: ignore[union-attr]
+
+
+def test_a_job_may_call_topics_itself(shell: Shell) -> None:
+    shell.client.queue("outer").append({"n": 1})
+    shell.run("queue", "work", "outer", "--once", "--", *shell.command("produce", "copied"))
+    assert shell.lines("read", "copied", "--data-only") == ['{"n":1}']
+
+
+def test_stdout_holds_data_and_nothing_else(shell: Shell) -> None:
+    done = shell.run("produce", "quiet", stdin="1\n")
+    assert done.stdout == ""
+    assert "1 records appended" in done.stderr

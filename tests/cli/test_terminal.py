@@ -1,0 +1,66 @@
+"""What a person sees: stdout and stderr are a pseudo-terminal. And what a program sees of the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.cli.conftest import Shell
+
+CSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_a_terminal_gets_a_table_a_pipe_lines_and_a_program_json(shell: Shell) -> None:
+    shell.client.topic("look").configure()
+    shown = shell.on_terminal("topic", "ls", "--prefix", "look")
+    assert "head_seq" in shown
+    assert shell.lines("topic", "ls", "--prefix", "look") == ["look\t0\t1\t0\t0\tfalse\t0"]
+    (line,) = shell.lines("topic", "ls", "--prefix", "look", "--json")
+    assert json.loads(line)["topic"] == "look"
+    assert '"topic":"look"' in shell.on_terminal("topic", "ls", "--prefix", "look", "--json")
+
+
+def test_records_are_lines_for_a_person_or_json(shell: Shell) -> None:
+    shell.client.topic("seen").append({"a": 1}, tag="t:1", node="n")
+    shown = shell.on_terminal("read", "seen")
+    assert re.search(r'1 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +t:1 @n +\{"a":1\}', shown)
+    assert json.loads(shell.on_terminal("read", "seen", "--json"))["$tag"] == "t:1"
+    assert shell.on_terminal("read", "seen", "--data-only").strip() == '{"a":1}'
+
+
+def test_colours_are_for_terminals_that_want_them(shell: Shell) -> None:
+    shell.client.topic("coloured").append(1)
+    for args in (("read", "coloured"), ("topic", "ls"), ("config", "show")):
+        assert COLOUR.search(shell.on_terminal(*args, NO_COLOR="", TERM="xterm-256color")), args
+        # Bold is no colour; rich keeps it.
+        assert not re.search(r"\x1b\[[0-9;]*3[0-7]", shell.on_terminal(*args, NO_COLOR="1", TERM="xterm-256color"))
+        assert "\x1b" not in shell.run(*args).stdout
+
+
+def test_a_destructive_verb_asks_on_a_terminal(shell: Shell) -> None:
+    topic = shell.client.topic("doomed")
+    topic.append_many([1, 2])
+    assert "with 2 records? [y/N]" in shell.on_terminal("topic", "rm", "doomed", answer="n\n", status=1)
+    assert topic.state().count == 2
+    shell.on_terminal("topic", "rm", "doomed", answer="y\n")
+    assert "doomed" not in [summary.topic for summary in shell.client.topics()]
+
+
+def test_long_work_shows_a_bar_on_a_terminal_only(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "many.jsonl").write_text("".join(f'{{"n":{n}}}\n' for n in range(5000)))
+    shown = shell.on_terminal("produce", "bar", "many.jsonl", TERM="xterm")
+    assert "appending to bar" in shown
+    assert "5000 records appended" in CSI.sub("", shown)
+    assert "appending" not in shell.run("produce", "bar", "many.jsonl").stderr
+
+
+def test_ctrl_c_on_a_terminal_ends_a_tail_with_130(shell: Shell) -> None:
+    shell.client.topic("watched").append("here")
+    assert "here" in shell.on_terminal("tail", "watched", "--data-only", answer="\x03", after="here", status=130)
+
+
+def test_no_terminal_no_question(shell: Shell) -> None:
+    shell.client.topic("asked").append(1)
+    assert "Nobody is here to answer" in shell.run("topic", "rm", "asked", status=2).stderr
