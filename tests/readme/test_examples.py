@@ -1,0 +1,100 @@
+"""Every example runs, as its first lines say, and does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.contract.server import LiveServer
+
+import topics
+from topics import Event
+from topics.spark.project import GOLD_TABLES
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LiveServer(tmp_path_factory.mktemp("data")) as live:
+        yield f"http://127.0.0.1:{live.port}"
+
+
+def run(name: str, *args: str, cwd: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *args],
+        cwd=cwd,
+        env={**environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_shop_writes_events(url: str, tmp_path: Path) -> None:
+    assert "150 events written" in run("shop.py", url, "--seconds", "0", cwd=tmp_path)
+
+
+def test_a_log_is_imported(url: str, tmp_path: Path) -> None:
+    (tmp_path / "access.log").write_text("GET /a\nPOST /b\n")
+    assert run("import_log.py", url, "access.log", cwd=tmp_path).startswith("2 lines")
+    assert run("import_log.py", url, cwd=tmp_path).endswith(" 0 refused\n")
+    with topics.connect(url) as client:
+        assert client.topic("access").state().count == 20_002
+
+
+def test_a_projection_goes_on_where_it_was(url: str, tmp_path: Path) -> None:
+    with topics.connect(url) as client:
+        orders = client.topic("projected", cap_records=3)
+        orders.append_many([Event({"amount": 1.5}, tag="a"), Event({"amount": 2}, tag="b")])
+        assert "up to record 2: {'a': 1.5, 'b': 2.0}" in run("projection.py", url, "projected", "--once", cwd=tmp_path)
+        orders.append({"amount": 4}, tag="a")
+        assert "up to record 3: {'a': 5.5, 'b': 2.0}" in run("projection.py", url, "projected", "--once", cwd=tmp_path)
+        for _ in range(5):
+            orders.append({"amount": 1}, tag="c")
+        told = run("projection.py", url, "projected", "--once", cwd=tmp_path)
+        assert "records 4..5 are gone (cap)" in told
+        assert "up to record 8: {'a': 5.5, 'b': 2.0, 'c': 3.0}" in told
+
+
+def test_a_worker_sends_mails_and_buries_what_cannot_be_sent(url: str, tmp_path: Path) -> None:
+    assert run("mail_worker.py", url, "--once", cwd=tmp_path) == "20 sent, 1 in mails.example.dead\n"
+
+
+def test_people_chat(url: str, tmp_path: Path) -> None:
+    said = run("async_chat.py", url, cwd=tmp_path)
+    assert re.findall(r"(\w+) heard 6 lines", said) == ["ada", "bob", "eve"]
+
+
+def test_a_journal_is_embedded(tmp_path: Path) -> None:
+    assert run("embedded_audit.py", "data", cwd=tmp_path) == (
+        "3 entries in the journal, alarms: [{'sensor': 7, 'temperature': 91}]\n"
+    )
+    assert run("embedded_audit.py", "data", cwd=tmp_path).startswith("6 entries")
+
+
+def test_gold_tables_are_printed(tmp_path: Path) -> None:
+    for name in GOLD_TABLES:
+        (tmp_path / "spark-warehouse" / name).mkdir(parents=True)
+        rows = pa.table({"topic": ["shop.orders"], "minute": ["12:00"], "average": [1234.56]})
+        pq.write_table(rows, tmp_path / "spark-warehouse" / name / "part-0.parquet")
+    said = run("gold.py", str(tmp_path), cwd=tmp_path)
+    assert all(name in said for name in GOLD_TABLES)
+    assert said.count("1,234.6") == len(GOLD_TABLES)
+
+
+def test_no_example_is_left_out() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    for example in EXAMPLES.glob("*.py"):
+        assert f'run("{example.name}"' in here, example.name
