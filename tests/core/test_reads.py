@@ -156,6 +156,7 @@ def test_a_walk_examines_a_bounded_number_of_records(monkeypatch: pytest.MonkeyP
     assert facts(outcome) == ([3], 5, False, 7)
 
 
+@pytest.mark.usefixtures("long_runs")
 def test_a_run_of_dead_slots_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READ_EXAMINED_MAX", 3)
     rig = twelve()
@@ -271,6 +272,7 @@ def test_many_small_dead_runs_are_crossed_in_one_page() -> None:
     assert np.all(np.diff(seqs_of(outcome)) == 2)
 
 
+@pytest.mark.usefixtures("long_runs")
 def test_records_of_one_write_share_a_chunk_with_the_next() -> None:
     rig = Rig()
     rig.create("t")

@@ -1,8 +1,9 @@
 """Tail: the slots of a topic that lie in no sealed segment, as typed arrays by `seq - first_seq`.
 
-A run is contiguous; a lost range between two records starts a new run, so that a gap costs nothing. Nearly every topic
-has one run. What always holds: runs are disjoint and ascending; the columns of a run have equal length, 25 bytes a
-slot. A slot that is dead by position (below `earliest_seq`) looks alive here: only requested removals set DELETED.
+A run is contiguous and bounded; a lost range between two records starts a new run, so that a gap costs nothing. Most
+topics have one run, as a checkpoint takes the front away. What always holds: runs are disjoint and ascending; the
+columns of a run have equal length, 25 bytes a slot. A slot that is dead by position (below `earliest_seq`) looks alive
+here: only requested removals set DELETED.
 
     loc   u64   file << 32 | offset; file is an index of storage's WAL table, IN_ACTIVE or RESIDENT
     len   u32   bytes of the frame there; 0: an empty slot of the active segment
@@ -20,6 +21,9 @@ import numpy as np
 
 from topics.core.slots import I64, U32, Bools, Slots
 from topics.model.ops import DELETED
+
+RUN_SLOTS_MAX = 32_768
+"""A longer stretch is several runs: what leaves the tail at its front must not move all that stays."""
 
 
 class TailRun(Slots):
@@ -131,10 +135,8 @@ class Tail:
     def run_for_append(self, first_seq: int) -> TailRun:
         """The run that takes a record at `first_seq`, which must have no slot yet; a new run if it touches none."""
         runs = self.runs
-        if runs and runs[-1].next_seq == first_seq:
-            return runs[-1]
-        at = bisect_right(runs, first_seq, key=_first_seq)
-        if at and runs[at - 1].next_seq == first_seq:
+        at = len(runs) if runs and runs[-1].first_seq < first_seq else bisect_right(runs, first_seq, key=_first_seq)
+        if at and runs[at - 1].next_seq == first_seq and runs[at - 1].count < RUN_SLOTS_MAX:
             return runs[at - 1]
         run = TailRun(first_seq)
         runs.insert(at, run)
@@ -155,7 +157,11 @@ class Tail:
 
     def runs_from(self, seq: int) -> Iterator[TailRun]:
         """Runs with a slot at or above `seq`, ascending."""
-        return (run for run in self.runs if run.next_seq > seq)
+        runs = self.runs
+        at = len(runs) - 1
+        if at > 0 and runs[at].first_seq > seq:
+            at = max(bisect_right(runs, seq, key=_first_seq) - 1, 0)
+        return (run for run in runs[max(at, 0) :] if run.next_seq > seq)
 
     def drop_below(self, seq: int) -> None:
         """Forget every slot below `seq`."""

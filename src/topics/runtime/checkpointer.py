@@ -29,6 +29,7 @@ from topics.model.config import TopicConfig
 from topics.model.submission import Submission
 from topics.runtime.driver import Driver
 from topics.runtime.gather import all_done
+from topics.runtime.haste import Haste
 from topics.runtime.jobs import KernelJobs
 from topics.runtime.store import Store
 from topics.storage import checkpoint
@@ -51,6 +52,8 @@ class Checkpointer:
             max_bytes=settings.segment_max_bytes,
             max_age_ms=settings.segment_max_age_ms,
         )
+        self.haste = Haste(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
+        self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._running: Ticket[Positions] | None = None
         self._replaced: dict[int, TopicConfig] = {}
@@ -61,6 +64,13 @@ class Checkpointer:
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
         engine.context.on_removed.append(lambda topic, _: self._published(topic))
+
+    def _written_bytes(self) -> int:
+        return sum(group.stats.bytes_written for group in self._store.groups)
+
+    def _backlog_bytes(self) -> int:
+        """Log written and not absorbed yet, what a run under way is absorbing included."""
+        return self._written_bytes() - self._absorbed_bytes
 
     def _published(self, topic: TopicState) -> None:
         self._dirty.add(topic.id)
@@ -126,6 +136,7 @@ class Checkpointer:
 
     def _collect_and_write(self, positions: Positions) -> Ticket[Positions]:
         dirty, self._dirty = self._dirty, set()
+        written_bytes = self._written_bytes()
         works = {topic.id: work for topic, work in self._works(dirty)}
         places = self._engine.routers.marks()
         job = CheckpointJob(
@@ -134,7 +145,7 @@ class Checkpointer:
             rules=self._rules,
             read_wal=self._store.files.pread,
             flips=self._store.flips,
-            breathe=self._driver.breathe,
+            pace=self.haste,
         )
         ticket: Ticket[Positions] = Ticket()
 
@@ -146,10 +157,14 @@ class Checkpointer:
             routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
             marks = self._mark(result, positions, routers)
             marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
+            marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
             marks.then(partial(self._marked, result, positions, dirty, ticket))
 
         self._driver.run(lambda: checkpoint.run(job), written)
         return ticket
+
+    def _absorbed(self, written_bytes: int) -> None:
+        self._absorbed_bytes = written_bytes
 
     def _works(self, dirty: set[int]) -> list[tuple[TopicState, TopicWork]]:
         works = []

@@ -104,6 +104,7 @@ class Kernel:
             self._closing = Ticket()
             closing = self._closing
             self.timetable.stop()
+            self.checkpointer.haste.closing = True
             self.tiers.stop()
             self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing))
         return self._closing

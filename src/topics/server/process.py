@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from topics.api.build import ServerApp
@@ -31,6 +32,7 @@ from topics.wire.keys import KeyRing, parse_keys
 log = logging.getLogger("topics.server")
 
 LISTEN_AFTER_S = 5.0
+SWITCH_S = 0.001
 GC_THRESHOLD = (50_000, 50, 1000)
 """Hot paths make no cycles; the collector need not look often."""
 
@@ -62,7 +64,7 @@ class ServerProcess:
         kernel = Kernel(recovered, settings=self._settings, driver=driver)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
-        self._settle_memory()
+        self._settle_interpreter()
         log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
         tell_supervisor(b"READY=1")
         await stop.wait()
@@ -93,8 +95,10 @@ class ServerProcess:
         return server
 
     @staticmethod
-    def _settle_memory() -> None:
-        """What is there now stays: the collector need not look at it again."""
+    def _settle_interpreter() -> None:
+        """What is there now stays: the collector need not look at it again. And the loop gets the interpreter back from
+        a background thread, or the thread from the loop, within a millisecond of asking for it."""
+        sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLD)

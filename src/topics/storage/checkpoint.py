@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,6 @@ from topics.storage.segments.tags import build_sidecar, write_sidecar
 from topics.storage.segments.writer import SegmentWriter
 from topics.storage.spans import read_spans
 
-SLICE_RECORDS: Final = 256
-"""Records between two breaths: a fraction of a millisecond of Python."""
 WAL_EXTRA_BYTES: Final = 8
 """A WAL frame is this much longer than its segment frame."""
 
@@ -105,6 +103,29 @@ class SealRules:
         return bool(self.max_age_ms) and now_ms - first_ts >= self.max_age_ms
 
 
+class Pace(Protocol):
+    """How a job shares the interpreter with everybody else."""
+
+    def bite(self) -> int:
+        """Records to convert at a time, at least one."""
+
+    def breathe(self) -> None:
+        """Called between two bites."""
+
+
+class _Unhurried:
+    """A fraction of a millisecond of Python at a time, for whoever has nobody to share with."""
+
+    def bite(self) -> int:
+        return 256
+
+    def breathe(self) -> None:
+        return
+
+
+UNHURRIED: Final[Pace] = _Unhurried()
+
+
 @dataclass(slots=True)
 class CheckpointJob:
     topics: Sequence[TopicWork]
@@ -112,7 +133,7 @@ class CheckpointJob:
     rules: SealRules
     read_wal: ReadWal
     flips: Flips | None = None
-    breathe: Callable[[], None] = lambda: None
+    pace: Pace = UNHURRIED
 
 
 @dataclass(slots=True)
@@ -223,7 +244,7 @@ class _TopicRun:
         for batch in self.work.batches:
             for part in self._parts(batch):
                 self._append(part)
-                self.job.breathe()
+                self.job.pace.breathe()
         if self.active is not None and rules.is_full(*self._extent()):
             self._seal()
 
@@ -237,7 +258,7 @@ class _TopicRun:
         lo = 0
         while lo < len(batch):
             self._make_room(batch.first_seq + lo, int(batch.ts[lo]))
-            hi = lo + self._room(batch.part(lo, min(lo + SLICE_RECORDS, len(batch))))
+            hi = lo + self._room(batch.part(lo, min(lo + self.job.pace.bite(), len(batch))))
             yield batch.part(lo, hi)
             lo = hi
 
@@ -291,7 +312,7 @@ class _TopicRun:
         for segment, (writer, base) in zip(self.closed, self.full, strict=True):
             sizes = writer.as_active().sizes if writer is not None else base.sizes
             _write_sidecar(segment, np.frombuffer(sizes, np.uint32))
-            self.job.breathe()
+            self.job.pace.breathe()
 
 
 def _sealed(writer: SegmentWriter | None, base: ActiveSegment) -> SealedSegment:

@@ -1,0 +1,14 @@
+"""Tails in many short runs: what a busy topic has after a while, a small one has here from the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from topics.core import tail
+
+SLOTS = 7
+
+
+@pytest.fixture(autouse=True)
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "RUN_SLOTS_MAX", SLOTS)
