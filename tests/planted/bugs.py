@@ -131,8 +131,8 @@ BUGS = [
     Planted(
         "flags-of-frames-not-believed",
         "counts a record as live whose frame is flagged deleted, after a power cut lost the rest of the delete",
-        "src/topics/storage/segments/sealed.py",
-        "                pair = found_flags(self.place, self.first_seq, pair)\n",
+        "src/topics/storage/segments/opening.py",
+        "            pair = found_flags(segment.place, segment.first_seq, pair)\n",
         "",
         _test(QUEUES, "leases-forgotten"),
     ),

@@ -1,0 +1,122 @@
+"""Opening: the files of a sealed segment as a `Pair`, checked before anybody uses a byte of it.
+
+    open_hot      map both files; a pair that disagrees is healed from its frames, a missing `.data` is corruption
+    open_cold     fetch the index from the cold store; one that disagrees is judged by the whole cold `.data`
+    open_anew     build the index again from the frames, because a read found an entry that misdescribes its frame
+
+An index that could be rebuilt is written again (`install`), or as soon as writing is allowed; a failure to do so costs
+nothing but another rebuild. I/O errors are raised as they come. Called by `SealedSegment` with its lock held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from topics.errors import StorageIo
+from topics.formats.idx import idx_agrees, read_idx
+from topics.storage.fs import install
+from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
+from topics.storage.segments.heal import Healed, heal, heal_without_data
+from topics.storage.segments.old_flags import found_flags, sync_old_flags
+from topics.storage.segments.pair import Pair
+from topics.storage.segments.remnants import adopt_idx_temp
+
+if TYPE_CHECKING:
+    from topics.storage.segments.sealed import SealedSegment
+
+
+def open_hot(segment: SealedSegment) -> Pair:
+    data = _map(segment, "data")
+    idx = _map(segment, "idx")
+    if data is None:
+        return _without_data(segment, idx)
+    condition = segment.condition
+    if idx is not None and (condition.checked or _agrees(segment, idx, data)):
+        pair = Pair(read_idx(idx), data, condition.known_bad(segment.count))
+        if not condition.checked:
+            sync_old_flags(segment.place, segment.first_seq, pair.flags, pair.lens)
+            pair = found_flags(segment.place, segment.first_seq, pair)
+        condition.checked = True
+        segment.data_len = len(data)
+        return pair
+    if adopt_idx_temp(segment.place, segment.first_seq):
+        return open_hot(segment)
+    return _healed(segment, idx, data)
+
+
+def open_cold(segment: SealedSegment) -> Pair:
+    """May wait for the store."""
+    store = segment.place.cold
+    if store is None:
+        raise StorageIo(f"segment {segment.label} of topic {segment.place.name!r} is cold and there is no cold store")
+    raw = bytearray(store.read_range(segment.first_seq, "idx", 0, segment.idx_bytes))
+    condition = segment.condition
+    if not condition.checked:
+        segment.data_len = store.len(segment.first_seq, "data")
+        if idx_agrees(raw, segment.data_len) is not None:
+            return _heal_cold(segment, memoryview(raw))
+    condition.checked = True
+    return Pair(read_idx(raw), None, condition.known_bad(segment.count))
+
+
+def open_anew(segment: SealedSegment) -> Pair | None:
+    """None if there are no frames to build it from."""
+    data = _map(segment, "data")
+    return None if data is None else _healed(segment, None, data)
+
+
+def _map(segment: SealedSegment, part: Literal["data", "idx"]) -> memoryview | None:
+    try:
+        file = segment.place.fs.open(segment.place.file(segment.first_seq, part), "r")
+    except FileNotFoundError:
+        return None
+    try:
+        return file.mmap()
+    finally:
+        file.close()
+
+
+def _agrees(segment: SealedSegment, idx: memoryview, data: memoryview) -> bool:
+    return len(idx) == segment.idx_bytes and idx_agrees(idx, len(data), data) is None
+
+
+def _heal(segment: SealedSegment, idx: memoryview | None, data: memoryview) -> Healed:
+    return heal(idx, data, first_seq=segment.first_seq, count=segment.count, data_len=segment.data_len)
+
+
+def _heal_cold(segment: SealedSegment, raw: memoryview) -> Pair:
+    """The store is left as it is."""
+    healed = _heal(segment, raw, memoryview(segment.read_cold_data()))
+    counter = CORRUPT if healed.bad is not None else ""
+    segment.condition.report(segment, "index does not agree with its data in the cold store", counter)
+    return Pair(healed.entries, None, healed.bad)
+
+
+def _healed(segment: SealedSegment, idx: memoryview | None, data: memoryview) -> Pair:
+    healed, condition = _heal(segment, idx, data), segment.condition
+    segment.data_len = len(data)
+    if healed.bad is not None:
+        what = f"{int(healed.bad.sum())} records are damaged ({healed.reason})"
+        condition.report(segment, what, CORRUPT, error=True)
+        return Pair(healed.entries, data, healed.bad)
+    if healed.install:
+        condition.report(segment, f"index rebuilt from its data ({healed.reason})", IDX_REBUILT)
+        segment.place.env.counters.idx_rebuilt += 1
+        try:
+            segment.place.env.write_or_defer(lambda: _install_idx(segment, healed))
+        except OSError as error:  # it serves from memory as well; the next mapping tries again
+            condition.report(segment, f"rebuilt index could not be written: {error}", "")
+    return Pair(healed.entries, data)
+
+
+def _install_idx(segment: SealedSegment, healed: Healed) -> None:
+    with segment.lock:
+        path = segment.place.file(segment.first_seq, "idx")
+        install(segment.place.fs, path, healed.entries.tobytes())
+        segment.place.env.files.forget(path)
+        segment.unmap()  # from now on flags are set in the file, so look at the file
+
+
+def _without_data(segment: SealedSegment, idx: memoryview | None) -> Pair:
+    healed = heal_without_data(idx, count=segment.count)
+    segment.condition.report(segment, "data file is missing", CORRUPT, error=True)
+    return Pair(healed.entries, memoryview(b""), healed.bad)
