@@ -1,7 +1,10 @@
 """Claims: jobs of a queue as they come. An idle claimer waits for the next append instead of asking over and over.
 
 Always holds: whatever was appended before a wait is claimed before it; a server that is away is waited for. Delays and
-leases that run out make no sound, so no wait is longer than `IDLE_MS`. Used by `work` and `worker`, over any door."""
+leases that run out make no sound, so no wait is longer than `IDLE_MS`. Used by `work` and `worker`, over any door.
+
+Why not the stream of `GET .../work`: its leases end with its connection, so every broken connection would hand jobs
+that are half done to somebody else. A claim's leases outlive it, and an append wakes a waiting claimer all the same."""
 
 from __future__ import annotations
 
