@@ -202,3 +202,15 @@ def test_a_lease_event_of_an_earlier_lease_changes_nothing_in_replay(event: int)
     assert (job.lease_id, job.deadline, job.deliveries) == (second.lease_id, second.deadline, 2)
     assert world.counters() == (0, 1, 0)
     assert world.ack(1, fences=[second.lease_id]).acked == 1
+
+
+def test_a_queue_that_stopped_keeping_leases_forgets_what_a_snapshot_had_of_them() -> None:
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", *range(4))
+    world.claim(max=3)
+    world.nack(2, delay_ms=60_000)
+    world.snapshot()
+    world.queue("q", leases_durable=False)
+    world = world.killed()
+    assert [(job.seq, job.deliveries) for job in world.claim(max=9)] == [(1, 1), (2, 1), (3, 1), (4, 1)]

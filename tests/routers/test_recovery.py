@@ -256,3 +256,25 @@ def frames(world: World) -> list[tuple[int, Pin | None, int]]:
                 if pin is not None or columns.type[row] == FrameType.APPEND:
                     found.append((int(columns.topic_id[row]), pin, int(columns.seq[row])))
     return found
+
+
+@pytest.mark.parametrize("in_a_segment", [False, True])
+def test_a_deleted_destination_is_not_looked_for(in_a_segment: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Its mark speaks of a segment, perhaps of empty slots only, in a directory that is gone."""
+    world = World()
+    for name in "abd":
+        world.topic(name, durability="fsync")
+    world.router("ab", "a", "b")
+    world.router("bd", "b", "d")
+    world.write("a", 1)
+    if in_a_segment:
+        world.rows("d")
+        world.checkpoint()
+    world.delete("d", before=world.state("d").head_seq + 1)
+    world.advance(1100)
+    world.drop("d")
+    for _ in range(3):
+        world.advance(1100)  # its directory goes
+    world = world.killed()
+    assert (world.data("b"), sorted(world.engine.state.topics)) == ([1], ["a", "b"])
+    assert "missing" not in caplog.text

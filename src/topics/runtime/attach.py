@@ -8,17 +8,17 @@ every topic of the snapshot, and by replay for every topic that the log brings b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from topics.core.load import ActiveColumns, load_active, load_sealed
 from topics.core.topic import TopicState
 from topics.errors import TopicsError
 from topics.formats.snapshot import TopicItem
+from topics.runtime.expected import Marks
 from topics.storage.cold_tier import ColdTier
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.load import load_topic
-from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
+from topics.storage.segments.loaded import LoadedActive, LoadedSegment, LoadedTopic
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.repair import repair_loaded
 from topics.storage.segments.sealed import SealedSegment
@@ -31,7 +31,7 @@ _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ER
 
 
 class Attach:
-    """`items` is what the snapshot says of each topic; `expected` joins that with the marks of the log."""
+    """`items` is what the snapshot says of each topic, `marks` what the log says."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class Attach:
         files: WalFiles,
         cold: ColdTier | None,
         *,
-        expected: Callable[[int, TopicItem | None], Expected],
+        marks: Marks,
         items: dict[int, TopicItem],
         trust_totals: bool,
     ) -> None:
         self._env = env
         self._files = files
         self._cold = cold
-        self._expected = expected
+        self._marks = marks
         self._items = items
         self._trust_totals = trust_totals
         self.loaded: dict[int, LoadedTopic] = {}
 
     def __call__(self, topic: TopicState) -> None:
-        if topic.config.is_ephemeral:
+        if topic.config.is_ephemeral or topic.id in self._marks.deleted:  # it goes, and its files went
             return
         item = self._items.get(topic.id)
         loaded = self._load(topic, item)
@@ -69,7 +69,7 @@ class Attach:
     def _load(self, topic: TopicState, item: TopicItem | None) -> LoadedTopic:
         cold = None if self._cold is None else self._cold.store(topic.id)
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
-        loaded = load_topic(place, self._expected(topic.id, item))
+        loaded = load_topic(place, self._marks.expected(topic.id, item))
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded
         for finding in loaded.findings:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topics.formats.bodies import CkptMark, EvictWatermark, TierMark, TopicMark
+from topics.formats.bodies import CkptMark, EvictWatermark, TierMark, TopicDelete, TopicMark
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
 from topics.storage.segments.loaded import Expected, Move
 
 
 class Marks:
-    """The newest mark of each topic, its highest floor, and the last move of each segment. Feed it columns in replay
-    order."""
+    """The newest mark of each topic, its highest floor, the last move of each segment, and the topics that the log
+    deletes. Feed it columns in replay order."""
 
     def __init__(self) -> None:
         self._topics: dict[int, TopicMark] = {}
         self._moves: dict[int, dict[int, Move]] = {}
         self._earliest: dict[int, int] = {}
+        self.deleted: set[int] = set()
         self.next_ckpt = 1
 
     def note(self, columns: WalColumns) -> None:
@@ -31,6 +32,8 @@ class Marks:
             elif isinstance(body, TierMark):
                 for move in body.moves:
                     self._moves.setdefault(move.id, {})[move.first] = Move(move.count, move.tier)
+            elif isinstance(body, TopicDelete):
+                self.deleted.add(int(columns.topic_id[row]))
 
     def topic_ids(self) -> Iterable[int]:
         return self._topics.keys() | self._moves.keys()

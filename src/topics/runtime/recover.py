@@ -202,7 +202,7 @@ class Recovery:
             self._env,
             self._files,
             self._cold,
-            expected=self._marks.expected,
+            marks=self._marks,
             items={item.id: item for item in topics},
             trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
         )
