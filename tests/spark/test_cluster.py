@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.spark.cluster_job import KEY
-from tests.spark.served import ROOT, Served
+from tests.spark.served import QUICK_JAVA, ROOT, Served
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -51,6 +51,7 @@ class Cluster:
 
     def _start(self, name: str, *arguments: str) -> None:
         environment = {**os.environ, "SPARK_HOME": str(self.home), "SPARK_DAEMON_MEMORY": "256m"}
+        environment["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_MASTER_HOST": "127.0.0.1"}
         log = (self.folder / f"{name}-{len(self.processes)}.log").open("wb")
         command = [str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
@@ -101,6 +102,7 @@ def test_batch_stream_and_sink_run_on_a_cluster(tmp_path: Path) -> None:
         served.write("c", *range(2000))
         with cluster(tmp_path) as made:
             environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"}
+            environment["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
             job = str(Path(__file__).with_name("cluster_job.py"))
             process = subprocess.Popen(
                 [sys.executable, job, made.url, served.url, str(tmp_path)],

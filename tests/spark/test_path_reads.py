@@ -168,8 +168,9 @@ def test_a_bad_frame_names_file_seq_and_offset(world: World) -> None:
     at = int(frames.offset[5])
     raw[at + 40] ^= 0x10
     damaged.write_bytes(raw)
-    with pytest.raises(Corruption) as caught:
-        read_path(world, "a")
+    for policy in ("warn", "rows", "fail"):
+        with pytest.raises(Corruption) as caught:
+            read_path(world, "a", onDataLoss=policy)
     text = str(caught.value)
     assert damaged.name in text
     assert f"seq {int(frames.seq[5])}" in text

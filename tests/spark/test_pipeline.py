@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.served import run_cli
+from tests.spark.served import QUICK_JAVA, run_cli
 from tests.spark.world import World
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(500)]
@@ -26,7 +26,7 @@ def test_bronze_silver_and_gold(tmp_path: Path) -> None:
     project = tmp_path / "shop"
     made = run_cli("pipeline", "init", str(project), "--path", world.data_dir, "--topic", "orders*")
     assert made.returncode == 0, made.stderr
-    ran = run_cli("pipeline", "run", str(project), "--master", "local[2]")
+    ran = run_cli("pipeline", "run", str(project), "--master", "local[2]", JAVA_TOOL_OPTIONS=QUICK_JAVA)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(rows(project, "bronze")) == 42
     assert len(rows(project, "silver")) == 40

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import Served, run_cli
+from tests.spark.served import QUICK_JAVA, Served, run_cli
 from tests.spark.world import World
 
 from topics.spark.jobs.archive import ArchiveOptions, archive
@@ -166,7 +166,8 @@ def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:
     raw[60] ^= 1
     damaged.write_bytes(raw)
     state = str(tmp_path / "state")
-    done = run_cli("verify", "--path", world.data_dir, "--json", "--master", "local[1]", "--state", state)
+    arguments = ("--path", world.data_dir, "--json", "--master", "local[1]", "--state", state)
+    done = run_cli("verify", *arguments, JAVA_TOOL_OPTIONS=QUICK_JAVA)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["frames"], len(report["findings"])) == (False, 29, 1)

@@ -84,25 +84,27 @@ def test_columns_and_schemas_choose_what_is_decoded(spark: SparkSession, world: 
 
 def test_filters_mean_the_same_with_and_without_pushdown(spark: SparkSession, world: World) -> None:
     first_ts = world.rows("orders")[0].ts
-    conditions = [
-        "seq > 50 AND seq <= 120",
-        f"ts >= timestamp_millis({first_ts + 100}) AND ts < timestamp_millis({first_ts + 250})",
-        "tag IN ('t0', 't2') AND node IS NULL",
-        "tag LIKE 't%' AND seq < 40 AND topic IN ('orders', 'x') AND seq % 2 = 0",
-        "topic = 'nothing'",
-        "seq > 10 OR tag = 't1'",
-    ]
+    times = f"ts >= timestamp_millis({first_ts + 100}) AND ts < timestamp_millis({first_ts + 350})"
+    taken = f"{times} AND seq < 160 AND tag IN ('t0', 't2') AND node IS NOT NULL AND topic IN ('orders', 'x')"
     everything = table(spark, world).cache()
-    for condition in conditions:
-        pushing = table(spark, world, pushdown="true")  # a fresh one: Spark keeps the filters of the last query with it
-        assert seqs(pushing.where(condition)) == seqs(everything.where(condition)), condition
+    for condition in (taken, f"{taken} AND seq % 2 = 0", "seq > 10 OR tag LIKE 't1%'"):
+        pushing = table(spark, world, pushdown="true").where(condition)  # a fresh one: see docs/spark.md
+        assert seqs(pushing) == seqs(everything.where(condition)), condition
+        plan = pushing._jdf.queryExecution().executedPlan().toString()
+        assert ("Filter (" in plan) == (condition != taken)
     everything.unpersist()
 
 
-def test_pushdown_takes_filters_away_from_spark(spark: SparkSession, world: World) -> None:
-    df = table(spark, world, pushdown="true").where("seq > 50 AND tag = 't1'")
-    plan = df._jdf.queryExecution().executedPlan().toString()
-    assert "Filter (" not in plan
+def test_two_actions_see_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.write("orders", *range(30))
+    df = table(spark, world)
+    assert seqs(df) == list(range(1, 31))
+    world.write("orders", *range(30))
+    world.sim.checkpoint()
+    assert seqs(df) == list(range(1, 31))
+    assert df.count() == 30
+    assert table(spark, world).count() == 60
 
 
 def test_offsets_timestamps_limits_tags_and_nodes_narrow_a_read(spark: SparkSession, world: World) -> None:
@@ -110,10 +112,8 @@ def test_offsets_timestamps_limits_tags_and_nodes_narrow_a_read(spark: SparkSess
     expected = [row.seq for row in rows if 20 <= row.seq < 33]
     assert seqs(table(spark, world, startingOffsets='{"orders":20}', endingOffsets='{"orders":33}')) == expected
     at = rows[60].ts
-    assert seqs(table(spark, world, startingTimestamp=str(at))) == [row.seq for row in rows if row.ts >= at]
-    assert seqs(table(spark, world, limit="7")) == [row.seq for row in rows[:7]]
-    assert seqs(table(spark, world, tag="t1")) == [row.seq for row in rows if row.tag == "t1"]
-    assert seqs(table(spark, world, tag="t*", node="n1")) == [row.seq for row in rows if row.node == "n1"]
+    some = [row.seq for row in rows if row.ts >= at and row.node == "n1" and row.tag][:7]
+    assert seqs(table(spark, world, startingTimestamp=str(at), limit="7", tag="t*", node="n1")) == some
 
 
 def test_a_pattern_reads_every_topic_it_matches(spark: SparkSession, world: World) -> None:
@@ -127,14 +127,10 @@ def test_bad_input_says_what_would_be_right(spark: SparkSession, world: World, t
     path = world.data_dir
     cases: list[tuple[dict[str, str], str]] = [
         ({"path": path, "subscribed": "a"}, "did you mean subscribe?"),
-        ({"path": path, "url": "http://localhost:1", "subscribe": "a"}, "exactly one of path"),
         ({"subscribe": "a"}, "exactly one of path"),
-        ({"path": path}, "exactly one of subscribe"),
         ({"path": path, "subscribe": "nope"}, "there is no topic 'nope'"),
         ({"path": str(tmp_path), "subscribe": "a"}, "is no data directory"),
         ({"path": path, "subscribe": "orders", "limit": "many"}, "whole number, not 'many'"),
-        ({"path": path, "subscribe": "orders", "columns": "seq,size"}, "names 'size'; the columns are topic, epoch"),
-        ({"path": path, "subscribe": "orders", "startingOffsets": '{"other":1}'}, "not among the topics"),
     ]
     for options, expected in cases:
         with pytest.raises(Exception) as caught:
@@ -174,11 +170,10 @@ def test_a_damaged_frame_stops_the_read(spark: SparkSession, tmp_path: Path) -> 
     raw = bytearray(damaged.read_bytes())
     raw[200] ^= 1
     damaged.write_bytes(raw)
-    for policy in ("fail", "warn", "rows"):
-        with pytest.raises(Exception) as caught:
-            table(spark, world, subscribe="a", onDataLoss=policy).count()
-        assert damaged.name in str(caught.value)
-        assert "seq" in message(caught.value)
+    with pytest.raises(Exception) as caught:
+        table(spark, world, subscribe="a", onDataLoss="warn").count()
+    assert damaged.name in str(caught.value)
+    assert "seq" in message(caught.value)
 
 
 # --- streaming -------------------------------------------------------------------------------------------------------
@@ -231,8 +226,9 @@ def test_a_stream_delivers_each_record_once_across_restarts(
     stream.run()
     assert stream.seqs("s-a") == list(range(1, 281))
     assert stream.seqs("s-later") == list(range(1, 41))
-    offset = json.loads(stream.progress[-1]["sources"][0]["endOffset"])
-    assert offset["s-a"]["seq"] == 281
+    source = stream.progress[-1]["sources"][0]
+    assert json.loads(source["endOffset"])["s-a"]["seq"] == 281
+    assert json.loads(source["latestOffset"])["s-a"]["seq"] == 281  # so that progress shows the backlog
 
 
 def test_a_recreated_topic_is_a_gap_of_a_stream(spark: SparkSession, served: Served, tmp_path: Path) -> None:
@@ -262,15 +258,6 @@ def test_committed_records_can_be_trimmed(spark: SparkSession, served: Served, t
     assert stream.seqs("trim") == list(range(1, 31))
     # The last batch is never committed by Spark, so it stays.
     assert [row[0] for row in served.rows("trim")] == list(range(21, 31))
-
-
-def test_bytes_bound_a_batch(spark: SparkSession, served: Served, tmp_path: Path) -> None:
-    served.write("big", *["x" * 1000] * 40)
-    given = {"url": served.url, "subscribe": "big", "startingOffsets": "earliest", "maxBytesPerTrigger": "11000"}
-    stream = Stream(spark, tmp_path, **given)
-    stream.run()
-    assert stream.seqs("big") == list(range(1, 41))
-    assert max(progress["numInputRows"] for progress in stream.progress) <= 11
 
 
 def test_the_key_shows_nowhere(spark: SparkSession, tmp_path: Path, event_logs: Path, capfd: Any) -> None:

@@ -44,7 +44,8 @@ def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, ser
     df = spark.sql(
         """SELECT named_struct('i', id, 'n', if(id % 2 = 0, null, 'x'), 'd', date'2026-01-31',
                   't', timestamp'2026-01-31 10:11:12.345', 'z', timestamp_ntz'2026-01-31 10:11:12.345678',
-                  'a', array(1, null, 3), 'm', map('k', 1.5D, 'l', null), 'b', X'00FF', 'q', cast(1.10 AS decimal(9,2)),
+                  'a', array(1, null, 3), 'r', cast(0.1 AS float), 'm', map('k', 1.5D, 'l', null),
+                  'b', X'00FF', 'q', cast(1.10 AS decimal(9,2)),
                   'f', cast('NaN' AS double), 'o', true, 's', named_struct('e', cast(null AS int))) AS data
            FROM range(3)"""
     ).coalesce(1)
@@ -60,6 +61,37 @@ def test_what_was_read_can_be_written_and_is_the_same(spark: SparkSession, serve
     df = spark.read.format("topics").options(url=served.url, subscribe="origin", minPartitions="1").load()
     write(df.drop("topic"), served, topic="copy", batchRecords="100")
     assert [row[2:] for row in served.rows("copy")] == [row[2:] for row in served.rows("origin")]
+
+
+RECORDS = int(os.environ.get("SPARK_RECORDS", "100000"))
+
+
+def test_source_transform_sink_source_is_its_input(spark: SparkSession, tmp_path: Path) -> None:
+    """SPARK_RECORDS=1000000 for the large one."""
+    served = Served(tmp_path, segment_max_events="20000", wal_file_bytes=str(64 << 20), checkpoint_interval_ms="1000")
+    try:
+        text = "to_json(named_struct('id', id, 'half', id / 2, 'name', concat('n', id % 1000))) AS data"
+        made = spark.range(0, RECORDS, 1, 4).selectExpr(text, "concat('t', id % 7) AS tag", "'{\"v\":1}' AS meta")
+        write(made, served, topic="one")
+
+        def read(topic: str) -> DataFrame:
+            return spark.read.format("topics").options(url=served.url, subscribe=topic).load()
+
+        changed = read("one").selectExpr("upper(data) AS data", "concat(tag, '!') AS tag", "meta", "'n1' AS node")
+        write(changed.selectExpr("lower(data) AS data", "tag", "meta", "node"), served, topic="two")
+        expected = made.selectExpr("lower(data) AS data", "concat(tag, '!') AS tag", "meta", "'n1' AS node")
+        found = read("two").cache()
+        sums = (
+            "count(*)",
+            "count(DISTINCT data)",
+            "sum(xxhash64(data, tag, meta, node) % 1000000007)",
+            "max(length(data))",
+        )
+        assert found.selectExpr(*sums).collect() == expected.selectExpr(*sums).collect()
+        assert found.selectExpr("min(seq)", "max(seq)", "count(DISTINCT seq)").collect()[0] == (1, RECORDS, RECORDS)
+        found.unpersist()
+    finally:
+        served.stop()
 
 
 def test_a_named_write_that_is_repeated_appends_nothing(spark: SparkSession, served: Served) -> None:
