@@ -9,6 +9,7 @@ producer's own cost is the distance to it. Latencies are those of single appends
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from report import Report
 
 import topics
 from topics.client.bodies import piece_of
@@ -104,6 +107,21 @@ def reported(client: Client, durability: str, seconds: float) -> float:
     return len(seen) / (time.perf_counter() - start)
 
 
+def batching_async(url: str, durability: str, seconds: float) -> float:
+    async def run() -> float:
+        async with topics.aconnect(url) as client:
+            await client.topic("asyncio").configure(durability=durability)
+            count, start = 0, time.perf_counter()
+            async with client.topic("asyncio").producer() as producer:
+                while time.perf_counter() - start < seconds:
+                    for _ in range(1000):
+                        await producer.append(VALUE)
+                    count += 1000
+            return count / (time.perf_counter() - start)
+
+    return asyncio.run(run())
+
+
 def single(client: Client, durability: str, seconds: float) -> tuple[float, float, float]:
     topic = client.topic("single")
     topic.configure(durability=durability)
@@ -130,23 +148,30 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--durability", default="disk")
+    parser.add_argument("--unsaved", action="store_true", help="leave bench/results as it is")
     options = parser.parse_args()
+    report = Report("client", f"The Python client against a server process, class {options.durability}")
     with tempfile.TemporaryDirectory() as directory:
         process, url = served(directory)
         try:
             with topics.connect(url) as client:
                 args = (client, options.durability, options.seconds)
-                print(f"durability {options.durability}, {len(piece_of(VALUE))} bytes a record")
-                print(f"raw, 1000 a write          {raw(*args):>12,.0f} records/s")
-                print(f"producer, append           {batching(*args):>12,.0f} records/s")
-                print(f"producer, append_many      {batching_lists(*args):>12,.0f} records/s")
-                print(f"producer, report each      {reported(*args):>12,.0f} records/s")
+                report.line(f"{len(piece_of(VALUE))} bytes a record; load before the run {os.getloadavg()[0]:.1f}")
+                report.figure("raw, 1000 a write", raw(*args), "records/s")
+                report.figure("producer, append", batching(*args), "records/s")
+                report.figure("producer, append_many", batching_lists(*args), "records/s")
+                report.figure("producer, report each", reported(*args), "records/s")
+                report.figure("producer, asyncio", batching_async(url, *args[1:]), "records/s")
                 per_second, p50, p99 = single(*args)
-                print(f"single appends             {per_second:>12,.0f} records/s   p50 {p50:.0f} us  p99 {p99:.0f} us")
-                print(f"read                       {reading(client):>12,.0f} records/s")
+                report.figure("single appends", per_second, "records/s")
+                report.figure("single appends, p50", p50, "us")
+                report.figure("single appends, p99", p99, "us")
+                report.figure("read", reading(client), "records/s")
         finally:
             process.terminate()
             process.wait(30)
+    if not options.unsaved:
+        report.save()
     return 0
 
 

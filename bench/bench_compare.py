@@ -289,7 +289,8 @@ def main() -> int:
         "compare", "A Python producer against redis-py and nats-py; medians, latencies from hand-over to ack"
     )
     report.line(versions())
-    report.line(f"{len(encode(VALUE))} bytes a payload; {options.rounds} rounds of {options.seconds:g} s each")
+    rounds = f"{options.rounds} rounds of {options.seconds:g} s each"
+    report.line(f"{len(encode(VALUE))} bytes a payload; {rounds}; load before the run {os.getloadavg()[0]:.1f}")
     report.line()
     report.line(f"{'':22} {'':10} {'records/s':>12} {'p50 ms':>10} {'p99 ms':>10} {'we / they':>10}")
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as stack:
