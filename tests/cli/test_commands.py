@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 
+from topics import Event
+
 
 def test_produce_then_read_keeps_every_byte(shell: Shell) -> None:
     shell.run("produce", "p1", stdin='{"a": 1.0}\n\n[1,  2]\n"x"\n')
@@ -74,3 +76,34 @@ def test_a_bad_setting_ends_serve_before_the_disk_is_touched(shell: Shell, tmp_p
     assert "TOPICS_API_KEYS" in public.stderr
     scope = shell.run("serve", status=2, TOPICS_API_KEYS="k:raed", TOPICS_DATA_DIR=str(tmp_path / "never"))
     assert "scope" in scope.stderr
+
+
+def test_every_form_of_a_position(shell: Shell) -> None:
+    topic = shell.client.topic("forms")
+    topic.append_many(["a", "b", "c"])
+    ts = next(iter(topic.read())).ts  # type: ignore[union-attr]
+
+    def data(*args: str) -> list[str]:
+        return shell.lines("read", "forms", "--data-only", *args)
+
+    assert data("--from", "start") == ['"a"', '"b"', '"c"']
+    assert data("--from", "3") == ['"c"']
+    assert data("--from", "-1") == ['"c"']
+    assert data("--from", "end") == []
+    assert data("--from", f"@{ts}") == ['"a"', '"b"', '"c"']
+    assert data("--from", f"@{ts + 1}") == []
+    assert data("--to", f"@{ts - 1}") == []
+    assert data("--from", "2", "--to", "2") == ['"b"']
+    assert data("--to", "-1", "-n", "1") == ['"a"']
+
+
+def test_a_dry_delete_counts_what_it_would_take(shell: Shell) -> None:
+    topic = shell.client.topic("dry")
+    topic.append_many([Event(n, tag=f"t:{n % 3}") for n in range(2500)])
+    assert "would delete 99 records" in shell.run("delete", "dry", "--before", "100", "--dry-run").stderr
+    assert "would delete 834 records" in shell.run("delete", "dry", "--match", "t:0", "--dry-run").stderr
+    both = shell.run("delete", "dry", "--match", "t:*", "--before", "4", "--dry-run")
+    assert "would delete 3 records of dry below seq 4 and tagged t:*" in both.stderr
+    assert topic.state().count == 2500
+    done = json.loads(shell.lines("delete", "dry", "--match", "t:0", "--yes", "--json")[0])
+    assert done["deleted"] == 834

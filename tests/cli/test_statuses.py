@@ -87,9 +87,15 @@ def test_status_2_before_anything_is_destroyed_without_a_yes(shell: Shell) -> No
         ("topic", "rm", "kept"),
         ("delete", "kept", "--before", "3"),
         ("dlq", "purge", "kept"),
+        ("topic", "config", "kept", "--set", "cap_records=1"),
+        ("topic", "config", "kept", "--set", "ttl_ms=1"),
     ):
         assert "--yes" in shell.run(*args, status=2).stderr
+    assert "remove 2 records" in shell.run("topic", "config", "kept", "--set", "cap_records=1", "--dry-run").stderr
     assert shell.client.topic("kept").state().count == 3
+    shell.run("topic", "config", "kept", "--set", "cap_records=10")  # takes nothing away, so nobody asks
+    shell.run("topic", "config", "kept", "--set", "cap_records=1", "--yes")
+    assert shell.client.topic("kept").state().count == 1
 
 
 def test_status_3_if_records_were_lost(shell: Shell) -> None:

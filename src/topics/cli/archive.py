@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Literal
 
 import click
 import msgspec
 
-from topics.cli.spark_job import job_options, progress, source_options, spark_session
+from topics.cli.spark_job import (
+    EXIT_INTERRUPTED,
+    interruptible,
+    job_options,
+    progress,
+    source_options,
+    spark_session,
+)
 
 
 @click.command()
@@ -46,21 +54,25 @@ def archive(
     topics archive --url http://localhost:4000 --topic 'orders*' --to /archive
     topics archive --path /var/lib/topics --to /archive --format delta
     """
-    with spark_session("archive", master, conf) as spark, progress(as_json=as_json) as reporter:
-        from topics.spark.jobs.archive import ArchiveOptions
-        from topics.spark.jobs.archive import archive as run
-        from topics.spark.jobs.source import JobSource
+    from topics.spark.jobs.archive import ArchiveOptions
+    from topics.spark.jobs.archive import archive as run
+    from topics.spark.jobs.source import JobSource
 
-        options = ArchiveOptions(
-            source=JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics),
-            to=to,
-            format=format_,
-            available_now=available_now,
-            every=every,
-            trim=trim,
-            on_loss=on_loss,
-        )
-        done = run(spark, options, reporter=reporter)
+    options = ArchiveOptions(
+        source=JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics),
+        to=to,
+        format=format_,
+        available_now=available_now,
+        every=every,
+        trim=trim,
+        on_loss=on_loss,
+    )
+    with (
+        spark_session("archive", master, conf, check=options.check) as spark,
+        progress(as_json=as_json) as reporter,
+        interruptible() as interrupted,
+    ):
+        done = run(spark, options, reporter=reporter, should_stop=interrupted)
     if as_json:
         click.echo(msgspec.json.encode(asdict(done)).decode())
     else:
@@ -68,3 +80,6 @@ def archive(
         click.echo(
             f"{done.records:,} records in {done.files:,} files, {done.bytes:,} bytes, {done.elapsed_s:.1f} s{trimmed}"
         )
+    if interrupted() and available_now:
+        click.echo("interrupted before the end; start it again to go on", err=True)
+        sys.exit(EXIT_INTERRUPTED)

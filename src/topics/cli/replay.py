@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 import msgspec
 
-from topics.cli.spark_job import job_options, progress, spark_session
+from topics.cli.spark_job import job_options, progress, resumable, spark_session
 
 
 @click.command()
@@ -39,19 +39,23 @@ def replay(
     topics replay --from /archive --to-url http://localhost:4000 --topic 'orders*'
     topics replay --from /archive --to-url http://localhost:4000 --topic orders --into orders-again
     """
-    with spark_session("replay", master, conf) as spark, progress(as_json=as_json) as reporter:
-        from topics.spark.jobs.replay import ReplayOptions
-        from topics.spark.jobs.replay import replay as run
+    from topics.spark.jobs.replay import ReplayOptions
+    from topics.spark.jobs.replay import replay as run
 
-        options = ReplayOptions(
-            source=source,
-            format=format_,
-            url=url,
-            api_key_file=api_key_file,
-            topics=topics,
-            into=into,
-            durability=durability,
-        )
+    options = ReplayOptions(
+        source=source,
+        format=format_,
+        url=url,
+        api_key_file=api_key_file,
+        topics=topics,
+        into=into,
+        durability=durability,
+    )
+    with (
+        spark_session("replay", master, conf, check=options.check) as spark,
+        progress(as_json=as_json) as reporter,
+        resumable(),
+    ):
         done = run(spark, options, reporter=reporter, state_dir=state_dir)
     if as_json:
         click.echo(msgspec.json.encode(asdict(done)).decode())

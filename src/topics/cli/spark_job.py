@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from topics.spark.jobs.report import Reporter
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_INTERRUPTED = 130
+_QUIET = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('topics.spark') / 'log4j2.properties'}",
+}
 
 
 def job_options(command: F) -> F:
@@ -47,15 +55,27 @@ def source_options(command: F) -> F:
 
 
 @contextmanager
-def spark_session(name: str, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    """A session for one job; says in one sentence what is missing where Spark cannot run."""
+def spark_session(
+    name: str, master: str | None, conf: tuple[str, ...], *, check: Callable[[], object]
+) -> Iterator[SparkSession]:
+    """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
+
+    `check` looks at what the job was given: Spark takes seconds to start, a wrong word is told before."""
+    from topics.spark.failure import failure_of
     from topics.spark.start import check_ready, session
 
     check_ready()
-    spark = session(f"topics {name}", master=master, conf={"spark.sql.session.timeZone": "UTC", **parsed_conf(conf)})
-    spark.sparkContext.setLogLevel("ERROR")
+    settings = {**_QUIET, **parsed_conf(conf)}
+    check()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    spark = session(f"topics {name}", master=master, conf=settings)
+    spark.sparkContext.setLogLevel("OFF")  # a failure comes back as an exception
     try:
         yield spark
+    except (PySparkException, Py4JError) as error:
+        raise failure_of(error) from None
     finally:
         spark.stop()
 
@@ -82,3 +102,35 @@ def progress(*, as_json: bool) -> Iterator[Reporter]:
             yield bar
     else:
         yield Lines()
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """What was done stays done when somebody interrupts; says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted; start it again to go on", err=True)
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """For a job that ends in good order when it is told to: Ctrl-C and SIGTERM tell it, a second one is heard at once.
+
+    Gives a function that says whether somebody did."""
+    told: list[int] = []
+    before: dict[int, Any] = {}
+
+    def tell(number: int, frame: Any) -> None:
+        if told:
+            raise KeyboardInterrupt
+        told.append(number)
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, tell)
+    try:
+        yield lambda: bool(told)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from topics.cli.spark_job import job_options, progress, source_options, spark_session
+from topics.cli.spark_job import job_options, progress, resumable, source_options, spark_session
 
 if TYPE_CHECKING:
     from topics.spark.jobs.stats import StatsRow
@@ -40,11 +40,17 @@ def stats(
     topics stats --path /var/lib/topics --bucket 15m
     topics stats --url http://localhost:4000 --topic 'orders*' --json
     """
-    with spark_session("stats", master, conf) as spark, progress(as_json=as_json) as reporter:
-        from topics.spark.jobs.source import JobSource
-        from topics.spark.jobs.stats import stats as run
+    from topics.spark.jobs.source import JobSource
+    from topics.spark.jobs.stats import bucket_seconds
+    from topics.spark.jobs.stats import stats as run
 
-        source = JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics)
+    bucket_seconds(bucket)
+    source = JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics)
+    with (
+        spark_session("stats", master, conf, check=source.cuts) as spark,
+        progress(as_json=as_json) as reporter,
+        resumable(),
+    ):
         rows = run(spark, source, bucket=bucket, tag_delimiter=tag_delimiter, reporter=reporter, state_dir=state_dir)
     if as_json:
         for row in rows:

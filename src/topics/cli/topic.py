@@ -11,6 +11,7 @@ from topics.cli.remote import confirm, json_option, plain, say, server_options, 
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model.config import ConfigPatch
+from topics.model.results import TopicState
 
 COLUMNS = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
 
@@ -96,22 +97,46 @@ def info(client: Client, name: str, *, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config field; repeat for more.")
 @click.option("--reset", is_flag=True, help="What is not set here goes back to its default.")
+@sure_options
 @json_option
 @server_options
-def config(client: Client, name: str, settings: tuple[str, ...], *, reset: bool, as_json: bool) -> None:
-    """Show a topic's config, or change some of it.
+def config(
+    client: Client, name: str, settings: tuple[str, ...], *, reset: bool, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Show a topic's config, or change some of it. Asks before a tighter cap or TTL takes records away.
 
     \b
     topics topic config orders
-    topics topic config orders --set cap_records=100000
-    topics topic config orders --reset --set durability=fsync
+    topics topic config orders --set cap_records=100000 --dry-run
+    topics topic config orders --reset --set durability=fsync --yes
     """
     handle, changes = client.topic(name), parse_settings(settings)
-    current = plain(handle.state(touch=False).config)
+    state = handle.state(touch=False)
+    current = plain(state.config)
     if changes or reset:
         current.pop("durable")  # follows from durability
-        current = plain(handle.configure(**(changes if reset else {**current, **changes})))
+        wanted = changes if reset else {**current, **changes}
+        victims = _taken(state, wanted)
+        if dry_run:
+            say(f"would set {', '.join(settings) or 'defaults'} of {name!r}" + (f" and {victims}" if victims else ""))
+            return
+        if victims:
+            confirm(f"Reconfigure {name!r}? This will {victims}.", yes=yes)
+        current = plain(handle.configure(**wanted))
     show_fields(current, as_json=as_json)
+
+
+def _taken(state: TopicState, wanted: dict[str, Any]) -> str:
+    """What a config takes away at once, in words; nothing of a topic that refuses instead."""
+    if wanted.get("discard", "old") == "old":
+        if 0 < wanted.get("cap_records", 0) < state.count:
+            return f"remove {state.count - wanted['cap_records']} records"
+        if 0 < wanted.get("cap_bytes", 0) < state.bytes:
+            return f"remove about {state.bytes - wanted['cap_bytes']} bytes of records"
+    ttl_ms = wanted.get("ttl_ms", 0)
+    if state.count and ttl_ms and (ttl_ms < state.config.ttl_ms or not state.config.ttl_ms):
+        return f"remove records that are older than {ttl_ms} ms"
+    return ""
 
 
 @topic.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from topics.cli.spark_job import job_options, progress, spark_session
+from topics.cli.spark_job import job_options, progress, resumable, spark_session
 
 if TYPE_CHECKING:
     from topics.spark.jobs.verify import Report
@@ -34,9 +34,15 @@ def verify(
     topics verify --path /var/lib/topics
     topics verify --path /var/lib/topics --cold s3://bucket/topics --json
     """
-    with spark_session("verify", master, conf) as spark, progress(as_json=as_json) as reporter:
-        from topics.spark.jobs.verify import verify as run
+    from topics.spark.directory import layout
+    from topics.spark.files import open_files
+    from topics.spark.jobs.verify import verify as run
 
+    with (
+        spark_session("verify", master, conf, check=lambda: layout(open_files(path))) as spark,
+        progress(as_json=as_json) as reporter,
+        resumable(),
+    ):
         report = run(spark, path=path, cold_path=cold_path, reporter=reporter, state_dir=state_dir)
     write_json(report) if as_json else write_table(report)
     sys.exit(0 if report.ok else 1)
