@@ -24,6 +24,7 @@ TOPICS = ["a", "b", "c", "d"]
 EDGES = {"ab": ("a", "b"), "bc": ("b", "c"), "bd": ("b", "d")}
 RETRY_MS = 1100  # longer than a router that could not go on waits at most
 topics = st.sampled_from(TOPICS)
+sizes = st.lists(st.integers(1, 3), min_size=2, max_size=5)
 
 
 class RouterMachine(RuleBasedStateMachine):
@@ -66,7 +67,14 @@ class RouterMachine(RuleBasedStateMachine):
             self.direct[topic] |= dict(zip(range(done.first_seq, done.last_seq + 1), values, strict=True))
             self.fresh |= set(values)
 
-    @rule(topic=topics, sizes=st.lists(st.integers(1, 3), min_size=2, max_size=4))
+    @rule(source=st.sampled_from("ab"), cap=st.integers(3, 4), sizes=sizes)
+    def lose_before_the_turn_of_the_routers(self, source: str, cap: int, sizes: list[int]) -> None:
+        self.capped.add(source)
+        self.world.topic(source, cap_records=cap, durability=self.durability)
+        self.write_in_one_turn(source, sizes)
+        self.world.topic(source, durability=self.durability)
+
+    @rule(topic=st.sampled_from("aab"), sizes=sizes)
     def write_in_one_turn(self, topic: str, sizes: list[int]) -> None:
         """Routers see the first record when the last one is there."""
         tickets = []
@@ -139,18 +147,28 @@ class RouterMachine(RuleBasedStateMachine):
         del self.sent_before["d"]
         self.world.router("bd", "b", "d", filter="keep*")
 
-    @precondition(lambda self: self.may_block)
-    @rule(router=st.sampled_from(sorted(EDGES)))
-    def invariant_44_a_drained_destination_gets_the_blocked_record_next(self, router: str) -> None:
-        dest = EDGES[router][1]
+    @precondition(lambda self: not self.is_cyclic)
+    @rule(router=st.sampled_from(sorted(EDGES)), room=st.integers(0, 2), sizes=sizes)
+    def invariant_44_a_drained_destination_gets_the_blocked_record_next(
+        self, router: str, room: int, sizes: list[int]
+    ) -> None:
+        """The destination has room for less than comes."""
+        source, dest = EDGES[router]
+        self.may_block = True
+        self.world.topic(source, durability=self.durability)
         self.settle()
+        full = max(self.world.state(dest).count + room, 1)
+        self.world.topic(dest, cap_records=full, discard="reject", durability=self.durability)
+        self.write_in_one_turn(source, sizes)
+        self.settle()
+        self.name(dest, self.world.rows(dest))
         blocked = self.blocked_record(router)
         self.world.delete(dest, before=self.world.state(dest).head_seq + 1)
         self.settle()
-        if blocked is not None:
-            rows = self.world.rows(dest)
-            self.name(dest, rows)
-            assert rows[0][1] == blocked
+        rows = self.world.rows(dest)
+        self.name(dest, rows)
+        assert blocked is None or rows[0][1] == blocked
+        self.world.topic(dest, durability=self.durability)
 
     def blocked_record(self, router: str) -> str | None:
         """What a router that is held up by a full destination has to copy next."""
