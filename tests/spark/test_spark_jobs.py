@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import QUICK_JAVA, Served, run_cli
+from tests.spark.served import QUICK_JAVA, ROOT, Served, run_cli
 from tests.spark.world import World
 
 from topics.spark.jobs.archive import ArchiveOptions, archive
@@ -171,3 +176,49 @@ def test_the_verb_exits_with_1_where_there_is_damage(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert (report["ok"], report["frames"], len(report["findings"])) == (False, 29, 1)
+    assert " WARN " not in done.stderr
+
+
+def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.write("a", 1)
+    world.stop()
+    data, out = ("--path", world.data_dir), str(tmp_path / "out")
+    for verb, sentence in (
+        (("verify", "--path", str(tmp_path)), "is no data directory"),
+        (("stats", *data, "--bucket", "soon"), "such as 15m, not 'soon'"),
+        (("stats", *data, "--url", "http://localhost:1"), "give exactly one of --path"),
+        (("archive", *data, "--to", out, "--topic", "b"), "there is no topic 'b'"),
+        (("archive", *data, "--to", out, "--trim"), "--trim deletes through a server"),
+        (("replay", "--from", out, "--to-url", "http://localhost:1"), f"there is no archive at {out}"),
+    ):
+        done = run_cli(*verb, SPARK_HOME="/nowhere")
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert not Path(out).exists()
+
+
+@pytest.mark.slow
+def test_an_archive_that_is_interrupted_ends_in_good_order_and_goes_on(served: Served, tmp_path: Path) -> None:
+    """Continuous, with trimming; then a gap fails the next run with one sentence."""
+    served.put("going", cap_records=100)
+    served.write("going", *range(80))
+    arguments = ["archive", "--url", served.url, "--topic", "going", "--to", str(tmp_path / "archive"), "--trim"]
+    arguments += ["--master", "local[1]"]
+    command = [sys.executable, "-m", "topics.cli", *arguments, "--continuous", "--every", "1 second"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 150
+    while served.rows("going") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out.startswith("80 records in 1 files")
+    assert out.rstrip().endswith("topics trimmed")
+    assert served.rows("going") == []
+    served.write("going", *range(300))
+    failed = run_cli(*arguments, JAVA_TOOL_OPTIONS=QUICK_JAVA)
+    assert failed.returncode == 1
+    assert "topics: records 81..280 of topic 'going' are lost (cap)" in failed.stderr.splitlines()

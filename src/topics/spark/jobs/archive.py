@@ -56,6 +56,14 @@ class ArchiveOptions:
     on_loss: Literal["fail", "warn"] = "fail"
     batch_records: int | None = None
 
+    def check(self) -> None:
+        """Raises ConfigError for what cannot work, before anything is started."""
+        if self.trim and self.source.url is None:
+            raise ConfigError("--trim deletes through a server: it needs --url, not --path")
+        if self.format == "delta":
+            check_installed()
+        self.source.cuts()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archived:
@@ -82,11 +90,7 @@ def archive(
 
 class _Archive:
     def __init__(self, spark: SparkSession, options: ArchiveOptions, reporter: Reporter) -> None:
-        options.source.check()
-        if options.trim and options.source.url is None:
-            raise ConfigError("--trim deletes through a server: it needs --url, not --path")
-        if options.format == "delta":
-            check_installed()
+        options.check()
         self._spark = spark
         self._options = options
         self._tell = reporter
@@ -148,6 +152,8 @@ class _Archive:
                         rows += progress["numInputRows"]
                         self._tell.advance(rows, rows=rows)
                         self._describe_new()
+                        if self._options.trim and not self._options.available_now:
+                            self._trim()
                 if should_stop():
                     query.stop()
             # The query is through; its last progress may not have been seen.

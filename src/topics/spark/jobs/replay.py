@@ -21,6 +21,7 @@ from topics.spark.jobs.archive_files import ArchivedFile, manifest
 from topics.spark.jobs.delta import committed_by_delta
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.options import write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,13 @@ class ReplayOptions:
     into: str | None = None
     durability: str | None = None
     read_options: tuple[tuple[str, str], ...] = ()
+
+    def check(self) -> None:
+        """Raises ConfigError for what cannot work, before anything is started."""
+        if self.format in ("parquet", "delta") and "://" not in self.source and not Path(self.source).is_dir():
+            raise ConfigError(f"there is no archive at {self.source}")
+        given = {"url": self.url, "topic": self.into, "durability": self.durability, "apiKeyFile": self.api_key_file}
+        write_options({name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

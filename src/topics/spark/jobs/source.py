@@ -37,6 +37,8 @@ class JobSource:
 
     def cuts(self) -> dict[str, TopicCut]:
         """The topics at this moment; raises ConfigError for what cannot be read."""
+        if (self.path is None) == (self.url is None):
+            raise ConfigError("give exactly one of --path (a data directory) and --url (a running server)")
         options = read_options(self.options())
         with closing(open_log(address_of(options))) as log:
             return wanted_cuts(log, options)
@@ -44,7 +46,3 @@ class JobSource:
     @property
     def shown(self) -> str:
         return self.path or self.url or "?"
-
-    def check(self) -> None:
-        if (self.path is None) == (self.url is None):
-            raise ConfigError("give exactly one of --path (a data directory) and --url (a running server)")

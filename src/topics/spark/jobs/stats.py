@@ -55,7 +55,6 @@ def stats(
     state_dir: str | None = None,
 ) -> list[StatsRow]:
     """Rows by topic, bucket and tag prefix."""
-    source.check()
     seconds, tell = bucket_seconds(bucket), reporter or Silent()
     cuts = source.cuts()
     title = f"{source.shown} {source.topics} {seconds} {tag_delimiter}"
