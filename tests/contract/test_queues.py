@@ -31,6 +31,12 @@ def test_a_claim_hands_out_jobs_in_order_with_leases(client: Client, topic: str)
     assert client.state(topic)["queue"] == {"ready": 1, "in_flight": 2, "dead_lettered": 0}
 
 
+def test_a_claim_may_take_many_jobs_of_one_batch(client: Client, topic: str) -> None:
+    queue(client, topic, *range(100))
+    claimed = claim(client, topic, max=1000)["claimed"]
+    assert [job["data"] for job in claimed] == list(range(100))
+
+
 def test_an_empty_queue_gives_an_empty_claim(client: Client, topic: str) -> None:
     queue(client, topic)
     assert (claim(client, topic)["claimed"], claim(client, topic)["ready"]) == ([], 0)

@@ -156,6 +156,19 @@ def test_job_bodies() -> None:
     ]
 
 
+@pytest.mark.parametrize("count", [1, 23, 24, 200])
+@pytest.mark.parametrize("tag", [None, "m"])
+def test_many_job_bodies_are_like_one(count: int, tag: str | None) -> None:
+    records = [Stored(seq=seq, ts=9, tag=tag if seq % 2 else None) for seq in range(count)]
+    leases = [f"lease_{seq:x}" for seq in range(count)]
+    together = render_jobs(run_of(records), None, lease_ids=leases, deadlines=[5] * count, deliveries=[1] * count)
+    one_by_one = [
+        render_jobs(run_of([record]), None, lease_ids=[lease], deadlines=[5], deliveries=[1])
+        for record, lease in zip(records, leases, strict=True)
+    ]
+    assert [[body] for body in together] == one_by_one
+
+
 @given(st.text(max_size=10))
 def test_json_text(text: str) -> None:
     assert msgspec.json.decode(json_text(text.encode())) == text

@@ -63,7 +63,7 @@ def render_jobs(
     columns = take_columns(run, picks)
     if columns is None:
         return []
-    tags = _tag_column(columns.tags()) or [b""] * len(columns.seqs)
+    tags = (_tag_column(columns.tags()) if columns.has_tags else None) or [b""] * len(columns.seqs)
     rows = zip(columns.seqs, lease_ids, deadlines, columns.ts, tags, deliveries, columns.blobs(), strict=True)
     return [
         b'{"$seq":%d,"lease_id":"%b","deadline":%d,"$ts":%d%b,"deliveries":%d%b'
