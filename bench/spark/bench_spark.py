@@ -138,7 +138,7 @@ def python_workers() -> list[int]:
         if entry.name.isdigit():
             try:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                if b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+                if b"spark.daemon" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
             except (OSError, ValueError, IndexError):
                 continue

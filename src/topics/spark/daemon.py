@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pyarrow.compute
 from pyspark import daemon
 
 import topics.spark.batch
@@ -17,6 +18,7 @@ import topics.spark.source
 import topics.spark.stream
 
 PRELOADED = (
+    pyarrow.compute,
     topics.spark.batch,
     topics.spark.directory,
     topics.spark.pushdown,

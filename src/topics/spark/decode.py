@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from topics.errors import Corruption
 from topics.formats.buffers import Buffer
@@ -113,6 +112,8 @@ def _not_deleted(columns: FrameColumns, data: Buffer, delete: TagDelete) -> Bool
     below = int(np.searchsorted(columns.seq, delete.below))
     if not below:
         return None
+    import pyarrow.compute as pc  # late: a planner rarely compares texts, and it takes a while to load
+
     tags = strings(columns, data, "tag", None)
     text = delete.value.decode()
     hit = pc.starts_with(tags, text) if delete.is_prefix else pc.equal(tags, text)
@@ -125,6 +126,8 @@ def _holds(columns: FrameColumns, data: Buffer, test: Test) -> Bools:
     if isinstance(test, NullTest):
         present: Bools = _PRESENT[test.column](columns)
         return ~present if test.is_null else present
+    import pyarrow.compute as pc
+
     texts = strings(columns, data, test.column, None)
     mask: Bools = np.zeros(len(columns), np.bool_)
     if test.values:

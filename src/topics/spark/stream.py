@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from topics.errors import DataLoss
 from topics.spark.batch import WallClock, address_of, now_ms, parallelism, resolve_in, start_of, wanted_cuts
 from topics.spark.cut import Gap, TopicCut
@@ -33,7 +31,6 @@ from topics.spark.offsets import (
 )
 from topics.spark.options import ReadOptions
 from topics.spark.plan import Task, target_size, tasks_of
-from topics.spark.remote import Remote, topic_path
 
 
 class StreamPlanner:
@@ -115,6 +112,9 @@ class StreamPlanner:
 
     def trim(self, end: Mapping[str, Any]) -> None:
         """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
+        from topics.spark.remote import Remote
+        from topics.spark.trim import trim_before
+
         trim_before(Remote(address_of(self._options)), from_json(end), self._look())
 
     def _look(self) -> dict[str, TopicCut]:
@@ -126,14 +126,3 @@ class StreamPlanner:
             if self._options.on_loss == "fail" and self._options.names is not None:
                 raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
             loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)
-
-
-def trim_before(remote: Remote, points: Points, cuts: Mapping[str, TopicCut]) -> None:
-    """Delete the records before each point, of the same instance only."""
-    try:
-        for name, point in points.items():
-            cut = cuts.get(name)
-            if cut is not None and cut.epoch == point.epoch and cut.earliest_seq < point.seq:
-                remote.post(topic_path(name, "delete"), msgspec.json.encode({"before_seq": point.seq}))
-    finally:
-        remote.close()

@@ -31,7 +31,7 @@ from topics.spark.jobs.source import JobSource
 from topics.spark.offsets import from_json
 from topics.spark.options import read_options
 from topics.spark.remote import Remote
-from topics.spark.stream import trim_before
+from topics.spark.trim import trim_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
