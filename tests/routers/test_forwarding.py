@@ -95,6 +95,35 @@ def test_one_source_feeds_many_at_the_cost_of_one_append(world):
     assert len(world.rows("dest19")) == 11
 
 
+def test_routers_of_one_source_each_copy_what_they_are_to() -> None:
+    """They step in one turn and share what they read of the source, and nothing else."""
+    world = World()
+    world.topic("a")
+    world.router("all", "a", "all")
+    world.router("all-2", "a", "all-2")
+    world.router("tagged", "a", "tagged", filter="k*")
+    world.router("bare", "a", "bare", preserve_node=False, preserve_tag=False)
+    world.router("once", "a", "once", guarantee="exactly_once")
+    world.router("once-2", "a", "once-2", guarantee="exactly_once")
+    world.write("a", 1, tag="k", node="n")
+    world.write("a", 2, node="n")
+    world.rest()
+    whole = [(1, b"k", b"n"), (2, None, b"n")]
+    for dest, copies in {
+        "all": whole,
+        "all-2": whole,
+        "tagged": whole[:1],
+        "bare": [(1, None, None), (2, None, None)],
+        "once": whole,
+        "once-2": whole,
+    }.items():
+        found = world.records(dest)
+        assert [(record["data"], record["$tag"], record["$node"]) for record in found] == copies
+        if dest.startswith("once"):
+            keys = [record["meta"]["_topics_router"]["idempotency_key"] for record in found]
+            assert keys == [f"router:{dest}:1:1:1", f"router:{dest}:1:1:2"]
+
+
 def test_a_chain_is_read_through_at_once(world):
     world.router("r2", "b", "c")
     world.router("r3", "c", "d")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-import numpy as np
-
 from topics.core.append import Reservation, make_append
 from topics.core.router_copy import Copy, batch_of
 from topics.core.topic import TopicState
@@ -35,7 +33,8 @@ def copies_op(dest: TopicState, reservation: Reservation, copies: Sequence[Copy]
         lens=array("I", encoded.lengths),
     )
     op.file = RESIDENT
-    hops = np.array([copy.hops for copy in copies], np.uint8)
-    op.hops = int(hops.max())
-    op.flags = array("B", (np.frombuffer(op.flags, np.uint8) | hops << np.uint8(HOPS_SHIFT)).tobytes())
+    op.hops = max([copy.hops for copy in copies])
+    flags = op.flags
+    for at, copy in enumerate(copies):
+        flags[at] |= copy.hops << HOPS_SHIFT
     return op

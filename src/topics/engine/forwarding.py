@@ -21,6 +21,7 @@ from topics.engine.context import Context
 from topics.engine.losses import Losses
 from topics.engine.router_step import Outcome, Step
 from topics.engine.settling import Settling
+from topics.engine.shared_read import SharedRead
 from topics.engine.ticket import Ticket, gathered
 from topics.engine.writes import Writes
 
@@ -98,9 +99,11 @@ class Forwarding:
 
     def _step_all(self, source_id: int) -> None:
         now = self._ctx.clock.now_ms()
-        for router in self._ctx.state.routers.from_source(source_id):
+        routers = self._ctx.state.routers.from_source(source_id)
+        shared = SharedRead() if len(routers) > 1 else None
+        for router in routers:
             if not self._waits_at(router, now):
-                self.step(router)
+                self.step(router, shared)
 
     def tick(self) -> None:
         """The safety net, and the end of waits."""
@@ -122,14 +125,13 @@ class Forwarding:
         wait = self._waits.get(router.name)
         return wait is not None and now < wait.until_ms
 
-    def step(self, router: Router) -> Ticket[Outcome]:
-        """Begin a step, or join the one under way."""
+    def step(self, router: Router, shared: SharedRead | None = None) -> Ticket[Outcome]:
+        """Begin a step, or join the one under way. `shared` is what its siblings have read in this moment."""
         running = self._steps.get(router.name)
         if running is not None:
             return running.ticket
-        step = Step(
-            self._ctx, self._settling, self._writes, self._losses, router, lambda *end: self._over(router, *end)
-        )
+        over = partial(self._over, router)
+        step = Step(self._ctx, self._settling, self._writes, self._losses, router, over, shared)
         self._steps[router.name] = step
         step.run()
         return step.ticket

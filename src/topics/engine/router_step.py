@@ -27,6 +27,7 @@ from topics.engine.encode import submission
 from topics.engine.jobs import Fetched
 from topics.engine.losses import Losses
 from topics.engine.settling import Settling
+from topics.engine.shared_read import SharedRead
 from topics.engine.ticket import Ticket
 from topics.engine.writes import Writes
 from topics.errors import CommitFailed, Throttled
@@ -59,6 +60,7 @@ class Step:
         losses: Losses,
         router: Router,
         over: Callable[[Outcome, BaseException | None], None],
+        shared: SharedRead | None = None,
     ) -> None:
         self._ctx = context
         self._settling = settling
@@ -66,6 +68,7 @@ class Step:
         self._losses = losses
         self._router = router
         self._over = over
+        self._shared = shared
         self._walk: ReadWalk | None = None
         self.ticket: Ticket[Outcome] = Ticket()
 
@@ -74,6 +77,7 @@ class Step:
             self._advance()
         except Exception as error:
             self._fail(error)
+        self._shared = None
 
     def _advance(self) -> None:
         topics = self._topics()
@@ -128,12 +132,20 @@ class Step:
         return None if lost is None else lost.hi
 
     def _read(self, source: TopicState) -> None:
+        place = (self._router.cursor, source.head, source.count, source.earliest_seq)
+        known = None if self._shared is None else self._shared.outcome(place)
+        if known is not None:
+            self._copy(known)
+            return
         request = ReadRequest(
             from_seq=self._router.cursor, limit=limits.ROUTER_BATCH_RECORDS, budget_bytes=BUDGET_BYTES, touch=False
         )
         walk = plan_read(source, request, self._ctx.state.recent, now=self._ctx.clock.now_ms())
         if walk.need() is None:
-            self._copy(walk.result())
+            outcome = walk.result()
+            if self._shared is not None:
+                self._shared.keep(place, outcome)
+            self._copy(outcome)
         else:
             self._walk = walk
             self._fetch(source, walk)
@@ -173,10 +185,15 @@ class Step:
                 self.run()
                 return
         upto = outcome.next_from_seq
-        copies = self._chosen(source, outcome)
+        copies = self._choose(source, outcome)
         if outcome.tombstone is not None:  # dead slots up to a lost range: the next step takes that
             upto, copies = outcome.tombstone.gap_from - 1, []
         self._send(dest, copies, upto)
+
+    def _choose(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
+        if self._shared is None or self._walk is not None:
+            return self._chosen(source, outcome)
+        return self._shared.copies(self._router, partial(self._chosen, source, outcome))
 
     def _chosen(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
         copies: list[Copy] = []
