@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def rows_in(table: pa.Table) -> list[tuple[Any, ...]]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to the bytes of a sealed segment."""
     if request.param == "frames":
-        monkeypatch.setattr(server_log, "reachable_file", lambda block: None)
+        monkeypatch.setattr(server_log, "reachable_file", lambda block, cold_path: None)
     return str(request.param)
 
 
@@ -109,3 +110,16 @@ def test_unknown_topics_and_wrong_keys_are_told_at_planning(tmp_path: Path) -> N
         assert rows_in(read_url(served, "a", apiKey="right"))[0][4] == 1
     finally:
         served.stop()
+
+
+def test_records_that_are_in_no_file_come_from_the_server(served: Served) -> None:
+    served.put("fleeting", durability="ephemeral")
+    served.write("fleeting", *range(50), tag="t")
+    served.call("PUT", "/v0/routers/copying", {"source": "routed", "dest": "copies"})
+    served.write("routed", *range(30))
+    for topic in ("fleeting", "copies"):
+        deadline = time.monotonic() + 10
+        while len(served.rows(topic)) < 30 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert rows_in(read_url(served, topic)) == served.rows(topic)
+        assert len(served.rows(topic)) >= 30

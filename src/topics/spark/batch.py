@@ -91,7 +91,7 @@ def wanted_cuts(log: Log, options: ReadOptions, clock: WallClock = now_ms) -> di
     for name in options.names or ():
         if name not in cuts:
             known = log.names()
-            raise ConfigError(f"there is no topic {name!r} in {options.path or options.url}; {_some(known)}")
+            raise ConfigError(f"there is no topic {name!r} in {address_of(options).shown}; {_some(known)}")
     return dict(sorted(cuts.items()))
 
 

@@ -114,14 +114,14 @@ def readable(path: str) -> Iterator[None]:
 
 def layout(files: Files) -> Literal["data", "cold"]:
     """Which kind of directory this is, by what lies in it."""
-    with readable(files.root):
+    with readable(files.shown()):
         listed = set(files.list(""))
     if file_names.META_DIR in listed or file_names.WAL_DIR in listed:
         return "data"
     if file_names.TOPICS_DIR in listed:
         return "cold"
     why = "it holds neither meta/ and wal/ nor topics/" if listed else "it is empty or does not exist"
-    raise ConfigError(f"path {files.root} is no data directory: {why}")
+    raise ConfigError(f"path {files.shown()} is no data directory: {why}")
 
 
 def newest_snapshot(files: Files) -> Snapshot | None:
@@ -143,7 +143,7 @@ def newest_snapshot(files: Files) -> Snapshot | None:
     if unknown is not None:
         raise unknown
     if found and not _log_from_first(files):
-        raise MetadataLost(f"{files.root} holds no snapshot that is valid")
+        raise MetadataLost(f"{files.shown()} holds no snapshot that is valid")
     return None
 
 

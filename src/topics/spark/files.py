@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from topics.errors import ConfigError
+from topics.spark.secret import without_secrets
 
 
 class Files(Protocol):
@@ -21,6 +22,9 @@ class Files(Protocol):
     @property
     def root(self) -> str:
         """What `open_files` was given."""
+
+    def shown(self, path: str = "") -> str:
+        """A file, or the root, for people."""
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is no such directory."""
@@ -71,6 +75,9 @@ class LocalFiles:
     @property
     def root(self) -> str:
         return self._given
+
+    def shown(self, path: str = "") -> str:
+        return self.path(path)
 
     def path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -124,12 +131,16 @@ class ArrowFiles:
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise ConfigError(f"path {uri} cannot be opened: {error}") from None
+            raise ConfigError(f"path {without_secrets(uri)} cannot be opened: {error}") from None
         self._root = path.rstrip("/")
 
     @property
     def root(self) -> str:
         return self._given
+
+    def shown(self, path: str = "") -> str:
+        root = without_secrets(self._given).rstrip("/")
+        return f"{root}/{path}" if path else root
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from topics.spark.cut import TopicCut
-from topics.spark.secret import Secret
+from topics.spark.secret import Secret, without_secrets
 
 Wanted = Callable[[str], bool]
 
@@ -27,7 +27,7 @@ class Address:
 
     @property
     def shown(self) -> str:
-        return self.path or self.url or "?"
+        return without_secrets(self.path or self.url or "?")
 
 
 class Log(Protocol):

@@ -27,7 +27,7 @@ class Pair:
         self.block = block
         self.data = file
         self.idx = idx
-        self.name = f"{files.root}/{block.stem}.data"
+        self.name = files.shown(f"{block.stem}.data")
 
     def close(self) -> None:
         self.data.close()
@@ -74,6 +74,6 @@ def _rebuilt(files: Files, block: SegmentBlock, file: OpenFile) -> Idx:
     rebuilt = rebuild_idx(file.read(0, data_len), first_seq=block.first_seq, count=block.count)
     if rebuilt.bad:
         bad = rebuilt.bad[0]
-        name = f"{files.root}/{block.stem}.data"
+        name = files.shown(f"{block.stem}.data")
         raise Corruption(file=name, offset=bad.offset, reason=f"no valid frame, seqs {bad.first_seq}..{bad.last_seq}")
     return rebuilt.idx

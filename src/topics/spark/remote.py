@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 60.0
 RETRIES: Final = 30
 PLANNING_RETRIES: Final = 6
 """About three seconds: enough for a restart, and a wrong address is told soon."""
-_PAUSE_MAX_S: Final = 5.0
+_PAUSE_MAX_S: Final = 1.0
 _RETRIED: Final = frozenset({429, 503})
 
 
@@ -83,9 +83,7 @@ class Remote:
             except (http.client.HTTPException, OSError) as error:
                 self.close()
                 if attempt == self._retries:
-                    raise ServerGone(
-                        f"{self._address.shown} does not answer ({_shown(error)}); is a server running there?"
-                    ) from None
+                    raise self._gone(error) from None
                 self._sleep(min(0.05 * 2**attempt, _PAUSE_MAX_S))
                 continue
             if answer.status < 300:

@@ -177,7 +177,7 @@ class _Scan:
     def _from_server(self, block: ServerBlock, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
         from topics.spark.server import frames_between, reachable_file
 
-        file = reachable_file(block)
+        file = reachable_file(block, self.spec.address.cold_path)
         if file is not None:
             try:
                 yield from self._from_segment(file, lo, hi, dead=block.dead)

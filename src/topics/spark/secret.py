@@ -1,10 +1,12 @@
-"""Secret: a bearer key that travels from the driver to the executors and shows nowhere on the way.
+"""Secrets that travel from the driver to the executors and show nowhere on the way: keys, and locations that hold keys.
 
 Plans, logs, exceptions and the Spark UI print objects with `repr` and `str`; both give stars. Pickles carry the value,
 because an executor has to present it.
 """
 
 from __future__ import annotations
+
+from urllib.parse import urlsplit
 
 
 class Secret:
@@ -31,3 +33,11 @@ class Secret:
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         return Secret, (self._text,)
+
+
+def without_secrets(location: str) -> str:
+    """A path or URI as it may be shown: no keys, no options."""
+    if "://" not in location:
+        return location
+    parts = urlsplit(location)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

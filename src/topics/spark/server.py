@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -171,14 +171,18 @@ def _file(segment: dict[str, Any], told: dict[str, Any], files: dict[str, str]) 
 # --- on executors -----------------------------------------------------------------------------------------------------
 
 
-def reachable_file(block: ServerBlock) -> SegmentBlock | None:
-    """The segment's files, if they are open to this process and proven to be the server's."""
+def reachable_file(block: ServerBlock, cold_path: str | None = None) -> SegmentBlock | None:
+    """The segment's files, if they are open to this process and proven to be the server's.
+
+    A manifest names a cold store without keys and options; `cold_path` is how this reader opens it."""
     file = block.file
     if file is None:
         return None
     instance, boot = block.instance
-    is_ours = _is_cold_root(file.root, instance) if file.tier == "cold" else _is_data_dir(file.root, instance, boot)
-    return file if is_ours else None
+    if file.tier != "cold":
+        return file if _is_data_dir(file.root, instance, boot) else None
+    roots = (root for root in (cold_path, file.root) if root)
+    return next((replace(file, root=root) for root in roots if _is_cold_root(root, instance)), None)
 
 
 @lru_cache(maxsize=16)

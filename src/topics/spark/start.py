@@ -37,6 +37,7 @@ _CONF: Final = {
     "spark.python.daemon.module": "topics.spark.daemon",
     "spark.redaction.regex": REDACTION,
     "spark.sql.redaction.options.regex": "(?i)url|api[.]?key",
+    "spark.sql.redaction.string.regex": "://[^/@\\s]+:[^/@\\s]+@",  # a location with keys in it
     "spark.ui.showConsoleProgress": "false",
 }
 

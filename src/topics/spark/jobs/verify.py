@@ -308,7 +308,7 @@ class _Findings:
     def add(self, from_slot: int, to_slot: int, offset: int, problem: str, *, part: str = "data") -> None:
         item = self._item
         first = item.first_seq
-        file = f"{item.root}/{item.stem}.{part}"
+        file = open_files(item.root).shown(f"{item.stem}.{part}")
         self.found.append(
             Finding(item.topic, file, item.tier, int(first + from_slot), int(first + to_slot), int(offset), problem)
         )
