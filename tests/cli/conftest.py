@@ -5,16 +5,29 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.contract.server import LiveServer
 
 import topics
+
+
+def hear_signals() -> None:
+    """In the child. Who runs the tests in the background may have made us, and it, deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def own_the_terminal() -> None:
+    """In the child: Ctrl-C on its terminal becomes a signal."""
+    hear_signals()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Shell:
@@ -34,8 +47,10 @@ class Shell:
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "topics.cli", *args]
 
-    def begin(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    @contextmanager
+    def begun(self, *args: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on; it does not outlive the block."""
+        child = subprocess.Popen(
             self.command(*args),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -43,7 +58,14 @@ class Shell:
             text=True,
             cwd=self._cwd,
             env=self._environ,
+            preexec_fn=hear_signals,
         )
+        with child:
+            try:
+                yield child
+            except BaseException:
+                child.kill()
+                raise
 
     def run(self, *args: str, stdin: str = "", status: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -72,7 +94,7 @@ class Shell:
             cwd=self._cwd,
             env={**self._environ, **environ},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes a signal
+            preexec_fn=own_the_terminal,
         )
         os.close(side)
         shown, typed = b"", not answer
@@ -84,7 +106,10 @@ class Shell:
                     typed = True
         except OSError:  # the terminal is gone with the child
             pass
-        assert child.wait(60) == status, shown.decode()
+        try:
+            assert child.wait(60) == status, shown.decode()
+        finally:
+            child.kill()
         os.close(main)
         return shown.decode()
 

@@ -15,7 +15,7 @@ from topics.cli import EXIT_STATUSES, main
 
 def interrupted(shell: Shell, *args: str) -> int:
     """Ctrl-C as soon as the command has shown something."""
-    with shell.begin(*args) as child:
+    with shell.begun(*args) as child:
         assert child.stdout is not None
         assert child.stdout.readline()
         child.send_signal(signal.SIGINT)
@@ -118,7 +118,7 @@ def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_p
     queue = shell.client.queue("slow")
     queue.append_many([1, 2])
     command = ("sh", "-c", "echo begun; sleep 0.5; echo $JOB_SEQ > done")
-    with shell.begin("queue", "work", "slow", "--", *command) as child:
+    with shell.begun("queue", "work", "slow", "--", *command) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
         child.send_signal(signal.SIGTERM)
@@ -131,7 +131,7 @@ def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_p
 
 def test_a_reader_that_goes_away_ends_quietly(shell: Shell) -> None:
     shell.client.topic("long").append_many(["x" * 1000] * 2000)
-    with shell.begin("read", "long") as child:
+    with shell.begun("read", "long") as child:
         assert child.stdout is not None
         child.stdout.readline()
         child.stdout.close()
