@@ -13,8 +13,10 @@ from tests.spark.world import World, options, read_path, read_tasks, rows_in
 from topics.errors import ConfigError, Corruption, DataLoss
 from topics.formats.segment import encode_segment_frames, scan_segment
 from topics.spark.batch import plan_batch
+from topics.spark.directory import LeftOutWarning
 from topics.spark.log import Address, open_log
 from topics.spark.loss import LossWarning
+from topics.spark.options import read_options
 from topics.spark.plan import Task
 
 
@@ -234,6 +236,10 @@ def test_an_ephemeral_topic_needs_a_server(world: World) -> None:
     world.put("gone", durability="ephemeral")
     with pytest.raises(ConfigError, match="only in the server's memory; read it with url"):
         read_path(world, "gone")
+    wanted = read_options({"path": world.data_dir, "subscribePattern": "*"}, streaming=False)
+    with pytest.warns(LeftOutWarning, match="topic 'gone' is ephemeral"):
+        tasks = plan_batch(wanted, clock=world.clock.wall_ms)
+    assert {task.topic for task in tasks} == {"a"}
 
 
 def test_a_look_that_goes_on_is_a_look_from_the_start(world: World) -> None:

@@ -195,7 +195,7 @@ def _with_nulls(array: pa.StringArray, present: Bools) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(array), offsets, data, bitmap, -1, array.offset)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _repeated(text: str, count: int) -> pa.StringArray:
     raw = text.encode()
     offsets = np.arange(0, (count + 1) * len(raw), len(raw) or 1, dtype=np.int32)[: count + 1]

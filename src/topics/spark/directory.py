@@ -9,6 +9,7 @@ no cut.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
@@ -29,6 +30,10 @@ _TRIES: Final = 5
 _PAUSE_S: Final = 0.05
 
 
+class LeftOutWarning(UserWarning):
+    """A topic that matches a pattern is not in the table."""
+
+
 class DirectoryLog:
     """The log in a directory; see `Log`."""
 
@@ -38,6 +43,7 @@ class DirectoryLog:
         self._files = open_files(address.path)
         self._tail = LogTail(self._files)
         self._slots = Slots()
+        self._left_out: set[int] = set()
 
     def close(self) -> None:
         """Files are opened for one look each."""
@@ -47,7 +53,7 @@ class DirectoryLog:
         chosen: Wanted = wanted.__contains__ if wanted is not None else lambda name: name.startswith(prefix or "")
         for attempt in range(_TRIES):
             with readable(self._address.shown):
-                cuts = self._try_cuts(chosen, now_ms)
+                cuts = self._try_cuts(chosen, now_ms, named=wanted is not None)
             if cuts is not None and (attempt + 1 == _TRIES or not any(cut.missing for cut in cuts.values())):
                 return cuts
             time.sleep(_PAUSE_S * attempt)
@@ -61,7 +67,7 @@ class DirectoryLog:
         replay.apply(self._tail.stretches(snapshot))
         return sorted(replay.by_name())
 
-    def _try_cuts(self, wanted: Wanted, now_ms: int) -> dict[str, TopicCut] | None:
+    def _try_cuts(self, wanted: Wanted, now_ms: int, *, named: bool) -> dict[str, TopicCut] | None:
         """None when a file vanished under the reader."""
         if layout(self._files) == "cold":
             return self._cold_only(wanted)
@@ -74,15 +80,26 @@ class DirectoryLog:
         cold = open_files(self._address.cold_path) if self._address.cold_path else None
         stored = StoredSegments(self._files, cold)
         try:
-            return {name: self._cut(topic, stored, replay, now_ms) for name, topic in replay.by_name().items()}
+            found = replay.by_name().items()
+            return {
+                name: self._cut(topic, stored, replay, now_ms) for name, topic in found if self._is_stored(topic, named)
+            }
         except FileNotFoundError:
             return None
 
+    def _is_stored(self, topic: TopicLog, named: bool) -> bool:
+        """A topic that is in no file cannot be read here: an error if it was asked for by name, else a warning."""
+        if topic.config.get("durability") != "ephemeral":
+            return True
+        sentence = f"topic {topic.name!r} is ephemeral: its records are only in the server's memory; read it with url"
+        if named:
+            raise ConfigError(sentence)
+        if topic.id not in self._left_out:
+            self._left_out.add(topic.id)
+            warnings.warn(sentence, LeftOutWarning, stacklevel=2)
+        return False
+
     def _cut(self, topic: TopicLog, stored: StoredSegments, replay: Replay, now_ms: int) -> TopicCut:
-        if topic.config.get("durability") == "ephemeral":
-            raise ConfigError(
-                f"topic {topic.name!r} is ephemeral: its records are only in the server's memory; read it with url"
-            )
         now = max(now_ms, replay.clock_ms, topic.last_ts)
         return CutBuilder(topic, stored, self._slots).build(now)
 
