@@ -384,8 +384,8 @@ def test_caps_on_streams_count_per_key_and_in_total(guarded: LiveServer) -> None
 
 
 def test_the_session_cap_is_429_with_its_detail(guarded: LiveServer) -> None:
+    wait_for(lambda: streams_open(guarded) == 0)  # a session's time runs from the end of its stream
     guarded.clock.ahead_ms += 300_000
-    wait_for(lambda: streams_open(guarded) == 0)
     answers = [make_session(guarded, "all", "open-a") for _ in range(7)]
     assert [answer.status_code for answer in answers] == [200] * 6 + [429]
     assert answers[-1].json()["error"]["detail"] == {"limit": "max_watch_sessions", "max": 6}
