@@ -101,8 +101,10 @@ def test_what_is_required_is_missing(client: Client, topic: str, verb: str, body
     refuse(client, verb, topic, body, INVALID)
 
 
-NOT_U64 = [1.0, -1, "1", True, [1], {}, 2**64]
+NOT_U64: list[Any] = [1.0, -1, "1", True, [1], {}, 2**64]
 NOT_TEXT: list[Any] = [1, None, True, ["w"], {}]
+NOT_SEQS: list[Any] = [None, 1, "1", {}, *([one] for one in NOT_U64)]
+NOT_TEXTS: list[Any] = ["lease_1", [1], [None], {}]
 
 
 @pytest.mark.parametrize("topic", ["q", "absent"])
@@ -112,8 +114,8 @@ NOT_TEXT: list[Any] = [1, None, True, ["w"], {}]
         *(("claim", {"max": value}) for value in [*NOT_U64, None, 2**32]),
         *(("claim", {"lease_ms": value}) for value in NOT_U64),
         *((verb, {"node": value}) for verb in VERBS for value in NOT_TEXT),
-        *((verb, {"seqs": value}) for verb in CHANGES for value in [None, 1, "1", {}, *([one] for one in NOT_U64)]),
-        *((verb, {"lease_ids": value}) for verb in CHANGES for value in ["lease_1", [1], [None], {}]),
+        *((verb, {"seqs": value}) for verb in CHANGES for value in NOT_SEQS),
+        *((verb, {"lease_ids": value}) for verb in CHANGES for value in NOT_TEXTS),
         *(("nack", {"delay_ms": value}) for value in [*NOT_U64, None]),
         *(("extend", {"lease_ms": value}) for value in [*NOT_U64, None]),
     ],

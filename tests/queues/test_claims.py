@@ -1,5 +1,7 @@
 """Claim, ack, nack, extend: the rules of semantics.md section 16, one sentence each."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
@@ -7,7 +9,7 @@ from topics.errors import BatchTooLarge, CommitFailed, InvalidRequest, NotAQueue
 
 
 @pytest.fixture(params=[False, True], ids=["leases-in-memory", "leases-durable"])
-def world(request):
+def world(request: pytest.FixtureRequest) -> World:
     world = World()
     world.queue("q", leases_durable=request.param)
     return world
@@ -16,7 +18,7 @@ def world(request):
 # --- claim -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_leases_the_oldest_jobs(world):
+def test_a_claim_leases_the_oldest_jobs(world: World) -> None:
     world.write("q", "a", "b", "c", tag="t", meta={"k": 1})
     jobs = world.claim(max=2)
     assert [(job.seq, job.lease_id, job.deliveries) for job in jobs] == [(1, 1, 1), (2, 2, 1)]
@@ -26,14 +28,14 @@ def test_a_claim_leases_the_oldest_jobs(world):
     assert world.counters() == (1, 2, 0)
 
 
-def test_an_empty_queue_gives_nothing_and_no_error(world):
+def test_an_empty_queue_gives_nothing_and_no_error(world: World) -> None:
     assert world.claim(max=5) == []
     world.write("q", 1)
     assert world.seqs(max=5) == [1]
     assert world.claim(max=5) == []
 
 
-def test_max_and_lease_are_clamped(world):
+def test_max_and_lease_are_clamped(world: World) -> None:
     world.write("q", *range(3))
     assert world.seqs(max=0) == [1]
     [job] = world.claim(lease_ms=1)
@@ -42,7 +44,7 @@ def test_max_and_lease_are_clamped(world):
     assert job.deadline == world.clock.wall_ms() + 86_400_000
 
 
-def test_calls_on_logs_and_absent_topics_are_refused(world):
+def test_calls_on_logs_and_absent_topics_are_refused(world: World) -> None:
     world.topic("log")
     for call in (world.claim, lambda name: world.ack(1, name=name), lambda name: world.nack(1, name=name)):
         with pytest.raises(NotAQueue):
@@ -52,7 +54,7 @@ def test_calls_on_logs_and_absent_topics_are_refused(world):
     assert "absent" not in world.engine.state.topics
 
 
-def test_a_node_is_needed_and_bounded(world):
+def test_a_node_is_needed_and_bounded(world: World) -> None:
     for node in ("", "n" * 129):
         with pytest.raises(InvalidRequest):
             world.claim(node=node)
@@ -60,7 +62,7 @@ def test_a_node_is_needed_and_bounded(world):
         world.ack(1, node="")
 
 
-def test_reads_do_not_touch_leases(world):
+def test_reads_do_not_touch_leases(world: World) -> None:
     world.write("q", 1, 2)
     world.claim()
     assert world.data("q") == [1, 2]
@@ -70,7 +72,7 @@ def test_reads_do_not_touch_leases(world):
 # --- ack, nack, extend -----------------------------------------------------------------------------------------------
 
 
-def test_an_ack_deletes_the_job_and_nothing_is_announced(world):
+def test_an_ack_deletes_the_job_and_nothing_is_announced(world: World) -> None:
     world.write("q", 1, 2)
     world.claim(max=2)
     acked = world.ack(1)
@@ -79,7 +81,7 @@ def test_an_ack_deletes_the_job_and_nothing_is_announced(world):
     assert world.gaps("q") == []
 
 
-def test_repeats_strangers_and_unknown_seqs_are_skipped_in_request_order(world):
+def test_repeats_strangers_and_unknown_seqs_are_skipped_in_request_order(world: World) -> None:
     world.write("q", 1, 2, 3)
     world.claim(max=2)
     world.claim(node="other")
@@ -88,20 +90,20 @@ def test_repeats_strangers_and_unknown_seqs_are_skipped_in_request_order(world):
     assert world.ack(1, 2).skipped == [1, 2]
 
 
-def test_an_empty_call_is_answered_with_zeros(world):
+def test_an_empty_call_is_answered_with_zeros(world: World) -> None:
     assert world.ack().acked == 0
     assert world.nack().nacked == 0
     assert world.extend().deadlines == {}
 
 
-def test_too_many_seqs_and_uneven_fences_are_refused(world):
+def test_too_many_seqs_and_uneven_fences_are_refused(world: World) -> None:
     with pytest.raises(BatchTooLarge):
         world.ack(*range(1001))
     with pytest.raises(InvalidRequest):
         world.ack(1, 2, fences=[1])
 
 
-def test_a_nacked_job_is_ready_at_once_and_keeps_its_count(world):
+def test_a_nacked_job_is_ready_at_once_and_keeps_its_count(world: World) -> None:
     world.write("q", 1, 2)
     world.claim()
     assert world.nack(1).ready == 2
@@ -109,7 +111,7 @@ def test_a_nacked_job_is_ready_at_once_and_keeps_its_count(world):
     assert (job.seq, job.deliveries, job.lease_id) == (1, 2, 2)
 
 
-def test_a_delayed_nack_is_ready_when_its_time_is_over_and_not_before(world):
+def test_a_delayed_nack_is_ready_when_its_time_is_over_and_not_before(world: World) -> None:
     world.write("q", 1)
     world.claim()
     nacked = world.nack(1, delay_ms=1000)
@@ -121,7 +123,7 @@ def test_a_delayed_nack_is_ready_when_its_time_is_over_and_not_before(world):
     assert world.seqs() == [1]
 
 
-def test_extend_counts_from_now_and_keeps_id_and_count(world):
+def test_extend_counts_from_now_and_keeps_id_and_count(world: World) -> None:
     world.write("q", 1)
     [job] = world.claim(lease_ms=1000)
     world.advance(500)
@@ -132,7 +134,7 @@ def test_extend_counts_from_now_and_keeps_id_and_count(world):
     assert world.ack(1, fences=[job.lease_id]).acked == 1
 
 
-def test_extend_may_shorten_a_lease(world):
+def test_extend_may_shorten_a_lease(world: World) -> None:
     world.write("q", 1)
     world.claim(lease_ms=60_000)
     world.extend(1, lease_ms=100)
@@ -143,7 +145,7 @@ def test_extend_may_shorten_a_lease(world):
 # --- expiry ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_holds_at_its_deadline_and_not_after_it(world):
+def test_a_lease_holds_at_its_deadline_and_not_after_it(world: World) -> None:
     world.write("q", 1)
     world.claim(lease_ms=1000)
     world.advance(1000)
@@ -155,7 +157,7 @@ def test_a_lease_holds_at_its_deadline_and_not_after_it(world):
     assert (job.seq, job.deliveries) == (1, 2)
 
 
-def test_an_expired_lease_can_neither_be_acked_nor_extended(world):
+def test_an_expired_lease_can_neither_be_acked_nor_extended(world: World) -> None:
     world.write("q", 1)
     world.claim(lease_ms=1000)
     world.advance(1001)
@@ -164,7 +166,7 @@ def test_an_expired_lease_can_neither_be_acked_nor_extended(world):
     assert world.data("q") == [1]
 
 
-def test_reclaimed_work_goes_ahead_of_new_work_lowest_first(world):
+def test_reclaimed_work_goes_ahead_of_new_work_lowest_first(world: World) -> None:
     world.write("q", *range(6))
     world.claim(max=3)
     world.nack(3)
@@ -172,7 +174,7 @@ def test_reclaimed_work_goes_ahead_of_new_work_lowest_first(world):
     assert world.seqs(max=4) == [1, 3, 4, 5]
 
 
-def test_an_expired_delay_and_an_expired_lease_join_one_line(world):
+def test_an_expired_delay_and_an_expired_lease_join_one_line(world: World) -> None:
     world.write("q", 1, 2, 3)
     world.claim(max=2, lease_ms=500)
     world.nack(2, delay_ms=400)
@@ -183,7 +185,7 @@ def test_an_expired_delay_and_an_expired_lease_join_one_line(world):
 # --- fencing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_superseded_token_changes_nothing(world):
+def test_a_superseded_token_changes_nothing(world: World) -> None:
     world.write("q", 1)
     [old] = world.claim(lease_ms=100)
     world.advance(101)
@@ -194,13 +196,13 @@ def test_a_superseded_token_changes_nothing(world):
     assert world.ack(1, fences=[new.lease_id]).acked == 1
 
 
-def test_an_empty_token_means_no_token(world):
+def test_an_empty_token_means_no_token(world: World) -> None:
     world.write("q", 1, 2)
     world.claim(max=2)
     assert world.ack(1, 2, fences=[None, 77]).skipped == [2]
 
 
-def test_lease_ids_are_never_used_twice(world):
+def test_lease_ids_are_never_used_twice(world: World) -> None:
     world.write("q", *range(4))
     seen = []
     for restart in ("killed", "stopped", "cut", "killed"):
@@ -216,7 +218,7 @@ def test_lease_ids_are_never_used_twice(world):
 # --- death of jobs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_job_loses_its_lease_and_its_place(world):
+def test_a_deleted_job_loses_its_lease_and_its_place(world: World) -> None:
     world.write("q", 1, 2, 3, tag="t")
     world.claim(max=2)
     world.nack(2)
@@ -227,7 +229,7 @@ def test_a_deleted_job_loses_its_lease_and_its_place(world):
     assert world.seqs(max=9) == [4]
 
 
-def test_an_evicted_job_is_gone_leased_or_not():
+def test_an_evicted_job_is_gone_leased_or_not() -> None:
     world = World()
     world.queue("q", cap_records=2)
     world.write("q", 1, 2)
@@ -238,7 +240,7 @@ def test_an_evicted_job_is_gone_leased_or_not():
     assert world.seqs(max=9) == [3, 4]
 
 
-def test_an_expired_record_is_not_claimable():
+def test_an_expired_record_is_not_claimable() -> None:
     world = World()
     world.queue("q", ttl_ms=1000)
     world.write("q", 1)
@@ -252,7 +254,7 @@ def test_an_expired_record_is_not_claimable():
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
-def test_a_config_change_keeps_leases(world):
+def test_a_config_change_keeps_leases(world: World) -> None:
     durable = world.state("q").config.leases_durable
     world.write("q", 1, 2)
     world.claim()
@@ -263,7 +265,7 @@ def test_a_config_change_keeps_leases(world):
     assert world.ack(1, 2).acked == 2
 
 
-def test_a_topic_deleted_and_created_again_starts_from_nothing(world):
+def test_a_topic_deleted_and_created_again_starts_from_nothing(world: World) -> None:
     world.write("q", 1)
     world.claim()
     world.drop("q")
@@ -276,33 +278,32 @@ def test_a_topic_deleted_and_created_again_starts_from_nothing(world):
 # --- failure ---------------------------------------------------------------------------------------------------------
 
 
-def test_jobs_of_a_failed_ack_are_ready_again():
+def test_jobs_of_a_failed_ack_are_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.queue("q", durability="fsync")
     world.write("q", 1, 2)
     world.claim(max=2)
     ticket = world.engine.queues.ack("q", node="w", seqs=[1, 2])
     group = world.kernel.kernel.store.groups[0]
-    group.sync = _failing_sync
+    monkeypatch.setattr(group, "sync", _failing_sync)
     world.kernel.pump()
     assert isinstance(ticket.error, CommitFailed)
-    assert world.engine.queues.counters(world.engine.state.topic("q")).ready == 2
+    assert world.counters() == (2, 0, 0)
 
 
-def test_a_refused_claim_takes_nothing():
+def test_a_refused_claim_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.queue("q", durability="fsync", leases_durable=True)
     world.write("q", 1)
     ticket = world.claim_later()
-    world.kernel.kernel.store.groups[0].sync = _failing_sync
+    monkeypatch.setattr(world.kernel.kernel.store.groups[0], "sync", _failing_sync)
     world.kernel.pump()
     assert isinstance(ticket.error, TopicsError)
-    counters = world.engine.queues.counters(world.engine.state.topic("q"))
-    assert (counters.ready, counters.in_flight) == (1, 0)
+    assert world.counters() == (1, 0, 0)
     again = world.claim_later()
     world.kernel.pump()
     assert isinstance(again.error, TopicsError)
 
 
-def _failing_sync():
+def _failing_sync() -> None:
     raise CommitFailed("unknown", cause="sync")

@@ -1,5 +1,7 @@
 """Exhausted jobs go to the dead-letter topic: copy first, delete then (semantics.md section 16.9)."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
@@ -7,19 +9,19 @@ from topics.core.meta import with_keys
 
 
 @pytest.fixture
-def world():
+def world() -> World:
     world = World()
     world.queue("q", max_deliveries=2, dead_letter="dead", leases_durable=True)
     return world
 
 
-def exhaust(world, *seqs):
+def exhaust(world: World, *seqs: int) -> None:
     for _ in range(2):
         assert world.seqs(max=len(seqs)) == list(seqs)
         world.nack(*seqs)
 
 
-def test_the_third_attempt_moves_the_job_with_its_provenance(world):
+def test_the_third_attempt_moves_the_job_with_its_provenance(world: World) -> None:
     world.write("q", {"to": "x"}, tag="t", node="n", meta={"k": "v"})
     exhaust(world, 1)
     assert world.claim() == []
@@ -36,14 +38,14 @@ def test_the_third_attempt_moves_the_job_with_its_provenance(world):
     assert world.gaps("q") == []
 
 
-def test_the_pass_goes_on_with_the_next_job(world):
+def test_the_pass_goes_on_with_the_next_job(world: World) -> None:
     world.write("q", 1, 2, 3)
     exhaust(world, 1, 2)
     assert world.seqs(max=5) == [3]
     assert world.data("dead") == [1, 2]
 
 
-def test_expiry_counts_as_a_delivery(world):
+def test_expiry_counts_as_a_delivery(world: World) -> None:
     world.write("q", 1)
     for _ in range(2):
         world.claim(lease_ms=100)
@@ -52,7 +54,7 @@ def test_expiry_counts_as_a_delivery(world):
     assert world.data("dead") == [1]
 
 
-def test_without_a_limit_or_a_target_jobs_come_back_for_ever():
+def test_without_a_limit_or_a_target_jobs_come_back_for_ever() -> None:
     world = World()
     for name, config in (("a", {"max_deliveries": 1}), ("b", {"dead_letter": "dead"})):
         world.queue(name, **config)
@@ -63,7 +65,7 @@ def test_without_a_limit_or_a_target_jobs_come_back_for_ever():
     assert "dead" not in world.engine.state.topics
 
 
-def test_a_job_that_cannot_be_copied_stays_with_its_count_and_is_given_to_nobody(world):
+def test_a_job_that_cannot_be_copied_stays_with_its_count_and_is_given_to_nobody(world: World) -> None:
     world.topic("dead", cap_records=1, discard="reject")
     world.write("dead", "full")
     world.write("q", 1, 2)
@@ -76,7 +78,7 @@ def test_a_job_that_cannot_be_copied_stays_with_its_count_and_is_given_to_nobody
     assert world.counters() == (0, 1, 1)
 
 
-def test_several_jobs_fill_a_bounded_topic_one_by_one(world):
+def test_several_jobs_fill_a_bounded_topic_one_by_one(world: World) -> None:
     world.topic("dead", cap_records=2, discard="reject")
     world.write("q", 1, 2, 3)
     exhaust(world, 1, 2, 3)
@@ -85,7 +87,7 @@ def test_several_jobs_fill_a_bounded_topic_one_by_one(world):
     assert world.counters() == (1, 0, 2)
 
 
-def test_raising_the_limit_lets_a_waiting_job_out_again(world):
+def test_raising_the_limit_lets_a_waiting_job_out_again(world: World) -> None:
     world.topic("dead", cap_records=1, discard="reject")
     world.write("dead", "full")
     world.write("q", 1)
@@ -96,7 +98,7 @@ def test_raising_the_limit_lets_a_waiting_job_out_again(world):
     assert job.deliveries == 3
 
 
-def test_counts_and_moves_survive_a_crash(world):
+def test_counts_and_moves_survive_a_crash(world: World) -> None:
     world.write("q", 1, 2)
     exhaust(world, 1, 2)
     world.claim(max=2)
@@ -109,7 +111,7 @@ def test_counts_and_moves_survive_a_crash(world):
     assert world.counters() == (1, 0, 2)
 
 
-def test_moves_are_counted_once_whatever_a_snapshot_saw(world):
+def test_moves_are_counted_once_whatever_a_snapshot_saw(world: World) -> None:
     world.write("q", 1, 2)
     exhaust(world, 1, 2)
     taken = world.kernel.kernel.snapshotter.run()
@@ -122,7 +124,7 @@ def test_moves_are_counted_once_whatever_a_snapshot_saw(world):
     assert world.stopped().counters() == (0, 0, 2)
 
 
-def test_a_letter_that_dies_again_names_its_last_queue():
+def test_a_letter_that_dies_again_names_its_last_queue() -> None:
     world = World()
     world.queue("q", max_deliveries=1, dead_letter="dead")
     world.queue("dead", max_deliveries=1, dead_letter="grave")
@@ -157,10 +159,10 @@ def test_a_letter_that_dies_again_names_its_last_queue():
         (b'{"\\u0078":2,"y":3}', b'{"y":3,"x":1}'),
     ],
 )
-def test_added_keys_leave_the_callers_bytes_alone(meta, expected):
+def test_added_keys_leave_the_callers_bytes_alone(meta: bytes | None, expected: bytes) -> None:
     assert with_keys(meta, {"x": b"1"}) == expected
 
 
-def test_an_object_with_too_many_keys_is_wrapped():
+def test_an_object_with_too_many_keys_is_wrapped() -> None:
     assert with_keys(b'{"a":1,"b":2}', {"x": b"1"}, keys_max=2) == b'{"x":1,"_topics_original_meta":{"a":1,"b":2}}'
     assert with_keys(b'{"a":1,"x":2}', {"x": b"1"}, keys_max=2) == b'{"a":1,"x":1}'

@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
         recent=st.booleans(),
     )
     def begin(self, durability: str, durable: bool, limit: int, recent: bool) -> None:
-        more = {} if recent else {"recent_cache_bytes": 0}
+        more: dict[str, Any] = {} if recent else {"recent_cache_bytes": 0}
         self.world = World(segment_max_events=5, wal_file_bytes=1 << 16, **more)
         self.durability, self.durable, self.limit = durability, durable, limit
         self.world.topic("dead", durability=durability)

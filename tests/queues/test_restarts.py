@@ -1,5 +1,7 @@
 """What a restart leaves of a queue (semantics.md section 16.8)."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
@@ -13,7 +15,7 @@ RESTARTS = ["killed", "stopped"]
 
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_without_durable_leases_every_job_is_claimable_at_once(restart, snapshot):
+def test_without_durable_leases_every_job_is_claimable_at_once(restart: str, snapshot: bool) -> None:
     world = World()
     world.queue("q")
     world.write("q", *range(6))
@@ -31,7 +33,7 @@ def test_without_durable_leases_every_job_is_claimable_at_once(restart, snapshot
 
 @pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_durable_leases_delays_and_counts_are_kept(restart, snapshot):
+def test_durable_leases_delays_and_counts_are_kept(restart: str, snapshot: bool) -> None:
     world = World()
     world.queue("q", leases_durable=True)
     world.write("q", *range(6))
@@ -52,7 +54,7 @@ def test_durable_leases_delays_and_counts_are_kept(restart, snapshot):
     assert (job.seq, job.deliveries) == (2, 2)
 
 
-def test_a_kept_lease_ends_at_its_deadline():
+def test_a_kept_lease_ends_at_its_deadline() -> None:
     world = World()
     world.queue("q", leases_durable=True)
     world.write("q", 1)
@@ -65,7 +67,7 @@ def test_a_kept_lease_ends_at_its_deadline():
     assert world.seqs() == [1]
 
 
-def test_only_the_current_lease_is_changed_by_replayed_events():
+def test_only_the_current_lease_is_changed_by_replayed_events() -> None:
     world = World()
     world.queue("q", leases_durable=True)
     world.write("q", 1)
@@ -78,7 +80,7 @@ def test_only_the_current_lease_is_changed_by_replayed_events():
     assert world.ack(1, node="v", fences=[job.lease_id]).acked == 1
 
 
-def test_a_power_cut_keeps_what_was_answered():
+def test_a_power_cut_keeps_what_was_answered() -> None:
     world = World()
     world.queue("q", durability="fsync", leases_durable=True)
     world.write("q", 1, 2, 3)
@@ -89,7 +91,7 @@ def test_a_power_cut_keeps_what_was_answered():
     assert world.ack(1, 3, fences=[jobs[0].lease_id, jobs[2].lease_id]).acked == 2
 
 
-def test_leases_made_durable_later_never_hide_older_jobs():
+def test_leases_made_durable_later_never_hide_older_jobs() -> None:
     world = World()
     world.queue("q")
     world.write("q", *range(5))
@@ -101,7 +103,7 @@ def test_leases_made_durable_later_never_hide_older_jobs():
     assert world.seqs(max=9) == [1, 2, 3, 5]
 
 
-def test_leases_no_longer_durable_are_gone_after_a_restart():
+def test_leases_no_longer_durable_are_gone_after_a_restart() -> None:
     world = World()
     world.queue("q", leases_durable=True)
     world.write("q", 1, 2)
@@ -112,7 +114,7 @@ def test_leases_no_longer_durable_are_gone_after_a_restart():
     assert world.counters() == (2, 0, 0)
 
 
-def test_an_ephemeral_queue_logs_no_leases_and_starts_empty():
+def test_an_ephemeral_queue_logs_no_leases_and_starts_empty() -> None:
     world = World()
     world.queue("q", durability="ephemeral", leases_durable=True)
     world.write("q", 1, 2)
@@ -126,7 +128,7 @@ def test_an_ephemeral_queue_logs_no_leases_and_starts_empty():
     assert new.lease_id > job.lease_id
 
 
-def test_jobs_in_segments_are_claimed_like_any_other():
+def test_jobs_in_segments_are_claimed_like_any_other() -> None:
     world = World(recent_cache_bytes=0, segment_max_events=10)
     world.queue("q")
     world.write("q", *range(35))
@@ -140,7 +142,7 @@ def test_jobs_in_segments_are_claimed_like_any_other():
     assert world.seqs(max=100) == [1, 2, *range(9, 36)]
 
 
-def test_a_fed_queue_keeps_its_jobs_and_acks():
+def test_a_fed_queue_keeps_its_jobs_and_acks() -> None:
     world = World()
     world.topic("a", durability="fsync")
     world.queue("q", durability="fsync", leases_durable=True)

@@ -1,47 +1,53 @@
 """Work streams: supplied promptly, never beyond their room, released when they end (semantics.md section 16.7)."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
-from topics.errors import NotAQueue, TopicNotFound
+from topics.core.queue_calls import queue_of
+from topics.engine.queue_pass import ClaimedJob
+from topics.errors import NotAQueue, TopicNotFound, TopicsError
 
 
 class Client:
-    def __init__(self, world, name="q", node="s", max=1, lease_ms=None):
-        self.jobs = []
-        self.ended = []
+    def __init__(
+        self, world: World, name: str = "q", node: str = "s", max: int = 1, lease_ms: int | None = None
+    ) -> None:
+        self.jobs: list[ClaimedJob] = []
+        self.ended: list[TopicsError] = []
         self.stream = world.engine.queues.open_stream(name, node=node, max=max, lease_ms=lease_ms)
         self.stream.on_jobs = self.jobs.extend
         self.stream.on_end = self.ended.append
         world.kernel.pump()
 
     @property
-    def seqs(self):
+    def seqs(self) -> list[int]:
         return [job.seq for job in self.jobs]
 
 
 @pytest.fixture(params=[False, True], ids=["leases-in-memory", "leases-durable"])
-def world(request):
+def world(request: pytest.FixtureRequest) -> World:
     world = World()
     world.queue("q", leases_durable=request.param)
     return world
 
 
-def test_jobs_that_are_there_come_at_once_up_to_the_room(world):
+def test_jobs_that_are_there_come_at_once_up_to_the_room(world: World) -> None:
     world.write("q", *range(5))
     client = Client(world, max=3)
     assert client.seqs == [1, 2, 3]
     assert world.counters() == (2, 3, 0)
 
 
-def test_an_append_wakes_a_stream(world):
+def test_an_append_wakes_a_stream(world: World) -> None:
     client = Client(world, max=2)
     assert client.seqs == []
     world.write("q", 1)
     assert client.seqs == [1]
 
 
-def test_each_job_is_pushed_once(world):
+def test_each_job_is_pushed_once(world: World) -> None:
     client = Client(world, max=10)
     world.write("q", 1, 2)
     world.advance(1000)
@@ -50,7 +56,7 @@ def test_each_job_is_pushed_once(world):
 
 
 @pytest.mark.parametrize("free", ["ack", "nack", "delete"])
-def test_a_freed_slot_is_filled_promptly(world, free):
+def test_a_freed_slot_is_filled_promptly(world: World, free: str) -> None:
     world.write("q", 1, 2, 3)
     client = Client(world, max=1)
     if free == "ack":
@@ -64,7 +70,7 @@ def test_a_freed_slot_is_filled_promptly(world, free):
         assert client.seqs == [1, 2]
 
 
-def test_an_expired_lease_frees_its_slot_and_the_job_comes_again(world):
+def test_an_expired_lease_frees_its_slot_and_the_job_comes_again(world: World) -> None:
     world.write("q", 1)
     client = Client(world, max=1, lease_ms=1000)
     world.advance(1000)
@@ -74,7 +80,7 @@ def test_an_expired_lease_frees_its_slot_and_the_job_comes_again(world):
     assert client.jobs[1].deliveries == 2
 
 
-def test_the_end_of_a_delay_wakes_a_stream(world):
+def test_the_end_of_a_delay_wakes_a_stream(world: World) -> None:
     world.write("q", 1)
     world.claim()
     client = Client(world, max=1)
@@ -85,7 +91,7 @@ def test_the_end_of_a_delay_wakes_a_stream(world):
     assert client.seqs == [1]
 
 
-def test_another_workers_expired_lease_wakes_a_stream(world):
+def test_another_workers_expired_lease_wakes_a_stream(world: World) -> None:
     world.write("q", 1)
     world.claim(lease_ms=1000)
     client = Client(world, max=1)
@@ -93,7 +99,7 @@ def test_another_workers_expired_lease_wakes_a_stream(world):
     assert client.seqs == [1]
 
 
-def test_closing_releases_exactly_what_was_delivered_on_it(world):
+def test_closing_releases_exactly_what_was_delivered_on_it(world: World) -> None:
     world.write("q", *range(5))
     assert world.seqs(node="s", max=2) == [1, 2]
     client = Client(world, node="s", max=2)
@@ -104,14 +110,14 @@ def test_closing_releases_exactly_what_was_delivered_on_it(world):
     assert world.ack(1, 2, node="s").acked == 2
 
 
-def test_released_jobs_head_the_line_and_keep_their_count(world):
+def test_released_jobs_head_the_line_and_keep_their_count(world: World) -> None:
     world.write("q", 1, 2)
     Client(world, max=1).stream.close()
     [job] = world.claim()
     assert (job.seq, job.deliveries) == (1, 2)
 
 
-def test_closing_twice_does_no_harm(world):
+def test_closing_twice_does_no_harm(world: World) -> None:
     world.write("q", 1)
     client = Client(world)
     client.stream.close()
@@ -120,10 +126,10 @@ def test_closing_twice_does_no_harm(world):
     assert world.ack(1, fences=[job.lease_id]).acked == 1
 
 
-def test_a_stream_that_closes_during_its_claim_gets_nothing(world):
+def test_a_stream_that_closes_during_its_claim_gets_nothing(world: World) -> None:
     world.write("q", 1)
     stream = world.engine.queues.open_stream("q", node="s")
-    got = []
+    got: list[ClaimedJob] = []
     stream.on_jobs = got.extend
     world.engine.turn()
     stream.close()
@@ -132,13 +138,13 @@ def test_a_stream_that_closes_during_its_claim_gets_nothing(world):
     assert world.counters() == (1, 0, 0)
 
 
-def test_streams_share_what_there_is_evenly(world):
+def test_streams_share_what_there_is_evenly(world: World) -> None:
     clients = [Client(world, node=f"n{at}", max=10) for at in range(4)]
     world.write("q", *range(8))
     assert [len(client.seqs) for client in clients] == [2, 2, 2, 2]
 
 
-def test_a_lagging_stream_claims_nothing_until_it_goes_on(world):
+def test_a_lagging_stream_claims_nothing_until_it_goes_on(world: World) -> None:
     client = Client(world, max=2)
     client.stream.pause()
     world.write("q", 1, 2)
@@ -148,7 +154,7 @@ def test_a_lagging_stream_claims_nothing_until_it_goes_on(world):
     assert client.seqs == [1, 2]
 
 
-def test_jobs_whose_frames_were_dropped_are_given_back(world):
+def test_jobs_whose_frames_were_dropped_are_given_back(world: World) -> None:
     world.write("q", 1, 2)
     client = Client(world, max=2)
     client.stream.pause()
@@ -158,7 +164,7 @@ def test_jobs_whose_frames_were_dropped_are_given_back(world):
     assert world.seqs() == [2]
 
 
-def test_a_stream_takes_part_in_a_coalescing_window():
+def test_a_stream_takes_part_in_a_coalescing_window() -> None:
     world = World()
     world.queue("q", claim_jitter_ms=20)
     client = Client(world, max=10)
@@ -171,7 +177,7 @@ def test_a_stream_takes_part_in_a_coalescing_window():
     assert len(ticket.result().jobs) == 2
 
 
-def test_the_end_of_the_queue_ends_its_streams(world):
+def test_the_end_of_the_queue_ends_its_streams(world: World) -> None:
     world.write("q", 1)
     client = Client(world)
     world.drop("q")
@@ -181,7 +187,7 @@ def test_the_end_of_the_queue_ends_its_streams(world):
     assert client.seqs == [1]
 
 
-def test_streams_exist_only_on_queues(world):
+def test_streams_exist_only_on_queues(world: World) -> None:
     world.topic("log")
     with pytest.raises(NotAQueue):
         Client(world, "log")
@@ -189,7 +195,7 @@ def test_streams_exist_only_on_queues(world):
         Client(world, "absent")
 
 
-def test_leases_of_a_stream_are_released_by_a_restart(world):
+def test_leases_of_a_stream_are_released_by_a_restart(world: World) -> None:
     world.write("q", 1, 2)
     Client(world, max=1)
     world.claim()
@@ -201,9 +207,9 @@ def test_leases_of_a_stream_are_released_by_a_restart(world):
     assert world.killed().claim()[0].seq == 1
 
 
-def test_no_stream_ever_holds_more_than_its_room(world):
+def test_no_stream_ever_holds_more_than_its_room(world: World) -> None:
     clients = [Client(world, node=f"n{at}", max=at + 1, lease_ms=300) for at in range(3)]
-    queue = world.engine.state.topic("q").queue
+    queue = queue_of(world.engine.state.topic("q"))
     for round in range(30):
         world.write("q", round, round)
         if round % 3 == 0:

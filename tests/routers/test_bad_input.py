@@ -59,25 +59,29 @@ def test_another_content_type(client: Client) -> None:
         client.refused(client.raw("PUT", "/v0/routers/r", content=content), 415, "unsupported_media_type")
 
 
+NOT_TEXT: list[Any] = [1, None, True, ["a"], {}]
+NOT_BOOL: list[Any] = [0, 1, "true", None, []]
+NO_FILTERS: list[Any] = [
+    *(1, True, [], {}, ["tag"], ["tag", "Eq"], ["tag", "Eq", 1], ["node", "Eq", "x"]),
+    *(["tag", "Like", "x"], ["tag", "Glob", "a*b"]),
+]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
         {"source": "a"},
         {"dest": "n"},
-        *({"source": value, "dest": "n"} for value in (1, None, True, ["a"], {})),
-        *({"source": "a", "dest": value} for value in (1, None, True, ["a"], {})),
+        *({"source": value, "dest": "n"} for value in NOT_TEXT),
+        *({"source": "a", "dest": value} for value in NOT_TEXT),
         *(
             {"source": "a", "dest": "n", name: value}
             for name in ("preserve_node", "preserve_tag", "create_dest", "allow_cycle")
-            for value in (0, 1, "true", None, [])
+            for value in NOT_BOOL
         ),
         *({"source": "a", "dest": "n", "guarantee": value} for value in ("at_most_once", "", None, 1, "EXACTLY_ONCE")),
-        *(
-            {"source": "a", "dest": "n", "filter": value}
-            for value in (1, True, [], {}, ["tag"], ["tag", "Eq"], ["tag", "Eq", 1], ["node", "Eq", "x"])
-        ),
-        *({"source": "a", "dest": "n", "filter": value} for value in (["tag", "Like", "x"], ["tag", "Glob", "a*b"])),
+        *({"source": "a", "dest": "n", "filter": value} for value in NO_FILTERS),
     ],
 )
 def test_fields_that_are_missing_or_of_another_type(client: Client, fields: dict[str, Any]) -> None:

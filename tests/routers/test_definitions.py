@@ -1,28 +1,31 @@
 """What may be defined, and what a refusal leaves behind (semantics.md section 15.1)."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
 from topics.errors import CommitFailed, InvalidRequest, RouterCycle, Throttled, TopicExistsIncompatible, TopicNotFound
+from topics.model.router import RouterDef
 
 
 @pytest.fixture(params=[1, 4])
-def world(request):
+def world(request: pytest.FixtureRequest) -> World:
     return World(wal_shards=request.param)
 
 
-def names(world):
+def names(world: World) -> tuple[list[str], list[str]]:
     return list(world.engine.state.topics), sorted(world.engine.state.routers.by_name)
 
 
-def test_missing_topics_are_created_with_the_router(world):
+def test_missing_topics_are_created_with_the_router(world: World) -> None:
     assert world.router("r", "a", "b").created
     assert names(world) == (["a", "b"], ["r"])
     assert not world.router("r", "a", "b").created
     assert names(world.killed()) == (["a", "b"], ["r"])
 
 
-def test_a_source_is_created_even_where_a_dest_must_exist(world):
+def test_a_source_is_created_even_where_a_dest_must_exist(world: World) -> None:
     world.topic("b")
     assert world.router("r", "a", "b", create_dest=False).created
     assert names(world) == (["a", "b"], ["r"])
@@ -37,19 +40,19 @@ def test_a_source_is_created_even_where_a_dest_must_exist(world):
         (("r", "a", "_c"), InvalidRequest),
     ],
 )
-def test_bad_names_are_refused(world, definition, error):
+def test_bad_names_are_refused(world: World, definition: tuple[str, str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
         world.router(*definition)
     assert names(world) == ([], [])
 
 
-def test_a_dest_that_must_exist_and_does_not_is_refused(world):
+def test_a_dest_that_must_exist_and_does_not_is_refused(world: World) -> None:
     with pytest.raises(TopicNotFound):
         world.router("r", "a", "b", create_dest=False)
     assert names(world) == ([], [])
 
 
-def test_a_cycle_is_refused_with_its_path(world):
+def test_a_cycle_is_refused_with_its_path(world: World) -> None:
     world.router("ab", "a", "b")
     world.router("bc", "b", "c")
     with pytest.raises(RouterCycle) as refused:
@@ -61,19 +64,19 @@ def test_a_cycle_is_refused_with_its_path(world):
     assert names(world) == (["a", "b", "c"], ["ab", "bc"])
 
 
-def test_a_cycle_may_be_permitted_and_put_again(world):
+def test_a_cycle_may_be_permitted_and_put_again(world: World) -> None:
     world.router("ab", "a", "b")
     world.router("ba", "b", "a", allow_cycle=True)
     assert not world.router("ba", "b", "a", allow_cycle=True, preserve_tag=False).created
     assert not world.router("ab", "a", "b", filter="x*").created
 
 
-def test_the_edge_of_the_router_itself_closes_no_cycle(world):
+def test_the_edge_of_the_router_itself_closes_no_cycle(world: World) -> None:
     world.router("ab", "a", "b")
     assert not world.router("ab", "a", "b", preserve_node=False).created
 
 
-def test_a_second_source_into_one_dest_is_refused(world):
+def test_a_second_source_into_one_dest_is_refused(world: World) -> None:
     world.router("ab", "a", "b")
     with pytest.raises(TopicExistsIncompatible) as refused:
         world.router("zb", "z", "b")
@@ -82,16 +85,16 @@ def test_a_second_source_into_one_dest_is_refused(world):
     assert names(world) == (["a", "b"], ["ab", "ab2"])
 
 
-def test_a_router_cannot_be_pointed_elsewhere(world):
+def test_a_router_cannot_be_pointed_elsewhere(world: World) -> None:
     world.router("r", "a", "b")
     for source, dest in (("a", "c"), ("c", "d")):
         with pytest.raises(TopicExistsIncompatible) as refused:
             world.router("r", source, dest)
-        assert refused.value.detail["reason"] == "router_repoint_forbidden"
+        assert (refused.value.detail or {})["reason"] == "router_repoint_forbidden"
     assert names(world) == (["a", "b"], ["r"])
 
 
-def test_caps_leave_nothing_behind():
+def test_caps_leave_nothing_behind() -> None:
     world = World(max_topics=3, max_routers=1)
     world.topic("x")
     world.topic("y")
@@ -106,27 +109,21 @@ def test_caps_leave_nothing_behind():
     assert names(world) == (["x", "y"], ["r"])
 
 
-def test_a_router_that_cannot_be_logged_takes_its_new_topics_back():
+def test_a_router_that_cannot_be_logged_takes_its_new_topics_back(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(wal_shards=4)
-    ticket = world.engine.routers.put(_definition())
+    ticket = world.engine.routers.put(RouterDef(name="r", source="a", dest="b"))
     failing = world.kernel.kernel.store.groups[0]
 
-    def fail():
+    def fail() -> None:
         raise CommitFailed("unknown", cause="sync")
 
-    failing.sync = fail
+    monkeypatch.setattr(failing, "sync", fail)
     world.kernel.pump()
     assert ticket.error is not None
     assert names(world) == ([], [])
 
 
-def _definition():
-    from topics.model.router import RouterDef
-
-    return RouterDef(name="r", source="a", dest="b")
-
-
-def test_puts_that_would_close_a_cycle_between_them_take_turns(world):
+def test_puts_that_would_close_a_cycle_between_them_take_turns(world: World) -> None:
     from topics.model.router import RouterDef
 
     first = world.engine.routers.put(RouterDef(name="ab", source="a", dest="b"))
@@ -136,7 +133,7 @@ def test_puts_that_would_close_a_cycle_between_them_take_turns(world):
     assert isinstance(second.error, RouterCycle)
 
 
-def test_a_list_is_sorted_filtered_and_paged(world):
+def test_a_list_is_sorted_filtered_and_paged(world: World) -> None:
     for name, source, dest in (("c", "a", "x"), ("a", "a", "y"), ("b", "b", "z"), ("ab", "a", "w")):
         world.router(name, source, dest)
     page = world.engine.routers.page
@@ -149,11 +146,11 @@ def test_a_list_is_sorted_filtered_and_paged(world):
     assert [entry.router for entry in page(after="b")[0]] == ["c"]
 
 
-def test_deleting_an_absent_router_is_no_error(world):
+def test_deleting_an_absent_router_is_no_error(world: World) -> None:
     assert not world.drop_router("r")
 
 
-def test_no_router_outlives_its_topics(world):
+def test_no_router_outlives_its_topics(world: World) -> None:
     world.router("ab", "a", "b")
     world.router("bc", "b", "c")
     world.router("cd", "c", "d")

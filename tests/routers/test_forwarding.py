@@ -1,17 +1,21 @@
 """Copying: what is copied, in which order, and what happens when the destination cannot take it (semantics.md 15)."""
 
+from __future__ import annotations
+
 import pytest
-from tests.queues.world import World
+from tests.queues.world import World, batch
+
+from topics.engine.queue_pass import ClaimedJob
 
 
 @pytest.fixture
-def world():
+def world() -> World:
     world = World()
     world.router("r", "a", "b")
     return world
 
 
-def test_history_is_not_copied():
+def test_history_is_not_copied() -> None:
     world = World()
     world.write("a", 1, 2)
     world.router("r", "a", "b")
@@ -19,7 +23,7 @@ def test_history_is_not_copied():
     assert world.rows("b") == [(1, 3)]
 
 
-def test_a_read_that_follows_an_acked_write_sees_its_copy(world):
+def test_a_read_that_follows_an_acked_write_sees_its_copy(world: World) -> None:
     world.write("a", 1)
     assert world.data("b") == [1]
     world.write("a", 2)
@@ -28,12 +32,12 @@ def test_a_read_that_follows_an_acked_write_sees_its_copy(world):
     assert world.forwarded("r") == 3
 
 
-def test_without_readers_copies_appear_by_themselves(world):
+def test_without_readers_copies_appear_by_themselves(world: World) -> None:
     world.write("a", 1)
     assert world.engine.state.topic("b").head == 1
 
 
-def test_a_copy_has_its_own_seq_and_time_and_everything_else_unchanged(world):
+def test_a_copy_has_its_own_seq_and_time_and_everything_else_unchanged(world: World) -> None:
     world.write("b", "first")
     world.advance(500)
     world.write("a", {"x": 1.50}, tag="t", node="n", meta={"k": "v"})
@@ -49,7 +53,7 @@ def test_a_copy_has_its_own_seq_and_time_and_everything_else_unchanged(world):
     }
 
 
-def test_node_and_tag_may_be_left_behind():
+def test_node_and_tag_may_be_left_behind() -> None:
     world = World()
     world.router("r", "a", "b", preserve_node=False, preserve_tag=False)
     world.write("a", 1, tag="t", node="n")
@@ -57,7 +61,7 @@ def test_node_and_tag_may_be_left_behind():
     assert (copy["$node"], copy["$tag"]) == (None, None)
 
 
-def test_a_filter_passes_over_what_does_not_match():
+def test_a_filter_passes_over_what_does_not_match() -> None:
     world = World()
     world.router("r", "a", "b", filter="pub:*")
     world.write("a", 1, tag="pub:x")
@@ -68,7 +72,7 @@ def test_a_filter_passes_over_what_does_not_match():
     assert world.forwarded("r") == 2
 
 
-def test_deleted_and_expired_records_are_not_copied():
+def test_deleted_and_expired_records_are_not_copied() -> None:
     world = World()
     world.topic("a", ttl_ms=1000)
     world.topic("b", cap_records=1, discard="reject")
@@ -81,7 +85,7 @@ def test_deleted_and_expired_records_are_not_copied():
     assert world.gaps("b", 1) == [(2, 3, "source_trim")]
 
 
-def test_one_source_feeds_many_at_the_cost_of_one_append(world):
+def test_one_source_feeds_many_at_the_cost_of_one_append(world: World) -> None:
     for at in range(20):
         world.router(f"r{at}", "a", f"dest{at}")
     world.write("a", 0)
@@ -124,18 +128,18 @@ def test_routers_of_one_source_each_copy_what_they_are_to() -> None:
             assert keys == [f"router:{dest}:1:1:1", f"router:{dest}:1:1:2"]
 
 
-def test_a_chain_is_read_through_at_once(world):
+def test_a_chain_is_read_through_at_once(world: World) -> None:
     world.router("r2", "b", "c")
     world.router("r3", "c", "d")
     world.write("a", 1)
     assert world.data("d") == [1]
 
 
-def test_a_copy_in_a_queue_is_a_job():
+def test_a_copy_in_a_queue_is_a_job() -> None:
     world = World()
     world.queue("q")
     world.router("r", "a", "q")
-    got = []
+    got: list[ClaimedJob] = []
     world.engine.queues.open_stream("q", node="s", max=5).on_jobs = got.extend
     world.write("a", 1, 2)
     assert [job.seq for job in got] == [1, 2]
@@ -144,7 +148,7 @@ def test_a_copy_in_a_queue_is_a_job():
     assert [job.seq for job in got] == [1, 2, 3]
 
 
-def test_a_claim_sees_what_was_written_to_the_source():
+def test_a_claim_sees_what_was_written_to_the_source() -> None:
     world = World()
     world.queue("q")
     world.router("r", "a", "q")
@@ -152,12 +156,12 @@ def test_a_claim_sees_what_was_written_to_the_source():
     assert world.seqs("q") == [1]
 
 
-def test_more_than_one_step_of_records_is_copied_in_order(world):
+def test_more_than_one_step_of_records_is_copied_in_order(world: World) -> None:
     world.write("a", *range(3000))
     assert world.data("b") == list(range(3000))
 
 
-def test_records_in_segments_are_copied_too():
+def test_records_in_segments_are_copied_too() -> None:
     world = World(recent_cache_bytes=0, segment_max_events=50)
     world.topic("b", cap_records=1, discard="reject")
     world.router("r", "a", "b")
@@ -171,7 +175,7 @@ def test_records_in_segments_are_copied_too():
 # --- cycles ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_mirror_comes_to_rest_after_eight_copies(world):
+def test_a_mirror_comes_to_rest_after_eight_copies(world: World) -> None:
     world.router("back", "b", "a", allow_cycle=True)
     world.write("a", 1, node="n")
     world.rest()
@@ -179,7 +183,7 @@ def test_a_mirror_comes_to_rest_after_eight_copies(world):
     assert {record["$node"] for record in world.records("a")} == {b"n"}
 
 
-def test_a_ring_of_three_comes_to_rest():
+def test_a_ring_of_three_comes_to_rest() -> None:
     world = World()
     world.router("ab", "a", "b")
     world.router("bc", "b", "c")
@@ -189,7 +193,7 @@ def test_a_ring_of_three_comes_to_rest():
     assert sum(len(world.rows(name)) for name in "abc") == 1 + 8
 
 
-def test_hops_are_counted_through_segments():
+def test_hops_are_counted_through_segments() -> None:
     world = World(segment_max_events=1)
     world.topic("b", cap_records=1, discard="reject")
     world.router("ab", "a", "b")
@@ -206,7 +210,7 @@ def test_hops_are_counted_through_segments():
 # --- back-pressure ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_destination_holds_the_router_and_nobody_else():
+def test_a_full_destination_holds_the_router_and_nobody_else() -> None:
     world = World()
     world.topic("b", cap_records=2, discard="reject")
     world.router("r", "a", "b")
@@ -217,7 +221,7 @@ def test_a_full_destination_holds_the_router_and_nobody_else():
     assert world.forwarded("r") == 2
 
 
-def test_room_starts_the_router_at_once_with_the_blocked_record():
+def test_room_starts_the_router_at_once_with_the_blocked_record() -> None:
     world = World()
     world.topic("b", cap_records=2, discard="reject")
     world.router("r", "a", "b")
@@ -228,7 +232,7 @@ def test_room_starts_the_router_at_once_with_the_blocked_record():
     assert world.data("b") == [2, 3]
 
 
-def test_an_ack_makes_room():
+def test_an_ack_makes_room() -> None:
     world = World()
     world.queue("q", cap_records=1, discard="reject")
     world.router("r", "a", "q")
@@ -238,7 +242,7 @@ def test_an_ack_makes_room():
     assert world.data("q") == [2]
 
 
-def test_retries_wait_longer_and_longer():
+def test_retries_wait_longer_and_longer() -> None:
     world = World()
     world.topic("b", cap_records=1, discard="reject")
     world.router("r", "a", "b")
@@ -251,7 +255,7 @@ def test_retries_wait_longer_and_longer():
     assert seen == [50, 100, 200, 400, 800, 1000, 1000]
 
 
-def test_a_bigger_cap_is_room_too():
+def test_a_bigger_cap_is_room_too() -> None:
     world = World()
     world.topic("b", cap_records=1, discard="reject")
     world.router("r", "a", "b")
@@ -260,7 +264,7 @@ def test_a_bigger_cap_is_room_too():
     assert world.engine.state.topic("b").head == 2
 
 
-def test_what_can_never_fit_leaves_an_announced_place():
+def test_what_can_never_fit_leaves_an_announced_place() -> None:
     world = World()
     world.topic("b", cap_bytes=10)
     world.router("r", "a", "b")
@@ -270,7 +274,7 @@ def test_what_can_never_fit_leaves_an_announced_place():
     assert world.forwarded("r") == 3
 
 
-def test_a_byte_cap_blocks_a_reject_destination():
+def test_a_byte_cap_blocks_a_reject_destination() -> None:
     world = World()
     world.topic("b", cap_bytes=10, discard="reject")
     world.router("r", "a", "b")
@@ -280,7 +284,7 @@ def test_a_byte_cap_blocks_a_reject_destination():
     assert world.data("b") == ["yyyy"]
 
 
-def test_an_evicting_destination_keeps_the_newest():
+def test_an_evicting_destination_keeps_the_newest() -> None:
     world = World()
     world.topic("b", cap_records=3)
     world.router("r", "a", "b")
@@ -288,7 +292,7 @@ def test_an_evicting_destination_keeps_the_newest():
     assert world.rows("b") == [(8, 7), (9, 8), (10, 9)]
 
 
-def test_what_the_source_lost_before_its_turn_is_announced():
+def test_what_the_source_lost_before_its_turn_is_announced() -> None:
     world = World()
     world.topic("a", cap_records=2)
     world.topic("b", cap_records=1, discard="reject")
@@ -306,14 +310,14 @@ def test_what_the_source_lost_before_its_turn_is_announced():
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory", "ephemeral"])
-def test_direct_writes_and_copies_share_one_line_of_seqs(durability):
+def test_direct_writes_and_copies_share_one_line_of_seqs(durability: str) -> None:
     world = World()
     world.topic("b", durability=durability)
     world.router("r", "a", "b")
     tickets = []
     for value in range(6):
         world.write("a", value)
-        tickets.append(world.engine.write("b", _one(f"d{value}")))
+        tickets.append(world.engine.write("b", batch(f"d{value}")))
         world.engine.forwarding.tick()
     world.kernel.pump()
     rows = world.rows("b")
@@ -322,13 +326,7 @@ def test_direct_writes_and_copies_share_one_line_of_seqs(durability):
     assert [data for _, data in rows if isinstance(data, str)] == [f"d{value}" for value in range(6)]
 
 
-def _one(value):
-    from tests.queues.world import batch
-
-    return batch(value)
-
-
-def test_exactly_once_signs_its_copies():
+def test_exactly_once_signs_its_copies() -> None:
     world = World()
     world.router("r", "a", "b", guarantee="exactly_once")
     world.router("r2", "b", "c", guarantee="exactly_once")
@@ -352,7 +350,7 @@ def test_exactly_once_signs_its_copies():
     assert second["meta"]["_topics_router"]["router"] == "r2"
 
 
-def test_a_meta_with_64_keys_moves_aside():
+def test_a_meta_with_64_keys_moves_aside() -> None:
     world = World()
     world.router("r", "a", "b", guarantee="exactly_once")
     full = {f"k{at}": at for at in range(64)}
@@ -364,7 +362,7 @@ def test_a_meta_with_64_keys_moves_aside():
     assert second["meta"]["_topics_original_meta"] == "text"
 
 
-def test_deletes_do_not_travel(world):
+def test_deletes_do_not_travel(world: World) -> None:
     world.write("a", 1, 2, tag="t")
     world.rows("b")
     world.delete("a", match="t")
@@ -372,7 +370,7 @@ def test_deletes_do_not_travel(world):
     assert world.data("b") == [1, 2, 3]
 
 
-def test_a_router_deleted_and_made_again_starts_at_the_head(world):
+def test_a_router_deleted_and_made_again_starts_at_the_head(world: World) -> None:
     world.write("a", 1)
     world.rows("b")
     world.drop_router("r")
@@ -382,7 +380,7 @@ def test_a_router_deleted_and_made_again_starts_at_the_head(world):
     assert world.data("b") == [1, 3]
 
 
-def test_a_source_made_again_is_another_source(world):
+def test_a_source_made_again_is_another_source(world: World) -> None:
     world.write("a", 1)
     world.rows("b")
     world.drop("a")
@@ -391,7 +389,7 @@ def test_a_source_made_again_is_another_source(world):
     assert world.data("b") == [1]
 
 
-def test_much_in_memory_asks_for_a_checkpoint():
+def test_much_in_memory_asks_for_a_checkpoint() -> None:
     world = World(wal_file_bytes=1 << 20, checkpoint_interval_ms=10**9, snapshot_interval_ms=10**9)
     world.topic("a")
     for at in range(8):

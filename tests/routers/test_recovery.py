@@ -1,5 +1,7 @@
 """Copies after a crash: they come back with the seqs they had, or are announced (storage.md section 9.6)."""
 
+from __future__ import annotations
+
 import pytest
 from tests.queues.world import World
 
@@ -9,7 +11,7 @@ from topics.formats.wal import scan_wal
 
 
 @pytest.fixture(params=["fsync", "disk"])
-def world(request):
+def world(request: pytest.FixtureRequest) -> World:
     world = World(wal_shards=2)
     world.topic("a", durability=request.param)
     world.topic("b", durability=request.param)
@@ -17,7 +19,7 @@ def world(request):
     return world
 
 
-def again(world):
+def again(world: World) -> World:
     """After a kill, and after a second one right behind it, everything reads the same."""
     before = {name: (world.rows(name), world.gaps(name)) for name in world.engine.state.topics}
     once = world.killed()
@@ -27,7 +29,7 @@ def again(world):
     return twice
 
 
-def test_copies_that_are_in_no_segment_come_back(world):
+def test_copies_that_are_in_no_segment_come_back(world: World) -> None:
     world.write("a", 1, 2, 3)
     assert world.rows("b") == [(1, 1), (2, 2), (3, 3)]
     world = again(world)
@@ -36,7 +38,7 @@ def test_copies_that_are_in_no_segment_come_back(world):
     assert world.forwarded("r") == 4
 
 
-def test_copies_in_segments_are_not_made_twice(world):
+def test_copies_in_segments_are_not_made_twice(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")
     world.checkpoint()
@@ -49,7 +51,7 @@ def test_copies_in_segments_are_not_made_twice(world):
     again(world)
 
 
-def test_direct_writes_keep_their_places_between_copies(world):
+def test_direct_writes_keep_their_places_between_copies(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")
     world.write("b", "x")
@@ -63,7 +65,7 @@ def test_direct_writes_keep_their_places_between_copies(world):
     assert world.data("b")[-1] == 5
 
 
-def test_a_copy_outlives_the_delete_of_its_source_record(world):
+def test_a_copy_outlives_the_delete_of_its_source_record(world: World) -> None:
     world.write("a", 1, 2, 3, tag="t")
     world.rows("b")
     world.delete("a", before=3)
@@ -74,7 +76,7 @@ def test_a_copy_outlives_the_delete_of_its_source_record(world):
     again(world)
 
 
-def test_what_was_deleted_before_its_turn_is_not_copied_later(world):
+def test_what_was_deleted_before_its_turn_is_not_copied_later(world: World) -> None:
     world.topic("b", cap_records=1, discard="reject", durability=world.state("b").config.durability)
     world.write("a", 1, 2, 3)
     assert world.data("b") == [1]
@@ -84,7 +86,7 @@ def test_what_was_deleted_before_its_turn_is_not_copied_later(world):
     again(world)
 
 
-def test_deletes_in_the_destination_stay_deleted(world):
+def test_deletes_in_the_destination_stay_deleted(world: World) -> None:
     world.write("a", 1, 2, 3, 4, tag="t")
     world.rows("b")
     world.delete("b", before=2)
@@ -95,7 +97,7 @@ def test_deletes_in_the_destination_stay_deleted(world):
     again(world)
 
 
-def test_a_chain_comes_back_source_first(world):
+def test_a_chain_comes_back_source_first(world: World) -> None:
     world.router("r2", "b", "c")
     world.write("a", 1, 2)
     assert world.data("c") == [1, 2]
@@ -106,7 +108,7 @@ def test_a_chain_comes_back_source_first(world):
     assert world.data("c") == [1, 2, "x", 3]
 
 
-def test_a_mirror_comes_back(world):
+def test_a_mirror_comes_back(world: World) -> None:
     world.router("back", "b", "a", allow_cycle=True)
     world.write("a", 1)
     world.write("b", 2)
@@ -115,7 +117,7 @@ def test_a_mirror_comes_back(world):
     again(world)
 
 
-def test_a_cap_on_the_source_does_not_break_the_mapping(world):
+def test_a_cap_on_the_source_does_not_break_the_mapping(world: World) -> None:
     world.topic("a", cap_records=2, durability=world.state("a").config.durability)
     for value in range(6):
         world.write("a", value)
@@ -124,7 +126,7 @@ def test_a_cap_on_the_source_does_not_break_the_mapping(world):
     again(world)
 
 
-def test_lost_source_records_stay_announced_at_their_place(world):
+def test_lost_source_records_stay_announced_at_their_place(world: World) -> None:
     durability = world.state("a").config.durability
     world.topic("a", cap_records=2, durability=durability)
     world.topic("b", cap_records=1, discard="reject", durability=durability)
@@ -141,7 +143,7 @@ def test_lost_source_records_stay_announced_at_their_place(world):
     again(world)
 
 
-def test_a_power_cut_announces_what_it_took():
+def test_a_power_cut_announces_what_it_took() -> None:
     world = World()
     world.topic("a", durability="disk")
     world.router("r", "a", "b")
@@ -161,7 +163,7 @@ def test_a_power_cut_announces_what_it_took():
     assert cut.rows("b")[-1][0] > head
 
 
-def test_two_routers_into_one_destination_repeat_rather_than_lose():
+def test_two_routers_into_one_destination_repeat_rather_than_lose() -> None:
     world = World()
     world.topic("a", durability="fsync")
     world.topic("b", durability="fsync")
@@ -177,7 +179,7 @@ def test_two_routers_into_one_destination_repeat_rather_than_lose():
     assert again.gaps("b")[0][2] == "restart"
 
 
-def test_exactly_once_repeats_nothing_that_is_still_there():
+def test_exactly_once_repeats_nothing_that_is_still_there() -> None:
     world = World()
     world.topic("a", durability="fsync")
     world.router("r1", "a", "b", guarantee="exactly_once")
@@ -191,7 +193,7 @@ def test_exactly_once_repeats_nothing_that_is_still_there():
     assert again.data("b") == [1, 1, 2]
 
 
-def test_routers_and_totals_survive_a_clean_stop(world):
+def test_routers_and_totals_survive_a_clean_stop(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")
     before = world.rows("b"), world.forwarded("r"), world.state("b").head_seq
@@ -202,7 +204,7 @@ def test_routers_and_totals_survive_a_clean_stop(world):
     assert world.rows("b")[-1] == (3, 3)
 
 
-def test_a_deleted_router_leaves_its_copies(world):
+def test_a_deleted_router_leaves_its_copies(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")
     assert world.drop_router("r")
@@ -215,7 +217,7 @@ def test_a_deleted_router_leaves_its_copies(world):
     again(world)
 
 
-def test_a_deleted_source_leaves_its_copies(world):
+def test_a_deleted_source_leaves_its_copies(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")
     assert world.drop("a").routers_removed == ["r"]
@@ -224,7 +226,7 @@ def test_a_deleted_source_leaves_its_copies(world):
     assert len(world.engine.state.routers) == 0
 
 
-def test_an_updated_router_keeps_its_progress(world):
+def test_an_updated_router_keeps_its_progress(world: World) -> None:
     world.write("a", 1)
     world.rows("b")
     world.router("r", "a", "b", filter="keep*", preserve_tag=False)

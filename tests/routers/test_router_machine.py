@@ -32,7 +32,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @initialize(shards=st.sampled_from([1, 3]), durability=st.sampled_from(["fsync", "disk"]), recent=st.booleans())
     def begin(self, shards: int, durability: str, recent: bool) -> None:
-        more = {} if recent else {"recent_cache_bytes": 0}
+        more: dict[str, Any] = {} if recent else {"recent_cache_bytes": 0}
         self.world = World(wal_shards=shards, segment_max_events=5, wal_file_bytes=1 << 16, **more)
         self.durability = durability
         self.is_cyclic = self.may_block = False
