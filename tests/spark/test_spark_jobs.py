@@ -208,7 +208,14 @@ def test_an_archive_that_is_interrupted_ends_in_good_order_and_goes_on(served: S
     arguments += ["--master", "local[1]"]
     command = [sys.executable, "-m", "topics.cli", *arguments, "--continuous", "--every", "1 second"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # who runs us in the background made us deaf
+    )
     deadline = time.monotonic() + 150
     while served.rows("going") and time.monotonic() < deadline:
         time.sleep(0.1)
