@@ -200,32 +200,3 @@ def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_archive_that_is_interrupted_ends_in_good_order_and_goes_on(served: Served, tmp_path: Path) -> None:
-    """Continuous, with trimming; then a gap fails the next run with one sentence."""
-    served.put("going", cap_records=100)
-    served.write("going", *range(80))
-    arguments = ["archive", "--url", served.url, "--topic", "going", "--to", str(tmp_path / "archive"), "--trim"]
-    arguments += ["--master", "local[1]"]
-    command = [sys.executable, "-m", "topics.cli", *arguments, "--continuous", "--every", "1 second"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAVA_TOOL_OPTIONS": QUICK_JAVA}
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # who runs us in the background made us deaf
-    )
-    deadline = time.monotonic() + 150
-    while served.rows("going") and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert out.startswith("80 records in 1 files")
-    assert out.rstrip().endswith("topics trimmed")
-    assert served.rows("going") == []
-    served.write("going", *range(300))
-    failed = run_cli(*arguments, JAVA_TOOL_OPTIONS=QUICK_JAVA)
-    assert failed.returncode == 1
-    assert "topics: records 81..280 of topic 'going' are lost (cap)" in failed.stderr.splitlines()
