@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import QUICK_JAVA, ROOT, Served, run_cli
+from tests.spark.served import QUICK_JAVA, Served, run_cli
 from tests.spark.world import World
 
 from topics.spark.jobs.archive import ArchiveOptions, archive
@@ -197,6 +192,3 @@ def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
     assert not Path(out).exists()
-
-
-@pytest.mark.slow
