@@ -21,6 +21,7 @@ settings.load_profile("sim" if "SIM_SECONDS" in os.environ else "ci")
 
 JAVA_MAJOR_MIN = 17
 SIM_SECONDS_DEFAULT = 5.0
+CRASH_STATES_MIN = 50_000
 
 
 @cache
@@ -68,11 +69,37 @@ def crash_states(record_property: Callable[[str, object], None]) -> Callable[[in
     return lambda count: record_property("crash_states", count)
 
 
+def crash_counts(config: pytest.Config) -> dict[str, int]:
+    """By test; under xdist the workers' reports have come with their properties."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    passed = [] if reporter is None else reporter.stats.get("passed", [])
+    return {
+        report.nodeid: value for report in passed for name, value in report.user_properties if name == "crash_states"
+    }
+
+
+def too_few_crash_states(counts: dict[str, int]) -> bool:
+    """Only a run of the whole directory, at its usual fineness, has to reach the number."""
+    ours = {nodeid: count for nodeid, count in counts.items() if nodeid.startswith("tests/crash/")}
+    if not ours or "CRASH_FINER" in os.environ:
+        return False
+    from tests.crash.test_crash_nested import NAMES
+    from tests.crash.workloads import ALL
+
+    return len(ours) == len(ALL) + len(NAMES) and sum(ours.values()) < CRASH_STATES_MIN
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput") and too_few_crash_states(crash_counts(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    passed = terminalreporter.stats.get("passed", [])
-    counts = [value for report in passed for name, value in report.user_properties if name == "crash_states"]
+    counts = crash_counts(terminalreporter.config)
     if counts:
-        terminalreporter.write_line(f"{sum(counts)} crash states judged in {len(counts)} tests")
+        terminalreporter.write_line(f"{sum(counts.values())} distinct crash states judged in {len(counts)} tests")
+    if too_few_crash_states(counts):
+        terminalreporter.write_line(f"FAILED: fewer than {CRASH_STATES_MIN} crash states", red=True)
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ class Rig:
 
     def configure(self, name: str, durability: str = "disk", **config: Any) -> None:
         instance = self.ledger.instance(name)
-        instance.cap = instance.cap or config.get("cap_records", 0)
+        instance.cap = min(filter(None, (instance.cap, config.get("cap_records", 0))), default=0)
         instance.ephemeral |= durability == "ephemeral"
         self._put_topic(name, durability, config)
         instance.durability = durability

@@ -1,18 +1,20 @@
 """Judging: every crash a workload could have had, each judged by restarts and the ledger of its moment.
 
-A state counts once: two crashes that leave the same files after the same answers are one. States of the first seed are
-restarted twice; of the others every fourth is, because what a second start does depends on the first far less than on
-the disk it found."""
+A state counts once: two crashes that leave the same files after the same answers are one. Every fourth state is started
+twice, and every fourth one is written to, because what follows a start depends on it far less than on the disk it
+found; what can be said without a write is said of all."""
 
 from __future__ import annotations
 
 import gc
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from tests.crash.fates import fates
 from tests.crash.harness import Rig, survey
 from tests.crash.ledger import Ledger, check
 from tests.crash.workloads import Workload
@@ -22,42 +24,47 @@ from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState
 from topics.testing.faultfs import FaultFs
 from topics.testing.orderfs import OrderFs, OrderMonitor
-from topics.testing.powercut import POWER_PATTERNS
 
-RANDOM_PATTERNS = ("keep_prefix_torn", "reorder", "zero_sector", "flip", "random")
-SEEDS = range(int(os.environ.get("CRASH_SEEDS", "12")))
-"""Each gives the patterns that chance decides another outcome. `make sim` asks for more."""
+FINER = float(os.environ.get("CRASH_FINER", "1"))
+"""How many more tears and chances than usual; `make sim` asks for more, `make planted` for fewer."""
 LATER_MS = 1_755_000_100_000
-SECOND_START_EVERY = 4
-COLLECT_EVERY = 250  # an engine is full of cycles; collecting after each one costs more than the engine
+EVERY = 4
+COLLECT_EVERY = 250
 
 
 def points_of(workload: Workload) -> CrashPoints:
     """Run the workload once and keep the disk as it was before each of its calls."""
     disk, ledger, clock = SimFs(), Ledger(), SimClock()
     points = CrashPoints(disk, note=ledger.copy)
-    monitor = OrderMonitor()
+    cold = workload.settings.get("cold_dir")
+    monitor = OrderMonitor(hot="data/topics", cold=f"{cold}/topics" if cold else None)
     hooked = FaultFs(OrderFs(disk, monitor), record=False)
     rig = Rig(hooked, ledger, clock=clock, **workload.settings)
     workload.before(rig)
     hooked.hook = points.before
     workload.story(rig)
     points.end()
+    monitor.check()
     return points
 
 
-def distinct_states(points: CrashPoints, seeds: range) -> Iterator[tuple[int, CrashState]]:
-    """Each with its seed. The patterns that leave nothing to chance come with the first seed only."""
+def distinct_states(workload: Workload) -> Iterator[CrashState]:
+    """Every point as a kill and as a power cut of every fate, without those that leave what another one left."""
     met: set[bytes] = set()
-    for seed in seeds:
-        patterns = POWER_PATTERNS if seed == 0 else RANDOM_PATTERNS
-        for state in points.states(rng=Random(seed), patterns=patterns):
-            if seed and state.how == "kill":
-                continue
-            known = fingerprint(state)
-            if known not in met:
-                met.add(known)
-                yield seed, state
+    for state in _states(points_of(workload), Random(workload.name), round(workload.fineness * FINER)):
+        known = fingerprint(state)
+        if known not in met:
+            met.add(known)
+            yield state
+
+
+def _states(points: CrashPoints, rng: Random, fineness: int) -> Iterator[CrashState]:
+    for at, (call, note, disk) in enumerate(points.points):
+        yield CrashState(at, call, "kill", note, disk.clone())
+        for how, fate in fates(disk, rng, fineness=fineness) if disk.dirty else ():
+            after = disk.clone()
+            after.power_cut(pattern=fate)
+            yield CrashState(at, call, how, note, after.reboot())
 
 
 def fingerprint(state: CrashState) -> bytes:
@@ -70,26 +77,38 @@ def fingerprint(state: CrashState) -> bytes:
     return digest.digest()
 
 
-def judge_all(workload: Workload, seeds: range) -> int:
+def judge_all(workload: Workload) -> int:
     """Judge every distinct state; how many there were."""
-    count, seed, state = 0, 0, None
-    points = points_of(workload)
-    gc.disable()
-    try:
-        for seed, state in distinct_states(points, seeds):
-            count += 1
-            judge(workload, state, count, twice=seed == 0 or count % SECOND_START_EVERY == 0)
-            if count % COLLECT_EVERY == 0:
-                gc.collect()
-    except BaseException as error:
-        error.add_note(f"workload {workload.name}, seed {seed}, state {count}: {state}")
-        raise
-    finally:
-        gc.enable()
+    count = 0
+    for count, state in enumerate(collecting_rarely(distinct_states(workload)), 1):
+        with noted(f"workload {workload.name}, state {count}: {state}"):
+            judge(workload, state, count)
     return count
 
 
-def judge(workload: Workload, state: CrashState, number: int, *, twice: bool) -> None:
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """A failure inside says where it happened."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(note)
+        raise
+
+
+def collecting_rarely(states: Iterable[CrashState]) -> Iterator[CrashState]:
+    """An engine is full of cycles, and collecting them after each one costs more than the engine."""
+    gc.disable()
+    try:
+        for count, state in enumerate(states, 1):
+            yield state
+            if count % COLLECT_EVERY == 0:
+                gc.collect()
+    finally:
+        gc.enable()
+
+
+def judge(workload: Workload, state: CrashState, number: int) -> None:
     ledger = state.note
     assert isinstance(ledger, Ledger)
     power_cut = state.how != "kill"
@@ -97,13 +116,16 @@ def judge(workload: Workload, state: CrashState, number: int, *, twice: bool) ->
     rig = start(workload, state.disk, ledger.copy(), host, number)
     before = survey(rig.sim)
     check(ledger, before, power_cut=power_cut)
-    if twice:
+    if number % EVERY == 0:
         state.disk.kill()
         rig = start(workload, state.disk.reboot(), rig.ledger, host, number + 1)
         assert survey(rig.sim) == before, "the second restart shows another state"
-    for name in list(rig.sim.engine.state.topics):
-        next_seq_is_new(rig, name, max(before[name].records, default=0))
-        every_job_can_be_claimed(rig, name)
+    for name, topic in list(rig.sim.engine.state.topics.items()):
+        taken = max([*rig.ledger.instance(name).acked(), *before[name].records], default=0)
+        assert topic.reserved_head >= taken, f"{name}: the next seq, {topic.reserved_head + 1}, was used before"
+        if number % EVERY == 1:
+            next_seq_is_new(rig, name, taken)
+            every_job_can_be_claimed(rig, name)
 
 
 def start(workload: Workload, disk: Any, ledger: Ledger, host: SimHost, number: int) -> Rig:
@@ -113,11 +135,9 @@ def start(workload: Workload, disk: Any, ledger: Ledger, host: SimHost, number: 
     return Rig(disk, ledger, clock=SimClock(LATER_MS), host=host, **settings)
 
 
-def next_seq_is_new(rig: Rig, name: str, visible: int) -> None:
-    instance = rig.ledger.instance(name)
-    taken = max([*instance.acked(), visible])
+def next_seq_is_new(rig: Rig, name: str, taken: int) -> None:
     rig.write(name, 1)
-    first_seq = instance.writes[-1].first_seq
+    first_seq = rig.ledger.instance(name).writes[-1].first_seq
     assert first_seq is not None
     assert first_seq > taken, f"{name}: seq {first_seq} was used before"
 

@@ -34,7 +34,7 @@ class Instance:
     created: bool = False  # acked
     dropping: bool = False
     dropped: bool = False  # acked
-    cap: int = 0
+    cap: int = 0  # the tightest ever asked for: what it took does not come back with a wider one
     ephemeral: bool = False  # asked to become ephemeral: the next start may drop everything
     writes: list[Write] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)  # acked deletes

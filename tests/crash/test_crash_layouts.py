@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.crash.judging import SEEDS, judge_all
+from tests.crash.judging import judge_all
 from tests.crash.workloads import LAYOUT_WORKLOADS, Workload
 
 
@@ -16,4 +16,4 @@ from tests.crash.workloads import LAYOUT_WORKLOADS, Workload
 def test_a_crash_at_any_call_and_another_shard_count_change_nothing(
     workload: Workload, crash_states: Callable[[int], None]
 ) -> None:
-    crash_states(judge_all(workload, SEEDS))
+    crash_states(judge_all(workload))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.crash.judging import SEEDS, judge_all
+from tests.crash.judging import judge_all
 from tests.crash.workloads import MIXED_WORKLOADS, Workload
 
 
@@ -16,4 +16,4 @@ from tests.crash.workloads import MIXED_WORKLOADS, Workload
 def test_a_crash_at_any_call_of_a_long_story_keeps_what_was_promised(
     workload: Workload, crash_states: Callable[[int], None]
 ) -> None:
-    crash_states(judge_all(workload, SEEDS))
+    crash_states(judge_all(workload))

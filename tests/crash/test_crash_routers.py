@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.crash.judging import SEEDS, judge_all
+from tests.crash.judging import judge_all
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
 
 
@@ -16,4 +16,4 @@ from tests.crash.workloads import ROUTER_WORKLOADS, Workload
 def test_a_crash_at_any_call_renames_no_copy_and_drops_none_in_silence(
     workload: Workload, crash_states: Callable[[int], None]
 ) -> None:
-    crash_states(judge_all(workload, SEEDS))
+    crash_states(judge_all(workload))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.crash.harness import Rig
@@ -19,6 +20,7 @@ class Workload:
     story: Callable[[Rig], None]
     settings: dict[str, Any] = field(default_factory=dict)
     shards_after: tuple[int, ...] = ()  # shard counts of the starts after the crash, in turn
+    fineness: int = 8  # of the tears and chances at each point (`fates`)
 
 
 def _two_classes(rig: Rig) -> None:
@@ -39,6 +41,47 @@ def _batches(rig: Rig) -> None:
     rig.write("d", 5)
     rig.write("f", 1)
     rig.write("d", 12)
+
+
+def _one(rig: Rig, durability: str) -> None:
+    """A single topic: a start costs half as much, so there can be twice as many."""
+    rig.create("t", durability)
+    rig.write("t", 1)
+
+
+def _one_append(rig: Rig) -> None:
+    for _ in range(8):
+        rig.write("t")
+
+
+def _one_batch(rig: Rig) -> None:
+    for count in (3, 9, 1, 14, 2):
+        rig.write("t", count)
+
+
+def _one_rotation(rig: Rig) -> None:
+    for _ in range(7):
+        rig.write("t", 2, size=500)
+
+
+def _one_checkpoint(rig: Rig) -> None:
+    rig.write("t", 3)
+    rig.checkpoint()
+    rig.write("t", 4)
+    rig.checkpoint()
+
+
+def _one_configure(rig: Rig) -> None:
+    for cap in (9, 4, 0):
+        rig.configure("t", rig.ledger.instance("t").durability, cap_records=cap)
+        rig.write("t", 3)
+
+
+def _one_delete(rig: Rig) -> None:
+    rig.write("t", 3, tag="a")
+    rig.delete("t", match="a")
+    rig.write("t", 2, tag="a")
+    rig.delete("t", before_seq=3)
 
 
 def _group_commit(rig: Rig) -> None:
@@ -113,6 +156,24 @@ def _rewrite(rig: Rig) -> None:
     rig.snapshot()
 
 
+def _history(rig: Rig) -> None:
+    _two_classes(rig)
+    rig.write("f", 7, tag="a")
+    rig.write("f", 5, tag="b")
+    rig.snapshot()
+
+
+def _relocate(rig: Rig) -> None:
+    """Sealed segments go to the cold tier, are deleted from there, and some of them go whole."""
+    rig.tick()
+    rig.delete("f", match="a")
+    rig.tick()
+    rig.write("f", 2)
+    rig.delete("f", before_seq=5)
+    rig.snapshot()
+    rig.tick()
+
+
 def _drop_and_recreate(rig: Rig) -> None:
     rig.checkpoint()
     rig.drop("f")
@@ -183,7 +244,7 @@ def _birth(rig: Rig) -> None:
 
 def _long(rig: Rig) -> None:
     """A bit of everything, again and again, so that files of every age are there."""
-    for turn in range(4):
+    for turn in range(2):
         rig.write("f", 5, tag="a", size=60)
         rig.write("d", 7, tag="b", size=60)
         rig.write("f", 3, tag="b")
@@ -276,52 +337,70 @@ def _forgotten(rig: Rig) -> None:
 
 
 REWRITING = {"rewrite_min_dead_bytes": 1, "rewrite_dead_ratio": 0.3}
+TIERED = {"cold_dir": "cold", "hot_retain_segments": 1, "relocate_interval_ms": 1000, "rewrite_dead_ratio": 0}
 
 LOG_WORKLOADS = [
-    Workload("append", _two_classes, _append),
-    Workload("batch", _two_classes, _batches),
-    Workload("group-commit", _two_classes, _group_commit, {"wal_shards": 2}),
-    Workload("rotation", _two_classes, _rotation),
-    Workload("large", _two_classes, _large),
-    Workload("configure", _two_classes, _configure),
-    Workload("birth", lambda rig: None, _birth),
-    Workload("switch-classes", _two_classes, _switch_classes),
-    Workload("weak-classes", _weak, _weak_writes),
+    Workload("append", _two_classes, _append, fineness=30),
+    Workload("batch", _two_classes, _batches, fineness=30),
+    Workload("group-commit", _two_classes, _group_commit, {"wal_shards": 2}, fineness=60),
+    Workload("rotation", _two_classes, _rotation, fineness=12),
+    Workload("large", _two_classes, _large, fineness=20),
+    Workload("configure", _two_classes, _configure, fineness=30),
+    Workload("birth", lambda rig: None, _birth, fineness=2000),
+    Workload("switch-classes", _two_classes, _switch_classes, fineness=12),
+    Workload("weak-classes", _weak, _weak_writes, fineness=2),
 ]
+ONE_TOPIC_WORKLOADS = [
+    Workload(f"one-{name}-{durability}", partial(_one, durability=durability), story, fineness=fineness)
+    for name, story, fineness in (
+        ("append", _one_append, 1000),
+        ("batch", _one_batch, 1000),
+        ("rotation", _one_rotation, 130),
+        ("checkpoint", _one_checkpoint, 30),
+        ("configure", _one_configure, 400),
+        ("delete", _one_delete, 2000),
+    )
+    for durability in ("disk", "fsync")
+]
+"""Torn at every byte of what was pending, or nearly."""
 SEGMENT_WORKLOADS = [
-    Workload("checkpoint", _two_classes, _checkpoint),
-    Workload("seal", _two_classes, _seal),
-    Workload("snapshot", _two_classes, _snapshot, {"wal_shards": 2}),
-    Workload("prune", _two_classes, _prune),
-    Workload("delete", _tagged, _delete),
-    Workload("rewrite", _tagged, _rewrite, REWRITING),
-    Workload("drop-and-recreate", _two_classes, _drop_and_recreate),
-    Workload("evict", _capped, _evict),
+    Workload("checkpoint", _two_classes, _checkpoint, fineness=4),
+    Workload("seal", _two_classes, _seal, fineness=3),
+    Workload("snapshot", _two_classes, _snapshot, {"wal_shards": 2}, fineness=3),
+    Workload("prune", _two_classes, _prune, fineness=2),
+    Workload("delete", _tagged, _delete, fineness=1),
+    Workload("rewrite", _tagged, _rewrite, REWRITING, fineness=1),
+    Workload("relocation", _history, _relocate, TIERED, fineness=2),
+    Workload("drop-and-recreate", _two_classes, _drop_and_recreate, fineness=8),
+    Workload("evict", _capped, _evict, fineness=2),
 ]
 MIXED_WORKLOADS = [
-    Workload("long", _two_classes, _long, {**REWRITING, "wal_shards": 2}),
+    Workload("long", _two_classes, _long, {**REWRITING, "wal_shards": 2}, fineness=0),
 ]
 QUEUE_WORKLOADS = [
-    Workload("leases-kept", _kept, _work),
-    Workload("leases-forgotten", _forgotten, _work),
-    Workload("dead-letter", _letters, _dead_letter),
+    Workload("leases-kept", _kept, _work, fineness=2),
+    Workload("leases-forgotten", _forgotten, _work, fineness=2),
+    Workload("dead-letter", _letters, _dead_letter, fineness=2),
 ]
 ROUTER_WORKLOADS = [
-    Workload("forward-fsync", lambda rig: _routed(rig, "fsync"), _forward, {"wal_shards": 2}),
-    Workload("forward-disk", lambda rig: _routed(rig, "disk"), _forward),
-    Workload("forward-once", lambda rig: _routed(rig, "fsync", once=True), _forward),
-    Workload("direct-fsync", lambda rig: _routed(rig, "fsync"), _direct),
-    Workload("direct-disk", lambda rig: _routed(rig, "disk", once=True), _direct, {"wal_shards": 2}),
+    Workload("forward-fsync", lambda rig: _routed(rig, "fsync"), _forward, {"wal_shards": 2}, fineness=0),
+    Workload("forward-disk", lambda rig: _routed(rig, "disk"), _forward, fineness=0),
+    Workload("forward-once", lambda rig: _routed(rig, "fsync", once=True), _forward, fineness=0),
+    Workload("direct-fsync", lambda rig: _routed(rig, "fsync"), _direct, fineness=0),
+    Workload("direct-disk", lambda rig: _routed(rig, "disk", once=True), _direct, {"wal_shards": 2}, fineness=0),
 ]
 LAYOUT_WORKLOADS = [
-    Workload("one-to-three", _two_classes, _snapshot, shards_after=(3, 1)),
-    Workload("three-to-one", _two_classes, _prune, {"wal_shards": 3}, shards_after=(1, 3)),
-    Workload("four-to-two-to-four", _tagged, _delete, {"wal_shards": 4}, shards_after=(2, 4)),
-    Workload("rewrite-two-to-five", _tagged, _rewrite, {**REWRITING, "wal_shards": 2}, shards_after=(5, 2, 3)),
-    Workload("rotation-one-to-eight", _two_classes, _rotation, shards_after=(8, 1)),
+    Workload("one-to-three", _two_classes, _snapshot, shards_after=(3, 1), fineness=2),
+    Workload("three-to-one", _two_classes, _prune, {"wal_shards": 3}, shards_after=(1, 3), fineness=0),
+    Workload("four-to-two-to-four", _tagged, _delete, {"wal_shards": 4}, shards_after=(2, 4), fineness=0),
+    Workload(
+        "rewrite-two-to-five", _tagged, _rewrite, {**REWRITING, "wal_shards": 2}, shards_after=(5, 2, 3), fineness=0
+    ),
+    Workload("rotation-one-to-eight", _two_classes, _rotation, shards_after=(8, 1), fineness=4),
 ]
 ALL = [
     *LOG_WORKLOADS,
+    *ONE_TOPIC_WORKLOADS,
     *SEGMENT_WORKLOADS,
     *MIXED_WORKLOADS,
     *QUEUE_WORKLOADS,

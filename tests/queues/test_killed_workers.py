@@ -29,6 +29,8 @@ pytestmark = pytest.mark.timeout(0)  # `make sim` lets it go on for as long as i
 WORKERS = 8
 STREAMS = 2  # of them
 MAX_DELIVERIES = 6
+ACKED_MIN, KILLS_MIN = 40, 15
+PATIENCE_S = 90  # for a busy machine
 BACKLOG_MAX = 200  # jobs that wait before producers pause: old jobs must get their turn
 
 
@@ -56,9 +58,11 @@ class Oracle:
     acked: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # leases, by seq
     refused: set[tuple[int, int]] = field(default_factory=set)
     streams: set[int] = field(default_factory=set)  # lives that ended with their stream
+    heard: set[int] = field(default_factory=set)  # lives that said anything
     faults: list[str] = field(default_factory=list)
 
     def hear(self, life: int, line: bytes) -> None:
+        self.heard.add(life)
         kind, *event = json.loads(line)
         if kind == "got":
             seq, lease_id, deadline, _, data = event
@@ -112,8 +116,9 @@ class Oracle:
 
     @property
     def superseded(self) -> int:
-        """Acks that were refused because somebody else had the job by then."""
-        return sum(number < self.leases[seq][-1].number for seq, number in self.refused)
+        """Calls that were refused because somebody else had the job by then."""
+        newest = {seq: max(lease.number for lease in leases) for seq, leases in list(self.leases.items())}
+        return sum(number < newest[seq] for seq, number in list(self.refused))
 
 
 def _number(lease_id: str) -> int:
@@ -128,11 +133,14 @@ class Crew:
         self._oracle = oracle
         self._chance = chance
         self._lives = 0
+        self.kills = 0
         self._readers: list[threading.Thread] = []
+        self._life_at: dict[int, int] = {}
         self._workers = [self._start(place) for place in range(WORKERS)]
 
     def _start(self, place: int) -> subprocess.Popen[bytes]:
         self._lives += 1
+        self._life_at[place] = self._lives
         how = "stream" if place < STREAMS else "claim"
         if how == "stream":
             self._oracle.streams.add(self._lives)
@@ -156,7 +164,12 @@ class Crew:
             self._oracle.faults.append(f"worker {life} ended by itself: {trouble.decode()[-500:]}")
 
     def kill_one(self) -> None:
-        place = self._chance.randrange(WORKERS)
+        """One that has come to work: on a busy machine the others would never get that far."""
+        places = [place for place, life in self._life_at.items() if life in self._oracle.heard]
+        if not places:
+            return
+        self.kills += 1
+        place = self._chance.choice(places)
         os.kill(self._workers[place].pid, signal.SIGKILL)
         self._workers[place] = self._start(place)
 
@@ -165,10 +178,6 @@ class Crew:
             os.kill(worker.pid, signal.SIGKILL)
         for reader in self._readers:
             reader.join(30)
-
-    @property
-    def kills(self) -> int:
-        return self._lives - WORKERS
 
 
 class Producer:
@@ -211,18 +220,23 @@ def test_every_job_ends_once_whoever_is_killed(tmp_path: Path, sim_seconds: floa
         )
         producers = [Producer(served, name) for name in ("p", "q")]
         crew = Crew(served.url.removeprefix("http://"), oracle, chance)
-        end = time.monotonic() + sim_seconds
-        while time.monotonic() < end:
-            time.sleep(chance.uniform(0.02, 0.2))
+        began = time.monotonic()
+        while time.monotonic() < began + sim_seconds or not enough(crew, oracle):
+            assert time.monotonic() < began + sim_seconds + PATIENCE_S, "hardly anything is done"
+            time.sleep(chance.uniform(0.05, 0.25))
             crew.kill_one()
         for producer in producers:
             producer.over.set()
             producer.thread.join(30)
         crew.kill_all()
         judge(served, oracle, {seq: data for producer in producers for seq, data in producer.jobs.items()})
-        assert crew.kills >= sim_seconds * 3
     finally:
         served.stop()
+
+
+def enough(crew: Crew, oracle: Oracle) -> bool:
+    """To learn anything from: some workers were late, and some were killed."""
+    return len(oracle.acked) >= ACKED_MIN and crew.kills >= KILLS_MIN and oracle.superseded > 0
 
 
 def judge(served: Served, oracle: Oracle, jobs: dict[int, str]) -> None:
@@ -234,8 +248,6 @@ def judge(served: Served, oracle: Oracle, jobs: dict[int, str]) -> None:
     dead = Counter(int(meta["$dead_letter_src_seq"]) for _, _, meta in letters)
     assert all(meta["$dead_letter_deliveries"] == str(MAX_DELIVERIES) for _, _, meta in letters)
     oracle.judge_ends(jobs, left, dead)
-    assert len(oracle.acked) > 50, "hardly anything was done"
-    assert oracle.superseded > 0, "no worker was ever late"
     judge_what_is_left(served, left)
 
 
