@@ -23,7 +23,7 @@ SECONDS_MAX = 300
 def run_test(tree: Path, test: str) -> tuple[bool, str]:
     """Is it green, and if not, what it said first."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-rfE", *test.split(" ", 2)]
-    environment = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}", "CRASH_SEEDS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{tree}/src:{tree}", "CRASH_FINER": "0.25"}
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
