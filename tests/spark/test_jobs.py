@@ -12,6 +12,7 @@ from tests.spark.world import World
 
 from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
+from topics.spark.failure import failure_of
 from topics.spark.jobs import replay as replay_job
 from topics.spark.jobs.archive_files import (
     ArchivedFile,
@@ -239,3 +240,19 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
     settings = (write_settings(folder, {"spark.x": "1"}) / "spark-defaults.conf").read_text().splitlines()
     assert "spark.x 1" in settings
     assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings
+
+
+def test_a_failure_of_ours_is_told_without_spark_s_wrapping() -> None:
+    told = """An error occurred while calling o88.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "batch.py", line 9, in plan_batch
+topics.errors.ConfigError: there is no topic 'b' in /data; it has a
+
+\tat org.apache.spark.api.python.BasePythonRunner"""
+    failure = failure_of(RuntimeError(told))
+    assert isinstance(failure, ConfigError)
+    assert str(failure) == "there is no topic 'b' in /data; it has a"
+    lost = failure_of(RuntimeError("topics.errors.DataLoss: records 1..2 of topic 'a' are lost (cap)"))
+    assert (str(lost), lost.exit_status) == ("records 1..2 of topic 'a' are lost (cap)", 1)
+    assert str(failure_of(RuntimeError("\nJava heap space\nat x"))) == "Spark failed: Java heap space"

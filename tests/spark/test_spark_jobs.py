@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +12,8 @@ import pytest
 from tests.spark.served import QUICK_JAVA, Served, run_cli
 from tests.spark.world import World
 
+from topics.cli.spark_job import interruptible
+from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import ArchiveOptions, archive
 from topics.spark.jobs.archive_files import manifest
 from topics.spark.jobs.replay import ReplayOptions, replay
@@ -192,3 +197,28 @@ def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
     assert not Path(out).exists()
+
+
+def test_a_continuous_archive_trims_as_it_goes_and_stops_when_it_is_told(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    served.put("going", cap_records=100)
+    served.write("going", *range(80))
+    source = JobSource(url=served.url, topics="going")
+    options = ArchiveOptions(source=source, to=str(tmp_path), available_now=False, every="1 second", trim=True)
+    done = archive(spark, options, should_stop=lambda: not served.rows("going"))
+    assert (done.records, done.trimmed) == (80, True)
+    served.write("going", *range(300))
+    with pytest.raises(Exception) as caught:
+        archive(spark, replace(options, available_now=True))
+    assert str(failure_of(caught.value)) == "records 81..280 of topic 'going' are lost (cap)"
+
+
+def test_signals_tell_a_job_to_end_and_a_second_one_ends_it() -> None:
+    with interruptible() as told:
+        assert not told()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert told()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -145,7 +145,7 @@ class _Archive:
         """Wait for the stream, tell how far it is, and describe files as they are committed."""
         seen, rows = -1, 0
         try:
-            while not query.awaitTermination(1):
+            while not self._is_over(query, should_stop):
                 for progress in query.recentProgress:
                     if progress["batchId"] > seen:
                         seen = progress["batchId"]
@@ -154,14 +154,26 @@ class _Archive:
                         self._describe_new()
                         if self._options.trim and not self._options.available_now:
                             self._trim()
-                if should_stop():
-                    query.stop()
             # The query is through; its last progress may not have been seen.
             rows = max(rows, sum(progress["numInputRows"] for progress in query.recentProgress))
             self._tell.advance(rows, rows=rows)
             return len({progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]})
         except BaseException:
             query.stop()
+            raise
+
+    @staticmethod
+    def _is_over(query: StreamingQuery, should_stop: Callable[[], bool]) -> bool:
+        """Waits a moment. A query that is told to stop may end with an error of whatever it was doing."""
+        from pyspark.errors import StreamingQueryException
+
+        if should_stop():
+            query.stop()
+        try:
+            return query.awaitTermination(1) is True
+        except StreamingQueryException:
+            if should_stop():
+                return True
             raise
 
     # --- what is committed --------------------------------------------------------------------------------------------
