@@ -164,3 +164,28 @@ def test_a_flip_that_fails_for_ever_fails_no_delete_and_is_made_up_for() -> None
     assert sorted(world.cut()["t"].records) == [4, 5, 6]
     world.rig.snapshot()
     assert sorted(world.cut()["t"].records) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("more", [2, 0], ids=["sealed", "active"])
+@pytest.mark.parametrize("part", ["data", "idx"])
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_flags_whose_sync_failed_before_a_kill_are_not_taken_for_durable(more: int, part: str, rebooted: bool) -> None:
+    """Row 114: they read as set, but no later sync would bring them to the disk."""
+    world = World()
+    world.rig.create("t", "fsync")
+    world.rig.write("t", 1)
+    world.rig.write("t", 2, tag="a")
+    if more:
+        world.rig.write("t", more)
+    world.rig.snapshot()
+    if rebooted:  # the snapshot is of another boot, so that its totals prove nothing and all flags are looked at
+        world.cut()
+    failing = world.faults.fail("datasync", f"*/seg-*.{part}", times=FOREVER)
+    world.rig.delete("t", match="a")
+    world.rig.checkpoint()
+    assert failing.hits
+    world.kill()
+    for _ in range(3):  # until the log with the delete is absorbed and gone
+        world.rig.write("t", 3, size=400)
+        world.rig.snapshot()
+    assert not {2, 3} & set(world.cut()["t"].records)

@@ -27,6 +27,7 @@ from topics.engine.rederive_source import Read
 from topics.formats.bodies import CkptMark, OpenMark, RouterCreate, RouterDelete, TierMark, TopicMark
 from topics.formats.buffers import Buffer
 from topics.formats.frame import FrameType
+from topics.formats.names import topic_dir_name
 from topics.formats.wal import WalColumns
 from topics.model import ops
 from topics.model.config import DEFAULT_CONFIG
@@ -34,7 +35,10 @@ from topics.model.ops import Append, Evict, HeadMark, Op, Pin, RouterMark, Route
 
 Rows = npt.NDArray[np.int64]
 
-RECOVERED_NAME = "recovered:{:X}"
+
+def recovered_name(topic_id: int) -> str:
+    """How a topic is called of which only the id is known: as its directory."""
+    return f"recovered:{topic_dir_name(topic_id)}"
 
 
 class Replay:
@@ -210,7 +214,7 @@ class Replay:
             appends = self._unknown[topic_id]
             if topic_id < self._first_new_id and topic_id not in self._known_ids:
                 continue  # deleted before the snapshot, which therefore does not have it
-            name = RECOVERED_NAME.format(topic_id)
+            name = recovered_name(topic_id)
             self.notices.append(f"records of topic {topic_id:08X} have no TopicCreate; they are kept as {name!r}")
             apply(self._state, TopicCreate(topic_id, name, topic_id, DEFAULT_CONFIG, int(appends[0].ts[0])))
             self._unknown[topic_id] = []
@@ -279,6 +283,10 @@ class Replay:
         """What is left of leases, now that it is known which jobs there are."""
         for topic in self._state.by_id.values():
             settle_queue(topic)
+
+    def announce(self, marks: Iterable[HeadMark]) -> list[HeadMark]:
+        """Losses that were found elsewhere."""
+        return [self._lose(self._state.by_id[mark.topic_id], mark) for mark in marks]
 
     def _lose(self, topic: TopicState, mark: HeadMark) -> HeadMark:
         self.lost_seqs += sum(last - first + 1 for first, last, _ in mark.lost)

@@ -69,7 +69,9 @@ class Attach:
     def _load(self, topic: TopicState, item: TopicItem | None) -> LoadedTopic:
         cold = None if self._cold is None else self._cold.store(topic.id)
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
-        loaded = load_topic(place, self._marks.expected(topic.id, item))
+        expected = self._marks.expected(topic.id, item)
+        expected.unknown = item is None and self._env.keeps_all
+        loaded = load_topic(place, expected)
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded
         for finding in loaded.findings:

@@ -107,6 +107,13 @@ class Checkpointer:
         ticket.then(self._over)
         return ticket
 
+    def after_run(self, step: Callable[[], None]) -> None:
+        """At once, or when the run under way has let go of the files it works on."""
+        if self._running is None:
+            step()
+        else:
+            self._running.then(lambda _: step())
+
     def _over(self, done: Ticket[Positions]) -> None:
         self._running = None
         if done.error is None:

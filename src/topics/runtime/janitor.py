@@ -59,6 +59,8 @@ class Janitor:
         self._rewriting = False
         self._dropping: set[tuple[int, int]] = set()
         self._sweep_at: Iterator[int] = iter(())
+        self.after_checkpoint: Callable[[Callable[[], None]], None] = lambda step: step()
+        """Runs a step once no checkpoint has the files of topics in its hands; set by the kernel."""
         engine.context.on_removed.append(self._note_thinned)
         for topic in engine.state.by_id.values():  # drops that a crash interrupted, or that were never begun
             for segment in topic.sealed:
@@ -172,16 +174,18 @@ class Janitor:
     def _drop_topics(self) -> None:
         while self._jobs.removed_topics:
             topic = self._jobs.removed_topics.popleft()
-            files = self._store.topics.pop(topic.id, None)
             self._tiers.cleaning.topic_removed(topic)
-            if files is not None:
-                self._driver.run(partial(self._retire, topic), self._report)
+            self.after_checkpoint(partial(self._drop_files, topic))
         while self._retired:
             self._driver.run(partial(remove_retired_dir, self._store.env, self._retired.pop()), self._report)
 
+    def _drop_files(self, topic: TopicState) -> None:
+        files = self._store.topics.pop(topic.id, None)
+        if files is not None:
+            self._store.flips.forget_topic(topic.id)
+            self._driver.run(partial(self._retire, topic), self._report)
+
     def _retire(self, topic: TopicState) -> None:
-        for segment in topic.sealed:
-            self._store.flips.forget(segment.view)  # type: ignore[arg-type]
         name = retire_topic_dir(self._store.env, topic.id)
         if name is not None:
             remove_retired_dir(self._store.env, name)
@@ -216,6 +220,8 @@ class Janitor:
         self, topic: TopicState, view: SealedSegment, done: bool | None, error: BaseException | None
     ) -> None:
         self._rewriting = False
+        if topic.id not in self._engine.state.by_id:
+            return  # dropped meanwhile, and its files with it
         if error is not None:
             log.warning("rewrite of %r failed, the segment is as it was: %s", view, error)
         elif done and topic.sealed.by_first_seq(view.first_seq) is not None:

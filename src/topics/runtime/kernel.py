@@ -57,6 +57,7 @@ class Kernel:
         self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
         self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
+        self.janitor.after_checkpoint = self.checkpointer.after_run
         self.tiers.index_came = self.jobs.index_came
         self.tiers.is_dropping = self.janitor.is_dropping
         self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0

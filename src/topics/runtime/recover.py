@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from topics.clock import EngineClock, Host
 from topics.config import Settings
 from topics.core.state import State
+from topics.core.topic import TopicState
 from topics.engine.replay import Replay
 from topics.errors import ColdStoreMismatch, MetadataLost
 from topics.formats.snapshot import Snapshot
@@ -22,6 +23,7 @@ from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.opening import Repair, flag_again, log_marks, retire_dirs
 from topics.runtime.reread import Reread
+from topics.runtime.salvage import adopt, announce_gaps, unexplained
 from topics.runtime.store import Store, TopicFiles
 from topics.storage.cold_cache import ColdCache
 from topics.storage.cold_tier import ColdRoot, ColdTier, open_cold_root
@@ -127,6 +129,7 @@ class Recovery:
             self._data.topics,
             index_cache_bytes=self._settings.index_cache_bytes,
             may_write=False,
+            keeps_all=self._settings.salvage,
         )
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         # From here on the directory is accepted, and writing begins.
@@ -213,6 +216,7 @@ class Recovery:
                 topic = topic_from_item(item)
                 self._state.add(topic)
                 self._attach(topic)
+        self._adopted = self._adopt(snapshot, ordered) if self._settings.salvage else []
         read = Reread(Fetcher(read_wal=self._files.pread, cold=self._cold_cache), self._attach.active_of)
         replay = Replay(self._state, created=self._attach, breathe=self._report, read=read)
         stored = () if snapshot is None else map(router_from_item, snapshot.routers)
@@ -223,10 +227,26 @@ class Recovery:
         self._clock.raise_to(replay.highest_ts)
         return replay
 
+    def _adopt(self, snapshot: Snapshot | None, ordered: list[ScannedFile]) -> list[TopicState]:
+        found = unexplained(
+            list_topic_dirs(self._fs, self._data.topics).ids,
+            (scanned.columns for scanned in ordered),
+            known_below=1 if snapshot is None else snapshot.next_topic_id,
+            deleted=self._marks.deleted,
+        )
+        adopted = [adopt(self._state, topic_id, now_ms=self._clock.now_ms()) for topic_id in found]
+        for topic in adopted:
+            log.warning("nothing describes topic %08X any more; what is there is kept as %r", topic.id, topic.name)
+            self._attach(topic)
+        return adopted
+
     def _begin_cold(self, snapshot: Snapshot | None) -> None:
         recorded = self._marks.cold_segments(() if snapshot is None else snapshot.topics)
         if self._cold is not None:
-            self._cold.begin(None if snapshot is None else snapshot.instance, used=recorded > 0)
+            salvaged = self._settings.salvage and snapshot is None and self._cold.has_owner()
+            if salvaged:
+                log.warning("nothing says whose segments %s holds; they are taken for ours", self._cold.label)
+            self._cold.begin(None if snapshot is None else snapshot.instance, used=recorded > 0 or salvaged)
             if not self._cold.ours and recorded:
                 log.error("%s; %d segments in it cannot be read", unavailable(self._cold), recorded)
         elif recorded:
@@ -244,6 +264,7 @@ class Recovery:
         replay.settle_unknown()
         replay.settle_routers()
         marks = replay.settle_holes()
+        marks += replay.announce(announce_gaps(topic for topic in self._adopted if topic.id in self._state.by_id))
         behind = quarantined_ceilings(self._fs, self._data)
         self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
         marks += replay.settle_ceilings(same_boot=same_boot, behind=behind)

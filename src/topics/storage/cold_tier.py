@@ -117,6 +117,13 @@ class ColdTier:
 
     # --- start ----------------------------------------------------------------------------------------------------
 
+    def has_owner(self) -> bool:
+        """Whether somebody uses the store, as far as it answers."""
+        try:
+            return self.root.read_owner() is not None
+        except OSError:
+            return False
+
     def begin(self, instance: str | None, *, used: bool) -> None:
         """What a start makes of the store. `instance` is None without a snapshot; `used` says that segments of ours are
         recorded in it. ColdStoreMismatch refuses the start; nothing of ours was changed then."""

@@ -107,6 +107,12 @@ class Flips:
         with self._lock:
             self._dirty.pop(segment.flips, None)
 
+    def forget_topic(self, topic_id: int) -> None:
+        """The topic is gone, with all its segments."""
+        with self._lock:
+            for log in [log for log, segment in self._dirty.items() if segment.place.topic_id == topic_id]:
+                del self._dirty[log]
+
     def sync(self, segments: Iterable[Flippable] | None = None) -> list[Flagged]:
         """Make hot flips durable in `.data` and `.idx`; says which are. What fails stays pending for the next call."""
         if segments is None:

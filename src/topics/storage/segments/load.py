@@ -15,13 +15,9 @@ from array import array
 from functools import partial
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from topics.errors import ColdStoreMismatch, ColdUnavailable
-from topics.formats.buffers import U8, gather_u8
-from topics.formats.idx import ENTRY_BYTES, IDX_DELETED
+from topics.formats.idx import ENTRY_BYTES
 from topics.formats.names import segment_name
-from topics.formats.segment_frame import DELETED_BYTE
 from topics.formats.snapshot import SegmentItem
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.cold_copy import cold_is_complete, cold_length
@@ -29,7 +25,7 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import heal
 from topics.storage.segments.listing import Listing, Parts, list_topic_dir
 from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
-from topics.storage.segments.old_flags import mirror_flags, sync_old_flags
+from topics.storage.segments.old_flags import frame_flags, keep_flags
 from topics.storage.segments.open_end import OpenEnd, judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import TopicDir
@@ -94,18 +90,28 @@ class _Loader:
         there = {first for first, parts in self.listing.parts.items() if "data" in parts or "idx" in parts}
         moved = {first for first, move in self.expected.moves.items() if move.tier != "gone"}
         active = {self.expected.active[0]} if self.expected.active is not None else set()
-        return sorted(there | set(self.recorded) | moved | active)
+        cold = self._unrecorded_cold() if self.expected.unknown else set()
+        return sorted(there | set(self.recorded) | moved | active | cold)
+
+    def _unrecorded_cold(self) -> set[int]:
+        """Complete copies in the cold store; one that does not answer stops a salvage run, which must not miss any."""
+        return set() if self.place.cold is None else set(self.place.cold.list()) - self.expected.gone()
 
     def _load(self, first: int) -> None:
         parts = self.listing.parts.get(first, {})
         if self._recorded_tier(first) == "cold" and self._load_cold(first, parts):
             return
-        if self.expected.is_open(first):
+        if self._is_open(first):
             self._load_open(first, parts)
         elif "data" in parts:
             self._load_sealed(first, parts)
         else:
             self._load_without_data(first, parts)
+
+    def _is_open(self, first: int) -> bool:
+        """Whether what is torn may be cut because the log refills it. Not in a salvage run: the log may be lost, too,
+        so a segment that no mark knows is taken as it is."""
+        return self.expected.is_open(first) and (not self.place.env.keeps_all or bool(self.expected.marked(first)[0]))
 
     def _recorded_tier(self, first: int) -> Literal["hot", "cold"]:
         move, item = self.expected.moves.get(first), self.recorded.get(first)
@@ -158,6 +164,8 @@ class _Loader:
         count = self._recorded_count(first)
         if count is None and "idx" in parts:
             count = self.place.fs.stat_len(self.place.file(first, "idx")) // ENTRY_BYTES
+        if count is None and self.expected.unknown and self.place.cold is not None:
+            count = self.place.cold.len(first, "idx") // ENTRY_BYTES
         if count is None or first + count <= self.expected.earliest_seq:
             if "idx" in parts:
                 self.place.env.write_or_defer(partial(remove_files, self.place, first))
@@ -244,9 +252,8 @@ class _Loader:
         data = opened.data[: end.data_len]
         sizes = accounted_sizes(end.entries, data, first_seq=opened.first)
         self._put_in_order(opened, None)
-        flags = _flags(end, data)
-        sync_old_flags(self.place, opened.first, flags, end.entries["len"])
-        mirror_flags(self.place, opened.first, flags, end.entries["flags"])
+        flags = frame_flags(end.entries, data)
+        keep_flags(self.place, opened.first, end.entries, flags)
         segment = ActiveSegment(
             self.place,
             first_seq=opened.first,
@@ -355,12 +362,3 @@ class _Loader:
     def _wins(self, later: LoadedSegment, earlier: LoadedSegment) -> bool:
         """The recorded one, else the one with the lower first seq."""
         return later.segment.first_seq in self.recorded and earlier.segment.first_seq not in self.recorded
-
-
-def _flags(end: OpenEnd, data: memoryview) -> U8:
-    """Entry flags; a flagged frame is deleted even if its entry does not say so yet."""
-    flags: U8 = end.entries["flags"].copy()
-    framed = np.flatnonzero(end.entries["len"])
-    places = end.entries["offset"][framed].astype(np.int64) + end.entries["len"][framed] - 1
-    flags[framed[gather_u8(data, places) == DELETED_BYTE]] |= IDX_DELETED
-    return flags

@@ -27,7 +27,8 @@ class Expected:
     """What snapshot and marks say of a topic's segments.
 
     `active` is `(first, count, data_len)` of the newest mark or, without one, of the snapshot. `ckpt_seq` is the
-    highest seq in synced segments, `sealed_to` the last seq of the newest sealed one.
+    highest seq in synced segments, `sealed_to` the last seq of the newest sealed one. `unknown`: a salvage run adopts
+    the topic, and no snapshot says which segments it had.
     """
 
     segments: Sequence[SegmentItem] = ()
@@ -36,12 +37,17 @@ class Expected:
     ckpt_seq: int = 0
     earliest_seq: int = 1
     moves: Mapping[int, Move] = field(default_factory=dict)
+    unknown: bool = False
 
     def marked(self, first_seq: int) -> tuple[int, int]:
         """Count and data length of a segment at the last mark; zeros when it is not the marked active one."""
         if self.active is None or self.active[0] != first_seq:
             return 0, 0
         return self.active[1], self.active[2]
+
+    def gone(self) -> set[int]:
+        """First seqs of segments whose removal was logged."""
+        return {first for first, move in self.moves.items() if move.tier == "gone"}
 
     def is_open(self, first_seq: int) -> bool:
         """Whether the segment may hold slots that no synced mark covers."""

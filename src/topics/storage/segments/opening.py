@@ -16,7 +16,7 @@ from topics.formats.idx import idx_agrees, read_idx
 from topics.storage.fs import install
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import Healed, heal, heal_without_data
-from topics.storage.segments.old_flags import found_flags, sync_old_flags
+from topics.storage.segments.old_flags import found_flags
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.remnants import adopt_idx_temp
 
@@ -33,7 +33,6 @@ def open_hot(segment: SealedSegment) -> Pair:
     if idx is not None and (condition.checked or _agrees(segment, idx, data)):
         pair = Pair(read_idx(idx), data, condition.known_bad(segment.count))
         if not condition.checked:
-            sync_old_flags(segment.place, segment.first_seq, pair.flags, pair.lens)
             pair = found_flags(segment.place, segment.first_seq, pair)
         condition.checked = True
         segment.data_len = len(data)

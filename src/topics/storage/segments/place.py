@@ -50,8 +50,7 @@ class SegmentCounters:
 class SegmentEnv:
     """`may_write` is False while recovery may still refuse the directory: repairs are then noted in `deferred`.
 
-    `rebooted` says that the machine surely was restarted since the last process, so that whatever is in the files is
-    durable. Otherwise a killed process may have set delete flags that only the page cache has.
+    `keeps_all`: log or metadata are lost, so segments that no mark covers may be all that is left of their records.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class SegmentEnv:
         *,
         index_cache_bytes: int = 1 << 28,
         may_write: bool = True,
-        rebooted: bool = False,
+        keeps_all: bool = False,
     ) -> None:
         self.fs = fs
         self.topics_dir = topics_dir
@@ -70,7 +69,7 @@ class SegmentEnv:
         self.counters = SegmentCounters()
         self.findings: list[Finding] = []
         self.may_write = may_write
-        self.rebooted = rebooted
+        self.keeps_all = keeps_all
         self.deferred: list[Callable[[], None]] = []
 
     def report(self, finding: Finding) -> None:

@@ -1,0 +1,48 @@
+"""A topic that is dropped while something works on its files: nobody complains, and nothing of it is left."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.faults.world import World
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite", "datasync", "sync_dir"])
+def test_a_topic_that_is_dropped_in_the_middle_of_a_checkpoint_fails_nothing(
+    call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.rig.create("t", "fsync")
+    world.rig.create("u", "fsync")
+    world.rig.write("t", 6, tag="a")
+    world.rig.write("u", 2)
+    began = world.faults.block(call, "*/topics/00000001*", until=lambda: drop(world))  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING, "topics"):
+        world.rig.checkpoint()
+    assert began.hits == 1
+    world.rig.tick()
+    assert caplog.records == []
+    assert world.rig.sim.kernel.checkpointer.failures_total == 0
+    assert world.disk.listdir("data/topics") == ["00000002"]
+    assert sorted(world.cut()) == ["u"]
+
+
+def drop(world: World) -> None:
+    world.rig.drop("t")
+    world.rig.tick()
+
+
+def test_flags_that_wait_for_their_sync_are_forgotten_with_their_topic() -> None:
+    world = World()
+    world.rig.create("t", "fsync")
+    world.rig.write("t", 2)
+    world.rig.write("t", 1, tag="a")
+    world.rig.checkpoint()
+    world.rig.delete("t", match="a")
+    flips = world.rig.sim.kernel.store.flips
+    assert len(flips) == 1
+    drop(world)
+    assert len(flips) == 0
+    world.rig.checkpoint()
+    assert world.rig.sim.kernel.store.env.counters.flip_failures == 0
