@@ -8,6 +8,7 @@ import pytest
 from tests.faults.world import WAL, World
 
 from topics.errors import CommitFailed
+from topics.testing.faultfs import SimCrash
 from topics.testing.powercut import POWER_PATTERNS
 
 
@@ -77,6 +78,28 @@ def test_a_ceiling_that_cannot_be_synced_fails_the_write_that_needs_it() -> None
     assert ticket is not None
     assert isinstance(ticket.error, CommitFailed)
     assert world.seen()["disk"].head == 0
+    world.cut()
+
+
+@pytest.mark.parametrize("pattern", POWER_PATTERNS)
+def test_a_ceiling_whose_sync_never_came_leaves_the_write_unacked_and_unseen(pattern: str) -> None:
+    """Row 57: the power is cut while the sync is under way."""
+    world = World()
+    world.rig.create("disk", "disk")
+    seen_before: list[int] = []
+
+    def at_sync() -> None:
+        seen_before.append(world.rig.sim.engine.state.topics["disk"].head)
+        raise SimCrash("the power is cut here")
+
+    world.faults.block("datasync", WAL, until=at_sync)
+    write, _ = world.rig.submit("disk", 2)
+    with pytest.raises(SimCrash):
+        world.rig.sim.pump()
+    assert seen_before == [0]
+    assert not write.acked
+    world.cut(pattern)
+    world.rig.write("disk", 1)
     world.cut()
 
 

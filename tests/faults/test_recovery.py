@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.faults.world import WAL, World
 
-from topics.errors import TopicsError
+from topics.engine.engine import Engine
+from topics.engine.ticket import Ticket
+from topics.errors import CommitFailed, TopicsError, WalReadOnly
+from topics.model.config import patch_from, resolve_config
+from topics.model.match import parse_match
+from topics.model.router import RouterDef
 from topics.testing import FOREVER
 
 HOUR_MS = 3_600_000
@@ -35,50 +41,58 @@ def test_a_disk_that_is_full_for_everything_refuses_writes_and_resumes_when_ther
         world.rig.snapshot()
     with pytest.raises((TopicsError, OSError)):
         world.rig.checkpoint()
+    _, ticket = world.rig.submit("f", 1)
+    assert ticket is None or isinstance(ticket.error, TopicsError)
+    with pytest.raises(WalReadOnly) as refused:
+        world.rig.create("g", "fsync")
+    assert refused.value.cause == "no_space"
+    del world.rig.ledger.instances["g"]
     before = world.seen()["f"]
     assert len(before.records) == 11
     full.lift()
     for _ in range(3):
         world.rig.tick(1_100)
-    world.rig.write("f", 3)
+    rotations = world.rig.sim.kernel.store.groups[0].stats.rotations
+    world.rig.write("f", 3, size=1500)
+    assert world.rig.sim.kernel.store.groups[0].stats.rotations > rotations
     world.rig.snapshot()
     assert len(world.cut()["f"].records) == 14
 
 
-def test_what_happens_while_a_snapshot_is_captured_is_there_exactly_once() -> None:
-    """Row 97."""
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 6, 8, 12, 20])
+def test_what_happens_while_a_snapshot_is_captured_is_there_exactly_once(turns: int) -> None:
+    """Row 97: writes, deletes, config and router changes at each stage of a snapshot."""
     world = busy()
+    world.rig.create("g", "fsync")
+    world.rig.create("old", "fsync")
+    world.rig.router("gone", "f", "old")
     ticket = world.rig.sim.kernel.snapshotter.run()
+    for _ in range(turns):
+        world.rig.sim.driver.turn()
     world.rig.submit("f", 2, tag="z")
-    for _ in range(200):
-        if not world.rig.sim.driver.turn():
-            break
-        if ticket.done:
-            break
-    world.rig.delete("f", match="a")
-    world.rig.configure("f", "fsync", cap_records=50)
+    commands: list[Callable[[Engine], Ticket[Any]]] = [
+        lambda engine: engine.delete_records("f", match=parse_match("a")),
+        lambda engine: engine.put_topic("f", resolve_config(patch_from({"durability": "fsync", "cap_records": 50}))),
+        lambda engine: engine.routers.put(RouterDef(name="r", source="f", dest="g")),
+        lambda engine: engine.routers.delete("gone"),
+    ]
+    told = [world.rig.sim.submit(command) for command in commands]
     world.rig.sim.pump()
     assert ticket.error is None
+    assert [one.error for one in told] == [None] * 4
+    world.rig.sim.sync_all()
+    doomed = world.rig.ledger.instance("f")
+    doomed.deleting |= {seq for seq in doomed.acked() if seq not in world.seen()["f"].records}
+    doomed.deleted |= doomed.deleting
+    for fed in (world.rig.ledger.instance("g"), world.rig.ledger.instance("old")):
+        fed.fed_by = ("f",)
+        fed.deleted |= {0}  # both routers lived for a while only: not every record of the source has a copy
     before = world.seen()
-    assert world.kill() == before
-    assert world.cut() == before
-
-
-def test_memory_that_runs_out_in_replay_stops_the_start_and_the_next_one_works() -> None:
-    """Row 104."""
-    world = busy()
-    before = world.seen()
-    world.disk.kill()
-    world.disk = world.disk.reboot()
-    from topics.testing import FaultFs
-
-    faults = FaultFs(world.disk)
-    faults.fail("pread", WAL, error=MemoryError(), at=2)
-    from tests.crash.harness import Rig
-
-    with pytest.raises(MemoryError):
-        Rig(faults, clock=world.clock, host=world.host)
-    assert world.kill() == before
+    routers = {router.name for router in world.rig.sim.engine.state.routers}
+    assert routers == {"r"}
+    for end in (world.kill, world.cut):
+        assert end() == before
+        assert {router.name for router in world.rig.sim.engine.state.routers} == routers
 
 
 def test_a_delete_whose_commit_fails_deletes_nothing() -> None:
@@ -90,6 +104,19 @@ def test_a_delete_whose_commit_fails_deletes_nothing() -> None:
     with pytest.raises(TopicsError):
         world.rig.delete("f", before_seq=9)
     assert world.seen()["f"].records == before
+
+
+def test_a_delete_that_was_never_written_deletes_nothing_after_a_restart_either() -> None:
+    """Row 115: its frame was wiped."""
+    world = busy()
+    before = world.seen()["f"].records
+    world.faults.fail("pwrite", WAL)
+    with pytest.raises(CommitFailed) as caught:
+        world.rig.call(lambda engine: engine.delete_records("f", before_seq=9))
+    assert caught.value.outcome == "not_committed"
+    assert world.seen()["f"].records == before
+    assert world.kill()["f"].records == before
+    assert world.cut()["f"].records == before
 
 
 def test_a_delete_by_tag_spares_what_matches_and_was_written_later() -> None:
@@ -131,6 +158,21 @@ def test_a_wall_clock_turned_back_lets_no_time_fall_and_revives_nothing() -> Non
     world.rig.write("t", 1)
     assert world.rig.sim.engine.state.topics["t"].last_ts >= world.clock.wall_ms() + HOUR_MS
     assert sorted(world.seen()["t"].records) == [1, 2, 3, 4, 5]
+
+
+def test_a_wall_clock_turned_back_brings_no_expired_record_back() -> None:
+    """Row 135."""
+    world = World()
+    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.write("t", 2)
+    world.clock.advance(61_000)
+    world.rig.write("t", 1)
+    world.rig.ledger.instance("t").gone |= {1, 2}
+    assert sorted(world.seen()["t"].records) == [3]
+    for end in (world.seen, world.kill, world.cut):
+        world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+        seen = end()["t"]
+        assert (sorted(seen.records), seen.gaps) == ([3], [(1, 2)])
 
 
 def test_a_wall_clock_turned_back_revives_no_lease_and_stops_no_timer() -> None:

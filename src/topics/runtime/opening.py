@@ -3,6 +3,7 @@
     log_marks     what was declared lost, so that the next start says the same
     flag_again    deletes whose flags may not have reached the disk
     retire_dirs   directories of topics that are gone
+    name_store    the first snapshot of a new directory
     Repair        where a stored frame is looked for that turns out damaged later
 
 Called once, by recovery, in this order: the marks are synced before the lock's text vouches for anything."""
@@ -17,6 +18,7 @@ from topics.core.checkpoint import flagged
 from topics.core.state import State
 from topics.engine.encode import submission
 from topics.formats.names import shard_of
+from topics.formats.snapshot import GroupPosition, Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.store import Store
 from topics.storage.segments.drop import list_topic_dirs, retire_topic_dir
@@ -65,6 +67,29 @@ def retire_dirs(env: SegmentEnv, state: State, *, keeps_all: bool) -> list[str]:
     orphans = [topic_id for topic_id in found.ids if topic_id not in state.by_id and topic_id < state.next_topic_id]
     retired = [retire_topic_dir(env, topic_id) for topic_id in orphans]
     return [*found.deleted, *(name for name in retired if name is not None)]
+
+
+def name_store(store: Store, *, now_ms: int) -> None:
+    """Snapshot 1, before the first write: from here on a log that ends early is damage and not a missing beginning."""
+    store.snapshots.install(
+        Snapshot(
+            id=store.snapshots.next_number,
+            instance=store.instance,
+            boot=store.boot,
+            clock_ms=now_ms,
+            ts=now_ms,
+            clean=False,
+            gen=store.layout.gen,
+            shards=store.layout.shards,
+            next_topic_id=1,
+            next_ckpt=store.next_ckpt,
+            groups=tuple(
+                GroupPosition(key=group.key, file=group.position.file, off=group.position.off) for group in store.groups
+            ),
+            topics=(),
+            routers=(),
+        )
+    )
 
 
 class Repair:

@@ -21,7 +21,7 @@ from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
-from topics.runtime.opening import Repair, flag_again, log_marks, retire_dirs
+from topics.runtime.opening import Repair, flag_again, log_marks, name_store, retire_dirs
 from topics.runtime.reread import Reread
 from topics.runtime.salvage import adopt, announce_gaps, unexplained
 from topics.runtime.store import Store, TopicFiles
@@ -297,6 +297,8 @@ class Recovery:
             self._open_group(key, by_key.get(key), repaired.get(key), layout) for key in group_keys(layout.shards)
         ]
         store = self._store(snapshot, scans, groups, layout)
+        if is_new:
+            name_store(store, now_ms=self._clock.now_ms())
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
         log_marks(groups, marks, now_ms=self._clock.now_ms())
         flag_again(self._state, store)
@@ -310,9 +312,9 @@ class Recovery:
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
             damage=sum(scan.end.kind == "damage" for scan in scans),
-            wants_snapshot=is_new or snapshot is None or layout != known or any(scan.beyond for scan in scans),
+            wants_snapshot=not is_new and (snapshot is None or layout != known or any(scan.beyond for scan in scans)),
             retired=retired,
-            has_snapshot=snapshot is not None,
+            has_snapshot=is_new or snapshot is not None,
         )
 
     def _open_group(self, key: str, scan: GroupScan | None, repaired: Repaired | None, layout: Layout) -> WalGroup:
