@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 import pytest
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
@@ -12,7 +14,7 @@ from topics.core.effects import Fate
 from topics.core.publish import sliced
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model.config import TopicConfig
-from topics.model.ops import Append, Op
+from topics.model.ops import RESIDENT, Append, Op
 
 
 def reserved(decision: object) -> append.Reservation:
@@ -224,6 +226,23 @@ def test_an_append_that_overlaps_the_head_publishes_the_rest() -> None:
     assert (effect.fate, effect.first_seq, effect.last_seq) == (Fate.APPLIED, 3, 3)
     assert (topic.head, topic.count) == (3, 3)
     assert seqs_of(other.read("t")) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_the_parts_of_a_batch_that_lies_in_no_file_bring_their_bytes(known: int) -> None:
+    """Copies of a router are made again, may reach above the head, are cut by their times where cap and TTL rule."""
+    rig, other = Rig(), Rig()
+    rig.create("t")
+    rig.put("t", records("10", "20", "30", "40"))
+    logged = next(op for op in rig.logs[rig.topic("t").id].ops if isinstance(op, Append))
+    times = array(logged.ts.typecode, [rig.now, rig.now, rig.now + 1, rig.now + 2])
+    op = msgspec.structs.replace(logged, file=RESIDENT, ts=times, key=None)
+    topic = other.create("t", TopicConfig(ttl_ms=60_000, cap_records=100))
+    if known:
+        apply(other.state, sliced(op, 0, known))
+    apply(other.state, op)
+    assert (topic.head, topic.count) == (4, 4)
+    assert [record.blob for record in stored(other.read("t"))] == [record.blob for record in stored(rig.read("t"))]
 
 
 def test_records_without_a_slot_are_filled_in_below_the_head() -> None:
