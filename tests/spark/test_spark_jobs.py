@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import QUICK_JAVA, Served, run_cli
+from tests.spark.served import QUICK_JAVA, ROOT, Served, run_cli
 from tests.spark.world import World
 
 from topics.cli.spark_job import interruptible
 from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import ArchiveOptions, archive
-from topics.spark.jobs.archive_files import manifest
+from topics.spark.jobs.archive_files import committed_by_spark, manifest
 from topics.spark.jobs.replay import ReplayOptions, replay
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import stats
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PATIENCE_S = 120
+"""Far beyond what a step takes; a busy machine fails no test."""
 
 
 @pytest.mark.parametrize("format_", ["parquet", "delta"])
@@ -222,3 +229,66 @@ def test_signals_tell_a_job_to_end_and_a_second_one_ends_it() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.fixture
+def continuous(served: Served, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`topics archive --continuous` of 80 records, in a process group of its own, as a terminal runs it."""
+    served.put("running")
+    if not served.rows("running"):
+        served.write("running", *range(80))
+    command = [sys.executable, "-m", "topics.cli", "archive", "--url", served.url, "--topic", "running"]
+    command += ["--to", str(tmp_path / "archive"), "--master", "local[1]", "--continuous", "--every", "1 second"]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # who runs us in the background made us deaf
+    )
+    yield process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def java_starts(process: subprocess.Popen[str]) -> bool:
+    """Whether the Java of a session, not one that is asked for its version, has been started."""
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with suppress(FileNotFoundError):
+            if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return True
+    return False
+
+
+def test_ctrl_c_ends_a_continuous_archive_in_good_order(
+    continuous: subprocess.Popen[str], served: Served, tmp_path: Path
+) -> None:
+    folder = tmp_path / "archive"
+    wait_until(lambda: bool(manifest(folder)), continuous)
+    os.killpg(continuous.pid, signal.SIGINT)
+    out, err = continuous.communicate(timeout=PATIENCE_S)  # until Java, which shares the pipes, is gone too
+    assert continuous.returncode == 0, err
+    assert out.startswith("80 records in 1 files")
+    assert set(manifest(folder)) == set(committed_by_spark(folder))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the Java process through /proc")
+def test_ctrl_c_while_java_starts_leaves_no_java_behind(continuous: subprocess.Popen[str], tmp_path: Path) -> None:
+    wait_until(lambda: java_starts(continuous), continuous)
+    os.killpg(continuous.pid, signal.SIGINT)
+    out, err = continuous.communicate(timeout=PATIENCE_S)
+    assert (continuous.returncode, out) == (130, "")
+    assert err.endswith("interrupted; start it again to go on\n")
+    assert "Exception" not in err
+    assert not (tmp_path / "archive").exists()

@@ -14,6 +14,7 @@ from topics.cli.spark_job import (
     interruptible,
     job_options,
     progress,
+    resumable,
     source_options,
     spark_session,
 )
@@ -68,6 +69,7 @@ def archive(
         on_loss=on_loss,
     )
     with (
+        resumable(),
         spark_session("archive", master, conf, check=options.check) as spark,
         progress(as_json=as_json) as reporter,
         interruptible() as interrupted,

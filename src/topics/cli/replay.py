@@ -52,9 +52,9 @@ def replay(
         durability=durability,
     )
     with (
+        resumable(),
         spark_session("replay", master, conf, check=options.check) as spark,
         progress(as_json=as_json) as reporter,
-        resumable(),
     ):
         done = run(spark, options, reporter=reporter, state_dir=state_dir)
     if as_json:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from topics.errors import ConfigError
+from topics.errors import ConfigError, TopicsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +63,7 @@ def spark_session(
 
     `check` looks at what the job was given: Spark takes seconds to start, a wrong word is told before."""
     from topics.spark.failure import failure_of
-    from topics.spark.start import check_ready, session
+    from topics.spark.start import check_ready
 
     check_ready()
     settings = {**_QUIET, **parsed_conf(conf)}
@@ -70,14 +71,37 @@ def spark_session(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    spark = session(f"topics {name}", master=master, conf=settings)
-    spark.sparkContext.setLogLevel("OFF")  # a failure comes back as an exception
+    logging.disable()  # a failure comes back as an exception
+    spark = _started(name, master, settings)
     try:
+        spark.sparkContext.setLogLevel("OFF")
         yield spark
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise failure_of(error) from None
     finally:
+        with suppress(Py4JError, ConnectionError):  # Java may be gone
+            spark.stop()
+
+
+def _started(name: str, master: str | None, settings: dict[str, str]) -> SparkSession:
+    """A session. A signal that comes while Java starts is heard when it is up: left alone before, Java never ends."""
+    from pyspark import SparkContext
+
+    from topics.spark.start import session
+
+    told: list[int] = []
+
+    def tell(number: int, frame: Any) -> None:
+        if SparkContext._gateway is not None:  # Java is up and ends with us
+            raise KeyboardInterrupt
+        told.append(number)
+
+    with _handled_by(tell):
+        spark = session(f"topics {name}", master=master, conf=settings)
+    if told:
         spark.stop()
+        raise KeyboardInterrupt
+    return spark
 
 
 def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
@@ -118,19 +142,33 @@ def resumable() -> Iterator[None]:
 def interruptible() -> Iterator[Callable[[], bool]]:
     """For a job that ends in good order when it is told to: Ctrl-C and SIGTERM tell it, a second one is heard at once.
 
-    Gives a function that says whether somebody did."""
+    Gives a function that says whether somebody did. Java may have been told too: then the job is cut off, which is no
+    error of Spark's."""
     told: list[int] = []
-    before: dict[int, Any] = {}
 
     def tell(number: int, frame: Any) -> None:
         if told:
             raise KeyboardInterrupt
         told.append(number)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, tell)
+    with _handled_by(tell):
+        try:
+            yield lambda: bool(told)
+        except TopicsError:
+            raise
+        except Exception:
+            if told:
+                raise KeyboardInterrupt from None
+            raise
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go to a handler; what somebody else puts in its place meanwhile stays."""
+    before = {each: signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(told)
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, previous in before.items():
+            if signal.getsignal(each) is handler:
+                signal.signal(each, previous)

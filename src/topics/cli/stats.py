@@ -47,9 +47,9 @@ def stats(
     bucket_seconds(bucket)
     source = JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics)
     with (
+        resumable(),
         spark_session("stats", master, conf, check=source.cuts) as spark,
         progress(as_json=as_json) as reporter,
-        resumable(),
     ):
         rows = run(spark, source, bucket=bucket, tag_delimiter=tag_delimiter, reporter=reporter, state_dir=state_dir)
     if as_json:

@@ -39,9 +39,9 @@ def verify(
     from topics.spark.jobs.verify import verify as run
 
     with (
+        resumable(),
         spark_session("verify", master, conf, check=lambda: layout(open_files(path))) as spark,
         progress(as_json=as_json) as reporter,
-        resumable(),
     ):
         report = run(spark, path=path, cold_path=cold_path, reporter=reporter, state_dir=state_dir)
     write_json(report) if as_json else write_table(report)
