@@ -37,6 +37,14 @@ def test_a_claim_may_take_many_jobs_of_one_batch(client: Client, topic: str) -> 
     assert [job["data"] for job in claimed] == list(range(100))
 
 
+def test_a_claim_may_be_large(client: Client, topic: str) -> None:
+    jobs = [{"n": at, "text": "x" * 100_000} for at in range(10)]
+    queue(client, topic, *[{"data": job, "tag": "t"} for job in jobs])
+    answer = claim(client, topic, max=1000)
+    assert [job["data"] for job in answer["claimed"]] == jobs
+    assert (answer["count"], answer["ready"], answer["claimed"][9]["$tag"]) == (10, 0, "t")
+
+
 def test_an_empty_queue_gives_an_empty_claim(client: Client, topic: str) -> None:
     queue(client, topic)
     assert (claim(client, topic)["claimed"], claim(client, topic)["ready"]) == ([], 0)

@@ -154,6 +154,25 @@ def test_a_lagging_stream_claims_nothing_until_it_goes_on(world: World) -> None:
     assert client.seqs == [1, 2]
 
 
+def test_large_jobs_are_claimed_in_portions_so_that_a_client_that_stops_holds_few(world: World) -> None:
+    world.write("q", *["x" * 100_000] * 20)
+    client = Client(world, max=1)
+    client.stream.max = 1000
+
+    def take_and_lag(jobs: list[ClaimedJob]) -> None:
+        client.jobs.extend(jobs)
+        client.stream.pause()
+
+    client.stream.on_jobs = take_and_lag
+    client.stream.go_on()
+    world.kernel.pump()
+    assert 1 < len(client.jobs) <= 4
+    client.stream.on_jobs = client.jobs.extend
+    client.stream.go_on()
+    world.kernel.pump()
+    assert client.seqs == list(range(1, 21))
+
+
 def test_jobs_whose_frames_were_dropped_are_given_back(world: World) -> None:
     world.write("q", 1, 2)
     client = Client(world, max=2)

@@ -98,9 +98,10 @@ class ServerApp:
         long_polls = LongPolls(engine, live.delivery)
         kernel.timetable.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
-        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=kernel.driver.run_read)
+        off_loop = kernel.driver.run_read
+        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=off_loop)
         bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
-        routers, queues = RouterEndpoints(engine), QueueEndpoints(engine)
+        routers, queues = RouterEndpoints(engine), QueueEndpoints(engine, off_loop=off_loop)
         self._endpoints = {
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,

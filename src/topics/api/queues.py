@@ -1,4 +1,6 @@
-"""Queue endpoints: claim, ack, nack, extend (`http-api.md` section 19)."""
+"""Queue endpoints: claim, ack, nack, extend (`http-api.md` section 19).
+
+Always holds: nothing large is rendered on the loop."""
 
 from __future__ import annotations
 
@@ -6,19 +8,23 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 
+from topics import limits
+from topics.api.batches import OffLoop
 from topics.api.call import Call
 from topics.engine.engine import Engine
 from topics.engine.queue_pass import Claimed, ClaimedJob
 from topics.engine.queues import Acked, Extended, Nacked
 from topics.model.results import AckResult, ExtendResult, NackResult
+from topics.model.run import BODY_HEAD
 from topics.wire.queue_requests import decode_ack, decode_claim, decode_extend, decode_nack, lease_text
 from topics.wire.records import render_jobs
 from topics.wire.replies import ack_performance, claim_reply, performance, struct_reply
 
 
 class QueueEndpoints:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, off_loop: OffLoop) -> None:
         self._engine = engine
+        self._off_loop = off_loop
 
     def claim(self, call: Call) -> None:
         request = decode_claim(call.body())
@@ -27,12 +33,25 @@ class QueueEndpoints:
         ticket = self._engine.queues.claim(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
         call.when(ticket, partial(self._claimed, call))
 
+    def _claimed(self, call: Call, claimed: Claimed) -> None:
+        if _are_large(claimed.jobs):
+            self._off_loop(partial(self._claim_body, call, claimed), partial(self._rendered, call))
+        else:
+            call.reply(200, self._claim_body(call, claimed))
+
     @staticmethod
-    def _claimed(call: Call, claimed: Claimed) -> None:
-        body = claim_reply(
+    def _claim_body(call: Call, claimed: Claimed) -> bytes:
+        return claim_reply(
             call.name, rendered(claimed.jobs), ready=claimed.ready, performance=performance(call.elapsed_ms())
         )
-        call.reply(200, body)
+
+    @staticmethod
+    def _rendered(call: Call, body: bytes | None, error: BaseException | None) -> None:
+        if error is not None:
+            call.fail(error)
+        else:
+            assert body is not None
+            call.reply(200, body)
 
     def ack(self, call: Call) -> None:
         request = decode_ack(call.body())
@@ -92,3 +111,13 @@ def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:
             deliveries=[job.deliveries for job in some],
         )
     return bodies
+
+
+def _are_large(jobs: Sequence[ClaimedJob]) -> bool:
+    """Is this more than may be rendered on the loop (delivery.md section 11)?"""
+    return sum(_blob_bytes(job) for job in jobs) > limits.RENDER_INLINE_BYTES_MAX
+
+
+def _blob_bytes(job: ClaimedJob) -> int:
+    size: int = BODY_HEAD.unpack_from(job.run.buf, job.run.body_offs[job.at])[4]
+    return size

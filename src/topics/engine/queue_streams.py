@@ -70,7 +70,7 @@ class WorkStream:
     # --- called by the service ------------------------------------------------------------------------------------
 
     def ask(self, lease_ms: int) -> Claimer:
-        self._asked = self.room
+        self._asked = min(self.room, self._portion())
         claimer = Claimer(node=self.node, max=self._asked, lease_ms=lease_ms, stream=self.number)
         claimer.ticket.then(self._got)
         return claimer
@@ -84,6 +84,14 @@ class WorkStream:
             self.give_back(jobs)
         elif jobs:
             self.on_jobs(jobs)
+            self._streams.stir(self.topic)  # what was asked for may have been a portion
+
+    def _portion(self) -> int:
+        """How many jobs of middling size to claim in one go: a client that takes none of them costs little more than
+        its buffer. A window opens seldom, so there it is all that the buffer holds."""
+        topic = self.topic
+        most_bytes = limits.SSE_BUFFER_BYTES if topic.config.claim_jitter_ms else limits.RENDER_INLINE_BYTES_MAX
+        return max(most_bytes * topic.count // (topic.bytes or 1), 1)
 
 
 class WorkStreams:
