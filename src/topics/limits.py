@@ -112,6 +112,7 @@ WORK_RECHECK_MS = 250  # expiries and nack delays under a quiet work stream
 DRAIN_MS = 10_000  # what a running request is given at shutdown
 RENDER_CACHE_SEQS = 1024  # per topic
 RENDER_VARIANTS = 8  # data, tags, meta: each on or off
+RENDER_TEXTS_BYTES_MAX = 32 * MIB  # rendered records that diff keeps for its next readers, all topics together
 RENDER_INLINE_BYTES_MAX = 256 * KIB  # more is never rendered or compressed on the event loop
 
 # --- transport (http-api.md sections 2, 9, 20) -----------------------------------------------------------------------

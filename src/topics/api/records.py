@@ -18,7 +18,7 @@ from topics.model.config import resolve_config
 from topics.model.results import DeleteResult
 from topics.wire.auth import check_config_on_write
 from topics.wire.query import bool_param
-from topics.wire.records import View, render_runs
+from topics.wire.records import View
 from topics.wire.replies import (
     append_performance,
     append_reply,
@@ -28,6 +28,7 @@ from topics.wire.replies import (
     struct_reply,
 )
 from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+from topics.wire.texts import Texts
 
 
 class _Written:
@@ -59,6 +60,7 @@ class RecordEndpoints:
         self._engine = engine
         self._long_polls = long_polls
         self._off_loop = off_loop
+        self._texts = Texts()
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -108,10 +110,9 @@ class RecordEndpoints:
             assert body is not None
             call.reply(200, body)
 
-    @staticmethod
-    def _diff_body(call: Call, view: View, done: ReadDone) -> bytes:
+    def _diff_body(self, call: Call, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
-        records = render_runs(outcome.runs, view)
+        records = self._texts.join(outcome.runs, view)
         return diff_reply(
             call.name,
             records,

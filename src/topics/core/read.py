@@ -222,9 +222,6 @@ class ReadWalk:
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
         room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
-        chunk = self._chunk(block.first_seq + lo)
-        if chunk is not None:
-            hi = min(hi, chunk.next_seq - block.first_seq)
         try:
             slots, gaps = candidates(block, lo, hi, room=min(room, steps), steps=steps)
             sizes = block.sizes_of(lo, int(slots[-1]) + 1)
@@ -237,17 +234,29 @@ class ReadWalk:
         if fit == 0:
             self._done = True
             return
-        if gaps and fit < len(slots):
-            gaps = gaps_between(slots[:fit])
-        self._examined += gaps
-        slots, sizes = slots[:fit], sizes[:fit]
-        if chunk is None:
-            self._extent = extent_of(block, slots, sizes)
-            return
-        seqs = slots + block.first_seq
-        contiguous = int(slots[-1]) - lo + 1 == fit
-        run = chunk.run(int(seqs[0]), int(seqs[-1]) + 1) if contiguous else chunk.pick(seqs)
-        self._collect(run, seqs, sizes)
+        runs = self._in_memory(block.first_seq + slots[:fit])
+        taken = sum(map(len, runs)) or fit
+        self._examined += gaps_between(slots[:taken]) if gaps else 0
+        if runs:
+            self._collect_all(runs, block.first_seq + slots[:taken], sizes[:taken])
+        else:
+            self._extent = extent_of(block, slots[:fit], sizes[:fit])
+
+    def _in_memory(self, seqs: I64) -> list[RecordRun]:
+        """The first of these records, as far as they need no fetch."""
+        runs: list[RecordRun] = []
+        first, last = int(seqs[0]), int(seqs[-1])
+        contiguous = last - first + 1 == len(seqs)
+        while first <= last and (chunk := self._chunk(first)) is not None:
+            stop = min(last + 1, chunk.next_seq)
+            if contiguous:
+                runs.append(chunk.run(first, stop))
+            else:
+                runs.append(chunk.pick(seqs[: int(np.searchsorted(seqs, stop))]))
+                seqs = seqs[len(runs[-1]) :]
+                stop = int(seqs[0]) if len(seqs) else stop
+            first = stop
+        return runs
 
     def _chunk(self, seq: int) -> Chunk | None:
         return self._recent.find(self._topic.id, seq) or self._topic.resident.find(seq)
@@ -263,6 +272,20 @@ class ReadWalk:
             return 1
         return fit
 
+    def _collect_all(self, runs: list[RecordRun], seqs: I64, sizes: U32) -> None:
+        if self._nodes is None:
+            self._runs += runs
+            self._count += len(seqs)
+            self._looked_at(seqs, sizes)
+            return
+        at = 0
+        for run in runs:
+            stop = at + len(run)
+            self._collect(run, seqs[at:stop], sizes[at:stop])
+            if self._done:
+                return
+            at = stop
+
     def _collect(self, run: RecordRun, seqs: I64, sizes: U32) -> bool:
         """Take records in, as far as the bounds allow. Were all of them dealt with?"""
         if not len(seqs):
@@ -273,14 +296,18 @@ class ReadWalk:
         if len(run):
             self._runs.append(run)
             self._count += len(run)
-            self._bytes += int(sizes.sum(dtype=np.int64))
-        self._scanned += seen
-        self._examined += seen
-        if seen:
-            self._at = int(seqs[seen - 1])
-        if seen < len(seqs) or self._count >= self._request.limit:
-            self._done = True
+        self._looked_at(seqs[:seen], sizes)
+        self._done |= seen < len(seqs)
         return seen == len(seqs)
+
+    def _looked_at(self, seqs: I64, taken_sizes: U32) -> None:
+        """These are done with; of those that were taken the sizes count."""
+        self._bytes += int(taken_sizes.sum(dtype=np.int64))
+        self._scanned += len(seqs)
+        self._examined += len(seqs)
+        if len(seqs):
+            self._at = int(seqs[-1])
+        self._done |= self._count >= self._request.limit
 
     def _hide_own(self, run: RecordRun, sizes: U32) -> tuple[RecordRun, U32, int]:
         """The records that pass the filter and fit the budget, and how many were looked at for them."""

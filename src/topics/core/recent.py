@@ -17,7 +17,7 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
-from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun
+from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun, RunSource
 
 CHUNK_BYTES = 64 * 1024  # small writes share a chunk up to here; larger ones are chunks as they are, uncopied
 JOIN_BYTES_MAX = 8 * 1024  # a batch this small is copied behind the previous one
@@ -26,16 +26,14 @@ _LEN = Struct("<I")  # a WAL frame starts with the number of bytes behind this o
 _PRESENCE = bytes(flags & PRESENCE_MASK for flags in range(256))  # a run's flags say only what is there
 
 
-class Chunk:
+class Chunk(RunSource):
     """Consecutive records as whole WAL frames in one buffer."""
 
-    __slots__ = ("body_offs", "buf", "first_seq", "flags")
+    __slots__ = ("first_seq",)
 
     def __init__(self, first_seq: int, buf: bytes | bytearray, body_offs: array[int], flags: array[int]) -> None:
+        super().__init__(buf, body_offs, flags)
         self.first_seq = first_seq
-        self.buf = buf
-        self.body_offs = body_offs
-        self.flags = flags
 
     @property
     def next_seq(self) -> int:
@@ -47,9 +45,7 @@ class Chunk:
 
     def run(self, lo: int, hi: int) -> RecordRun:
         """Records `lo..hi-1`."""
-        lo -= self.first_seq
-        hi -= self.first_seq
-        return RecordRun(self.buf, self.body_offs[lo:hi], self.flags[lo:hi].tobytes())
+        return self.cut(lo - self.first_seq, hi - self.first_seq)
 
     def pick(self, seqs: npt.NDArray[np.int64]) -> RecordRun:
         """Some of the records, ascending."""
