@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,17 +13,34 @@ JSON_TYPE = {"content-type": "application/json"}
 
 
 class Client:
-    """`http2` speaks HTTP/2 with prior knowledge."""
+    """`http2` speaks HTTP/2 with prior knowledge. Every thread has a connection of its own: where threads share one,
+    httpx gives two requests the same stream now and then."""
 
     def __init__(self, port: int, *, http2: bool, key: str | None = None) -> None:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", http1=not http2, http2=http2, headers=headers, timeout=20
+        self._open = partial(
+            httpx.Client,
+            base_url=f"http://127.0.0.1:{port}",
+            http1=not http2,
+            http2=http2,
+            headers=headers,
+            timeout=20,
         )
+        self._all: list[httpx.Client] = []
+        self._mine = threading.local()
         self.version = "HTTP/2" if http2 else "HTTP/1.1"
 
+    @property
+    def _http(self) -> httpx.Client:
+        mine: httpx.Client | None = getattr(self._mine, "http", None)
+        if mine is None:
+            mine = self._mine.http = self._open()
+            self._all.append(mine)
+        return mine
+
     def close(self) -> None:
-        self._http.close()
+        for http in self._all:
+            http.close()
 
     def raw(
         self, method: str, path: str, *, content: bytes | None = None, headers: dict[str, str] | None = None
