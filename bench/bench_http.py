@@ -1,9 +1,10 @@
-"""The request surface under load: `topics serve` driven by wrk, Uvicorn with a bare handler beside it.
+"""The request surface under load: `topics serve` driven by wrk, beside it Uvicorn with a bare handler and a bare loop.
 
     python bench/bench_http.py [--seconds 4] [--unsaved]
 
 Both servers are real processes with default settings; wrk has one processor, the server the other. A machine is
-compared with itself: the yardsticks of the same run (Uvicorn answering a constant, raw `fdatasync`) say what it can do.
+compared with itself: the yardsticks of the same run (Uvicorn answering a constant; uvloop and httptools answering a
+constant, which no Python server on them can surpass; raw `fdatasync`) say what it can do.
 Processor time per request is the server's own, and the steadier figure.
 """
 
@@ -42,6 +43,26 @@ async def app(scope, receive, send):
 """
 
 
+BARE_LOOP = """
+import asyncio, sys, httptools, uvloop
+ANSWER = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: 110\\r\\n\\r\\n" + b"x" * 110
+
+class Bare(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.write, self.parser = transport.write, httptools.HttpRequestParser(self)
+    def data_received(self, data):
+        self.parser.feed_data(data)
+    def on_message_complete(self):
+        self.write(ANSWER)
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+
+uvloop.run(main())
+"""
+
+
 class Outcome(NamedTuple):
     per_s: float
     p50_ms: float
@@ -76,7 +97,7 @@ def found(pattern: str, output: str) -> str:
 
 
 def wait_ms(output: str, percent: int) -> float:
-    text = found(rf"{percent}%\s+(\S+)", output)
+    text = found(rf"\n\s+{percent}%\s+(\S+)", output)
     number, unit = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text).groups()  # type: ignore[union-attr]
     return float(number) * MS_PER[unit]
 
@@ -124,18 +145,21 @@ def raw_fdatasync_ms(room: Path) -> float:
     return statistics.median(times) * 1e3
 
 
-def bench_uvicorn(report: Report, room: Path, seconds: int) -> None:
-    (room / "bare_app.py").write_text(BARE_APP, encoding="utf-8")
-    port = 41_801
-    command = [sys.executable, "-m", "uvicorn", "bare_app:app", "--port", str(port), "--no-access-log"]
-    url = f"http://127.0.0.1:{port}/"
-    body = f'{{"records":[{RECORD}]}}'
-    with running([*command, "--log-level", "critical"], url, cwd=room) as pid:
+def bench_yardstick(report: Report, name: str, command: list[str], port: int, *, room: Path, seconds: int) -> None:
+    url, body = f"http://127.0.0.1:{port}/", f'{{"records":[{RECORD}]}}'
+    with running([sys.executable, *command], url, cwd=room) as pid:
         busy = drive(url, body, connections=16, seconds=seconds, pid=pid)
         lone = drive(url, body, connections=1, seconds=seconds, pid=pid)
-    report.figure("Uvicorn, constant answer, 16 connections", busy.per_s, "requests/s")
+    report.figure(f"{name}, constant answer, 16 connections", busy.per_s, "requests/s")
     report.figure("  processor time of each", busy.cpu_us, "us")
-    report.figure("Uvicorn, constant answer, alone, p50", lone.p50_ms, "ms")
+    report.figure(f"{name}, constant answer, alone, p50", lone.p50_ms, "ms")
+
+
+def bench_yardsticks(report: Report, room: Path, seconds: int) -> None:
+    (room / "bare_app.py").write_text(BARE_APP, encoding="utf-8")
+    uvicorn = ["-m", "uvicorn", "bare_app:app", "--port", "41801", "--no-access-log", "--log-level", "critical"]
+    bench_yardstick(report, "Uvicorn", uvicorn, 41_801, room=room, seconds=seconds)
+    bench_yardstick(report, "Bare loop", ["-c", BARE_LOOP, "41803"], 41_803, room=room, seconds=seconds)
 
 
 def bench_topics(report: Report, room: Path, seconds: int) -> None:
@@ -177,7 +201,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=HERE, prefix=".http-") as where:
         room = Path(where)
         report.figure("raw pwrite + fdatasync of 128 bytes, median", raw_fdatasync_ms(room), "ms")
-        bench_uvicorn(report, room, chosen.seconds)
+        bench_yardsticks(report, room, chosen.seconds)
         report.line()
         bench_topics(report, room, chosen.seconds)
     if not chosen.unsaved:
