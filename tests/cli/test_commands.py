@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 
+import topics
 from topics import Event
 
 
@@ -18,6 +19,34 @@ def test_produce_then_read_keeps_every_byte(shell: Shell) -> None:
     assert len(shell.lines("read", "p1", "-n", "1")) == 1
     assert shell.lines("read", "p1", "--from", "end") == []
     assert len(shell.lines("read", "p1", "--from", "@2020-01-01")) == 3
+
+
+def test_a_record_is_one_line_whatever_white_space_its_payload_has(shell: Shell) -> None:
+    payload = topics.Json(b'{"a":\r\n1,\n\t"b":2}')
+    shell.client.topic("p3").append(payload, meta={"k": 1})
+    assert shell.lines("read", "p3", "--data-only") == ['{"a":  1, \t"b":2}']
+    assert [json.loads(line)["data"] for line in shell.lines("read", "p3")] == [{"a": 1, "b": 2}]
+    shell.client.queue("p3.jobs").append(payload)
+    assert [json.loads(line)["data"] for line in shell.lines("queue", "claim", "p3.jobs")] == [{"a": 1, "b": 2}]
+
+
+def test_long_lines_go_in_smaller_writes(shell: Shell) -> None:
+    done = shell.run("produce", "p4", "--json", stdin=f'"{"x" * 1_000_000}"\n' * 70)
+    assert json.loads(done.stdout)["count"] == 70
+
+
+def test_a_gap_behind_the_last_record_wanted_is_no_loss(shell: Shell, tmp_path: Path) -> None:
+    source, dest = shell.client.topic("p5"), shell.client.topic("p5.copy")
+    dest.configure(cap_records=2, discard="reject")
+    shell.client.router("p5->copy").put("p5", "p5.copy")
+    source.append_many([1, 2])
+    assert dest.state().count == 2
+    source.append_many([3, 4])
+    source.configure(cap_records=1)
+    dest.configure()
+    assert shell.lines("read", "p5.copy", "--from", "1", "--to", "2", "--data-only") == ["1", "2"]
+    assert len(shell.lines("read", "p5.copy", "--to", "2", "--gaps")) == 2
+    shell.run("read", "p5.copy", "--from", "2", status=3)
 
 
 def test_a_line_that_is_not_json_is_named(shell: Shell) -> None:

@@ -25,8 +25,8 @@ def test_letters_are_listed_with_where_they_came_from(shell: Shell) -> None:
     buried(shell, "d1", 2)
     rows = [json.loads(line) for line in shell.lines("dlq", "ls", "d1.dead", "--json")]
     assert [(row["from"], row["src_seq"], row["deliveries"], row["data"]) for row in rows] == [
-        ("d1", "1", "1", '{"n":0}'),
-        ("d1", "2", "1", '{"n":1}'),
+        ("d1", "1", "1", {"n": 0}),
+        ("d1", "2", "1", {"n": 1}),
     ]
 
 
@@ -40,6 +40,15 @@ def test_a_redrive_sends_everything_back_as_it_was(shell: Shell) -> None:
     assert [(job.value["n"], job.tag, job.node, job.headers) for job in jobs] == [
         (n, f"t:{n}", "me", {"k": n}) for n in range(250)
     ]
+
+
+def test_a_meta_that_is_no_object_comes_back_as_it_was(shell: Shell) -> None:
+    queue = shell.client.queue("d8", max_deliveries=1, dead_letter="d8.dead")
+    queue.append(1, meta=["no", "object"])
+    queue.nack(queue.claim("w").claimed, node="w")
+    assert queue.claim("w").claimed == []
+    shell.run("dlq", "redrive", "d8.dead", "--yes")
+    assert [record.headers for record in queue.read()] == [["no", "object"]]  # type: ignore[union-attr]
 
 
 def test_some_letters_may_stay(shell: Shell) -> None:

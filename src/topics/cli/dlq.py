@@ -19,6 +19,7 @@ from topics.cli.remote import (
     sure_options,
 )
 from topics.client import Client
+from topics.core.meta import ORIGINAL_META
 from topics.errors import TopicNotFound
 from topics.model.results import Record
 from topics.model.values import Event, Json
@@ -60,7 +61,7 @@ def list_letters(client: Client, name: str, *, as_json: bool) -> None:
     topics dlq ls jobs.dead --json
     """
     rows = (
-        (letter.seq, headers.get(FROM), headers.get(OURS[2]), headers.get(OURS[1]), bytes(letter.data).decode())  # type: ignore[arg-type]
+        (letter.seq, headers.get(FROM), headers.get(OURS[2]), headers.get(OURS[1]), letter.data)
         for letter in letters(client, name)
         for headers in [letter.headers if isinstance(letter.headers, dict) else {}]
     )
@@ -136,6 +137,8 @@ def _check_queues(client: Client, names: Counter[str]) -> None:
 def _send_back(client: Client, name: str, letter: Record, queue: str) -> None:
     headers = dict(letter.headers) if isinstance(letter.headers, dict) else {}
     meta = {key: value for key, value in headers.items() if key not in OURS} or None
+    if meta is not None and set(meta) == {ORIGINAL_META}:
+        meta = meta[ORIGINAL_META]
     event = Event(Json(bytes(letter.data)), tag=letter.tag, node=letter.node, meta=meta)  # type: ignore[arg-type]
     client.topic(queue).append_many([event], key=f"redrive:{name}:{letter.seq}:{letter.ts}")
 

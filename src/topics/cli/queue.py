@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +15,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 import click
-import msgspec
 
-from topics.cli.remote import F, json_option, plain, say, server_options, show_fields
+from topics.cli.remote import F, echo_json, json_option, plain, say, server_options, show_fields, show_rows
 from topics.client import Client
 from topics.client.work import Work
 from topics.client.worker import WorkerOptions, retry_delay_ms
 from topics.model.results import Job
 
+JOB_COLUMNS = ("seq", "lease_id", "deadline", "deliveries", "tag", "data")
 NODE = f"{socket.gethostname()}.{os.getpid()}"
 
 
@@ -47,15 +48,21 @@ def node_option(command: F) -> F:
 @node_option
 @click.option("--max", "most", default=1, show_default=True, type=click.IntRange(1, 1000), help="Jobs to lease.")
 @click.option("--lease-ms", type=click.IntRange(min=0), help="Length of the lease; default is the queue's.")
+@json_option
 @server_options
-def claim(client: Client, name: str, *, node: str, most: int, lease_ms: int | None) -> None:
-    """Lease jobs; each is one JSON line. No job is no line, and no error.
+def claim(client: Client, name: str, *, node: str, most: int, lease_ms: int | None, as_json: bool) -> None:
+    """Lease jobs: as JSON lines or, on a terminal, as a table. No job is no line, and no error.
 
     \b
     topics queue claim jobs --node me --max 10
     """
-    for job in client.queue(name).claim(node, max=most, lease_ms=lease_ms).claimed:
-        click.echo(msgspec.json.encode(job))
+    jobs = client.queue(name).claim(node, max=most, lease_ms=lease_ms).claimed
+    if as_json or not sys.stdout.isatty():
+        for job in jobs:
+            echo_json(job)
+    else:
+        rows = ([getattr(job, column) for column in JOB_COLUMNS] for job in jobs)
+        show_rows(JOB_COLUMNS, rows, as_json=False)
 
 
 @queue.command()

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from topics.cli.positions import HELP, Position, cursor_before, parse_time
-from topics.cli.remote import EXIT_DATA_LOSS, F, json_option, plain, say, server_options
+from topics.cli.remote import EXIT_DATA_LOSS, F, json_option, one_line, plain, say, server_options
 from topics.client import Client, Topic
 from topics.errors import DataLoss
 from topics.model.paging import Gap
@@ -117,12 +117,12 @@ def _print(items: Iterable[Record | Gap], *, count: int | None, last: int | None
     out, left = sys.stdout.buffer, count
     try:
         for item in items if left != 0 else ():
+            if last is not None and (item.gap_from if isinstance(item, Gap) else item.seq) > last:
+                return
             if isinstance(item, Gap):
                 out.write(_gap_line(item) + b"\n")
                 continue
-            if last is not None and item.seq > last:
-                return
-            out.write(line_of(item) + b"\n")
+            out.write(one_line(line_of(item)) + b"\n")
             if flushes:
                 out.flush()
             if left is not None:
@@ -130,6 +130,8 @@ def _print(items: Iterable[Record | Gap], *, count: int | None, last: int | None
                 if left == 0:
                     return
     except DataLoss as loss:
+        if last is not None and loss.gap_from > last:
+            return
         say(f"topics: {loss}; --gaps goes on behind it")
         sys.exit(EXIT_DATA_LOSS)
     finally:

@@ -28,6 +28,9 @@ from topics.model.match import parse_match
 from topics.model.results import Record
 from topics.model.values import Event, Json
 
+WRITE_BYTES = 4 * limits.MIB
+"""A write ends here at the latest, however many records it was to have."""
+
 # --- produce ---------------------------------------------------------------------------------------------------------
 
 
@@ -36,7 +39,9 @@ from topics.model.values import Event, Json
 @click.argument("files", nargs=-1, type=click.File("rb"))
 @click.option("--tag", help="Tag of every record.")
 @click.option("--node", help="Node of every record.")
-@click.option("--batch", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Records per write.")
+@click.option(
+    "--batch", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Records per write, at most."
+)
 @click.option("--raw", is_flag=True, help="Each line is a text, not JSON.")
 @json_option
 @server_options
@@ -86,12 +91,15 @@ def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
 
 
 def _chunks(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tuple[str, bytes]]]:
+    """Up to so many lines, fewer if they are long."""
     chunk: list[tuple[str, bytes]] = []
+    chunk_bytes = 0
     for line in lines:
         chunk.append(line)
-        if len(chunk) == size:
+        chunk_bytes += len(line[1])
+        if len(chunk) == size or chunk_bytes >= WRITE_BYTES:
             yield chunk
-            chunk = []
+            chunk, chunk_bytes = [], 0
     if chunk:
         yield chunk
 

@@ -22,6 +22,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_DATA_LOSS = 3
 
+_TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
+_NO_BREAKS = str.maketrans("\r\n\t", "   ")
+
 
 def server_options(command: F) -> F:
     """`--url` and `--api-key`, from the environment where they are not given."""
@@ -70,7 +73,7 @@ def show_rows(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json:
         _show_table(headers, rows)
     else:
         for row in rows:
-            click.echo("\t".join(map(spelled, row)))
+            click.echo("\t".join(spelled(value).translate(_NO_BREAKS) for value in row))
 
 
 def show_fields(fields: dict[str, Any], *, as_json: bool) -> None:
@@ -82,7 +85,12 @@ def show_fields(fields: dict[str, Any], *, as_json: bool) -> None:
 
 
 def echo_json(value: Any) -> None:
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(one_line(msgspec.json.encode(value)))
+
+
+def one_line(text: bytes) -> bytes:
+    """JSON on one line: payloads come byte for byte, so there may be line ends between their tokens."""
+    return text.translate(_TO_SPACES) if b"\n" in text or b"\r" in text else text
 
 
 def plain(result: Any) -> dict[str, Any]:
@@ -96,7 +104,7 @@ def spelled(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list | msgspec.Raw):
         return msgspec.json.encode(value).decode()
     return str(value)
 
