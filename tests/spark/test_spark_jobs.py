@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tests.spark.world import World
 
 from topics.cli.spark_job import interruptible
 from topics.spark.failure import failure_of
-from topics.spark.jobs.archive import ArchiveOptions, archive
+from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
 from topics.spark.jobs.replay import ReplayOptions, replay
 from topics.spark.jobs.source import JobSource
@@ -219,6 +219,32 @@ def test_a_continuous_archive_trims_as_it_goes_and_stops_when_it_is_told(
     with pytest.raises(Exception) as caught:
         archive(spark, replace(options, available_now=True))
     assert str(failure_of(caught.value)) == "records 81..280 of topic 'going' are lost (cap)"
+
+
+class NeverUp:
+    """A query whose planner did not come up in time."""
+
+    def awaitTermination(self, timeout: int) -> bool:
+        from pyspark.errors import StreamingQueryException
+
+        raise StreamingQueryException(f"[STREAM_FAILED] terminated with exception: {TOO_SLOW}. SQLSTATE: XXKST")
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("slow", "archives"), [(STARTS_MAX - 1, True), (STARTS_MAX, False)])
+def test_an_archive_starts_again_where_its_planner_was_too_slow(
+    spark: SparkSession, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int, archives: bool
+) -> None:
+    served.put("slow")
+    if not served.rows("slow"):
+        served.write("slow", *range(10))
+    start, queries = _Archive._start, [NeverUp()] * slow
+    monkeypatch.setattr(_Archive, "_start", lambda job: queries.pop() if queries else start(job))
+    options = ArchiveOptions(source=JobSource(url=served.url, topics="slow"), to=str(tmp_path))
+    with nullcontext() if archives else pytest.raises(Exception, match=TOO_SLOW):
+        assert archive(spark, options).records == 10
 
 
 def test_signals_tell_a_job_to_end_and_a_second_one_ends_it() -> None:

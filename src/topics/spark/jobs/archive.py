@@ -41,6 +41,8 @@ Format = Literal["parquet", "delta"]
 RECORDS_PER_TASK_MAX: Final = 4_000_000
 """Few large files: a task writes one per topic and date."""
 APP_ID: Final = "topics-archive"
+STARTS_MAX: Final = 3
+TOO_SLOW: Final = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +107,8 @@ class _Archive:
         waiting = sum(cut.end_seq - cut.earliest_seq for cut in self._options.source.cuts().values())
         self._tidy()
         self._describe_new()
-        query = self._start()
         self._tell.start("archive", waiting, "records")
-        batches = self._follow(query, should_stop)
+        batches = self._stream(should_stop)
         self._describe_new()
         trimmed = self._trim() if self._options.trim else False
         added = [file for path, file in self._known.items() if path not in before]
@@ -121,6 +122,18 @@ class _Archive:
         )
 
     # --- the stream ---------------------------------------------------------------------------------------------------
+
+    def _stream(self, should_stop: Callable[[], bool]) -> int:
+        """Spark gives the planner's process ten seconds to come up; where a busy machine takes longer, once more."""
+        from pyspark.errors import StreamingQueryException
+
+        for _ in range(STARTS_MAX - 1):
+            try:
+                return self._follow(self._start(), should_stop)
+            except StreamingQueryException as error:
+                if TOO_SLOW not in str(error):
+                    raise
+        return self._follow(self._start(), should_stop)
 
     def _start(self) -> StreamingQuery:
         from pyspark.sql import functions as f
