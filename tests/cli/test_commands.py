@@ -69,6 +69,12 @@ def test_topic_verbs(shell: Shell) -> None:
     assert not [line for line in shell.lines("topic", "ls") if line.startswith("t1\t")]
 
 
+def test_a_reset_queue_stays_a_queue(shell: Shell) -> None:
+    shell.run("topic", "create", "t2", "--set", "type=queue", "--set", "max_deliveries=3")
+    config = json.loads(shell.lines("topic", "config", "t2", "--reset", "--set", "lease_ms=5000", "--json")[0])
+    assert (config["type"], config["max_deliveries"], config["lease_ms"]) == ("queue", 0, 5000)
+
+
 def test_queue_and_dead_letters(shell: Shell) -> None:
     shell.run(
         "topic", "create", "q1", "--set", "type=queue", "--set", "max_deliveries=1", "--set", "dead_letter=q1.dead"

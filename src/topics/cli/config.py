@@ -5,9 +5,8 @@ import sys
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from topics.cli.remote import show_rows
 from topics.config import Resolved, Settings, settings_from
 from topics.config.resolve import kinds_of, shown, variable_of
 
@@ -76,10 +75,9 @@ def write_lines(rows: list[Row], *, with_origin: bool) -> None:
 
 
 def write_table(rows: list[Row], *, with_origin: bool) -> None:
-    table = Table("variable", "value", "unit", *(["origin"] if with_origin else []), "meaning", box=None)
-    for row in rows:
-        table.add_row(row.name, spelled(row.value), row.unit, *([row.origin] if with_origin else []), row.help)
-    Console().print(table)
+    headers = ("variable", "value", "unit", *(["origin"] if with_origin else []), "meaning")
+    cells = ((r.name, spelled(r.value), r.unit, *([r.origin] if with_origin else []), r.help) for r in rows)
+    show_rows(headers, cells, as_json=False)
 
 
 def spelled(value: int | float | str | bool | None) -> str:

@@ -98,10 +98,11 @@ def redrive(
         last = letter.seq
     _check_queues(client, ways)
     told = ", ".join(f"{number} to {queue}" for queue, number in sorted(ways.items())) or "none"
-    if dry_run or not ways:
+    if dry_run:
         say(f"dead letters that would be sent back: {told}")
         return
-    confirm(f"Send dead letters back ({told})?", yes=yes)
+    if ways:
+        confirm(f"Send dead letters back ({told})?", yes=yes)
     with progress("sending back", ways.total(), unit="letters") as advance:
         for some in _chunks(letter for letter in letters(client, name) if letter.seq <= last):
             for letter in some:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from topics.cli.positions import HELP, Position, cursor_before, parse_time
-from topics.cli.remote import EXIT_DATA_LOSS, F, json_option, one_line, plain, say, server_options
+from topics.cli.remote import EXIT_DATA_LOSS, F, has_colour, json_option, one_line, plain, say, server_options
 from topics.client import Client, Topic
 from topics.errors import DataLoss
 from topics.model.paging import Gap
@@ -152,11 +151,7 @@ def _line_for_a_person(record: Record) -> bytes:
     head = click.style(f"{record.seq:>8}  {when}", dim=True)
     text = bytes(record.data) if isinstance(record.data, msgspec.Raw) else b""
     meta = b"  " + bytes(record.meta) if isinstance(record.meta, msgspec.Raw) else b""
-    return f"{head if _has_colour() else click.unstyle(head)}  {who:16}  ".encode() + text + meta
-
-
-def _has_colour() -> bool:
-    return not os.environ.get("NO_COLOR")
+    return f"{head if has_colour() else click.unstyle(head)}  {who:16}  ".encode() + text + meta
 
 
 def _gap_line(gap: Gap) -> bytes:

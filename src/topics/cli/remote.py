@@ -109,6 +109,11 @@ def spelled(value: Any) -> str:
     return str(value)
 
 
+def has_colour() -> bool:
+    """https://no-color.org; bold and dim count as colours."""
+    return not os.environ.get("NO_COLOR")
+
+
 def say(text: str) -> None:
     click.echo(text, err=True)
 
@@ -141,8 +146,9 @@ def _flat(fields: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 def _show_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*headers, box=None, header_style="bold")
     for row in rows:
-        table.add_row(*map(spelled, row))
-    Console().print(table)
+        table.add_row(*(Text(spelled(value)) for value in row))  # what looks like markup is data
+    Console(color_system="auto" if has_colour() else None).print(table)

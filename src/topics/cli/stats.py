@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from topics.cli.remote import show_rows
 from topics.cli.spark_job import job_options, progress, resumable, source_options, spark_session
 
 if TYPE_CHECKING:
     from topics.spark.jobs.stats import StatsRow
+
+COLUMNS = ("topic", "from", "tag", "records", "bytes", "records/s")
 
 
 @click.command()
@@ -60,12 +63,10 @@ def stats(
 
 
 def write_table(rows: list[StatsRow]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    """A table on a terminal, tab-separated lines in a pipe."""
+    show_rows(COLUMNS, map(_cells, rows), as_json=False)
 
-    table = Table("topic", "from", "tag", "records", "bytes", "records/s", box=None)
-    for row in rows:
-        begin = datetime.fromtimestamp(row.bucket_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        tag = row.tag_prefix if row.tag_prefix is not None else "-"
-        table.add_row(row.topic, begin, tag, f"{row.records:,}", f"{row.bytes:,}", f"{row.per_s:,.2f}")
-    Console().print(table)
+
+def _cells(row: StatsRow) -> tuple[str | None, ...]:
+    begin = datetime.fromtimestamp(row.bucket_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return row.topic, begin, row.tag_prefix, f"{row.records:,}", f"{row.bytes:,}", f"{row.per_s:,.2f}"

@@ -96,7 +96,7 @@ def info(client: Client, name: str, *, as_json: bool) -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config field; repeat for more.")
-@click.option("--reset", is_flag=True, help="What is not set here goes back to its default.")
+@click.option("--reset", is_flag=True, help="What is not set here goes back to its default; a queue stays one.")
 @sure_options
 @json_option
 @server_options
@@ -115,7 +115,7 @@ def config(
     current = plain(state.config)
     if changes or reset:
         current.pop("durable")  # follows from durability
-        wanted = changes if reset else {**current, **changes}
+        wanted = {**({"type": state.type} if reset else current), **changes}
         victims = _taken(state, wanted)
         if dry_run:
             say(f"would set {', '.join(settings) or 'defaults'} of {name!r}" + (f" and {victims}" if victims else ""))

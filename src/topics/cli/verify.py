@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from topics.cli.remote import show_rows
 from topics.cli.spark_job import job_options, progress, resumable, spark_session
 
 if TYPE_CHECKING:
     from topics.spark.jobs.verify import Report
+
+COLUMNS = ("topic", "seqs", "problem", "tier", "offset", "file")
 
 
 @click.command()
@@ -53,19 +56,12 @@ def write_json(report: Report) -> None:
 
 
 def write_table(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
+    """A table on a terminal, tab-separated lines in a pipe."""
     if report.findings:
-        table = Table("topic", "seqs", "problem", "tier", "offset", "file", box=None)
-        for found in report.findings:
-            seqs = f"{found.from_seq}..{found.to_seq}"
-            table.add_row(found.topic, seqs, found.problem, found.tier, str(found.offset), found.file)
-        console.print(table)
+        rows = [(f.topic, f"{f.from_seq}..{f.to_seq}", f.problem, f.tier, f.offset, f.file) for f in report.findings]
+        show_rows(COLUMNS, rows, as_json=False)
     verdict = "no damage" if report.ok else f"{len(report.findings)} findings"
-    console.print(
+    click.echo(
         f"{report.topics} topics, {report.segments} segments, {report.frames:,} frames, "
-        f"{report.bytes:,} bytes in {report.elapsed_s:.1f} s: {verdict}",
-        highlight=False,
+        f"{report.bytes:,} bytes in {report.elapsed_s:.1f} s: {verdict}"
     )
