@@ -1,16 +1,22 @@
-"""The decoder alone, on one core: segment bytes to Arrow batches, and where the time goes."""
+"""The decoder alone, on one core: segment bytes to Arrow batches, and where the time goes.
+
+python bench/spark/bench_decoder.py [--unsaved]
+"""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "src"), str(Path(__file__).resolve().parent)]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE.parent), str(HERE)]
 
 from dataset import make
+from report import Report
 
 from topics.formats.columns import decode_columns
 from topics.formats.segment import read_idx, verify_frames
@@ -34,19 +40,30 @@ def best(run: Callable[[], object], *, times: int = 5) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--unsaved", action="store_true", help="only print")
+    given = parser.parse_args()
+    title = f"Decoder of the Spark source: {RECORDS:,} records in segments of 10,000, CPU time of one core, best of 5"
+    report = Report("decoder", title)
     with tempfile.TemporaryDirectory() as folder:
         data = make(Path(folder), RECORDS) / "data"
-        print(f"{RECORDS:,} records in segments of 10,000, CPU time of one core, best of 5\n\n M records/s  what")
-        for what, given in (
-            ("all columns, verified", {}),
-            ("all columns, not verified", {"verifyChecksums": "false"}),
-            ("data only, verified", {"columns": "data"}),
-            ("seq and ts", {"columns": "seq,ts"}),
-            ("all columns of one tag in 16, verified", {"tag": "tag-3"}),
-        ):
-            seconds = best(lambda given=given: read(data, given))
-            print(f"{RECORDS / seconds / 1e6:12.2f}  {what}")
-        parts(data)
+        kinds(report, data)
+        report.line()
+        parts(report, data)
+    if not given.unsaved:
+        report.save()
+
+
+def kinds(report: Report, data: Path) -> None:
+    for what, given in (
+        ("all columns, verified", {}),
+        ("all columns, not verified", {"verifyChecksums": "false"}),
+        ("data only, verified", {"columns": "data"}),
+        ("seq and ts", {"columns": "seq,ts"}),
+        ("one tag in 16, all columns, verified", {"tag": "tag-3"}),
+    ):
+        seconds = best(lambda given=given: read(data, given))
+        report.figure(what, RECORDS / seconds / 1e6, "M records/s")
 
 
 def read(data: Path, given: dict[str, str]) -> int:
@@ -55,7 +72,7 @@ def read(data: Path, given: dict[str, str]) -> int:
     return sum(batch.num_rows for task in plan_batch(options) for batch in scan(task, spec))
 
 
-def parts(data: Path) -> None:
+def parts(report: Report, data: Path) -> None:
     """One segment, step by step."""
     stem = min((data / "topics").glob("*/*.data"))
     raw, idx = stem.read_bytes(), read_idx(stem.with_suffix(".idx").read_bytes())
@@ -67,9 +84,8 @@ def parts(data: Path) -> None:
         ("headers and meta", lambda: decode_columns(raw, idx, first_seq=1, verify=False)),
         ("Arrow arrays", lambda: record_batch(columns, raw, None, origin=Origin("bench", 1), schema=schema)),
     ]
-    print("\n ns a record  step")
     for what, step in steps:
-        print(f"{best(step, times=20) / len(idx) * 1e9:12.0f}  {what}")
+        report.figure(f"one segment: {what}", best(step, times=20) / len(idx) * 1e9, "ns/record")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def main() -> None:
     compare(bench, report)
     bench.spark.stop()
     report.line()
-    report.line(f"load average {os.getloadavg()[0]:.1f}; a scan below 0.5 of read.text would be a failure")
+    report.line(f"load average at the end: {os.getloadavg()[0]:.1f}; below 0.5 of read.text a scan is a failure")
     if not given.unsaved:
         report.save()
 
