@@ -32,6 +32,7 @@ from report import Report
 GOALS_MS = {1: 0.3, 100: 1.5, 1000: 6.0}
 IDLE_STREAMS = 10_000
 IDLE_KIB_MAX = 25.0
+STUCK_TURNS = 12
 SPEAKERS = 100
 PACKETS_PER_S = 50
 
@@ -294,9 +295,9 @@ def stuck(options: argparse.Namespace) -> None:
             live.call("POST", "/v0/topics/t?return_seqs=false", batch)
         time.sleep(1)
         watchers = Watchers(live, "t", 100)
-        writes = max(options.writes // 3, 20)
+        writes = max(options.writes // 10, 10)
         found: dict[str, list[float]] = {"alone": [], "stuck": [], "history": []}
-        for _ in range(3):
+        for _ in range(STUCK_TURNS):
             found["alone"] += paced(watchers, writes=writes, pause_s=0.02)
             blocked = open_stream(live, {"t": {}}, max_batch_bytes=1 << 20)
             time.sleep(0.3)
