@@ -15,7 +15,7 @@ import pytest
 import topics
 from topics.client.aclient import AsyncClient
 from topics.errors import TopicsError, Unreachable
-from topics.model.results import Job
+from topics.model.results import Job, QueueCounters
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -54,6 +54,28 @@ def test_a_loop_over_jobs(run: Any, name: str) -> None:
         counters = (await queue.state()).queue
         assert counters is not None
         assert counters.ready == 2
+
+    run(story)
+
+
+def test_a_loop_that_is_left_by_an_exception_holds_nothing(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name, lease_ms=60_000)
+        await queue.append_many(["a", "b"])
+
+        async def fail() -> None:
+            async for job in queue.work(max=2):
+                raise RuntimeError(job.value)
+
+        with pytest.raises(RuntimeError):
+            await fail()
+        async with asyncio.timeout(10):
+            while (await queue.state()).queue != QueueCounters(ready=2, in_flight=0, dead_lettered=0):
+                await asyncio.sleep(0.01)
+        with pytest.raises(RuntimeError):
+            async with queue.work(max=2) as jobs:
+                raise RuntimeError((await anext(jobs)).value)
+        assert (await queue.state()).queue == QueueCounters(ready=1, in_flight=0, dead_lettered=0)  # one is put off
 
     run(story)
 

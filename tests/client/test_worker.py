@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -63,7 +65,46 @@ def test_leaving_a_loop_gives_back_what_is_not_settled(door: Client, name: str) 
     assert counters(queue) == (4, 0, 4)
     with pytest.raises(RuntimeError), queue.work("w", max=5) as jobs:
         raise RuntimeError(f"in the middle of {next(jobs)}")
-    assert counters(queue) == (4, 0, 4)
+    assert counters(queue) == (3, 0, 4)  # the one that failed is put off
+
+
+def test_a_loop_that_is_left_by_an_exception_holds_nothing(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append_many(range(3))
+
+    def fail() -> None:
+        for job in queue.work("w", max=3):
+            raise RuntimeError(str(job.value))
+
+    gc.disable()  # it must not take a collection to notice
+    try:
+        with pytest.raises(RuntimeError, match="0"):
+            fail()
+        assert counters(queue) == (3, 0, 3)
+    finally:
+        gc.enable()
+
+
+def test_a_worker_that_cannot_begin_leaves_signals_alone(door: Client, name: str) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(TopicNotFound):
+        door.queue(name).worker()(print).run()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_function_that_wants_to_exit_has_failed(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append("only")
+
+    @queue.worker(retry_ms=1)
+    def work(job: Job) -> None:
+        if job.deliveries == 1:
+            sys.exit(3)
+        work.stop()
+
+    work.run()
+    assert (work.done, work.failed) == (1, 1)
+    assert counters(queue) == (0, 0, 0)
 
 
 def test_a_job_may_be_settled_by_hand(door: Client, name: str) -> None:

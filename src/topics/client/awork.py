@@ -40,6 +40,7 @@ class AsyncHolder:
         self._held: dict[int, Job] = {}
         self._lost: set[str] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._head = 0
 
     async def take(self, count: int) -> list[Job]:
@@ -124,6 +125,14 @@ class AsyncHolder:
         except TopicsError as error:
             log.info("jobs of queue %r come back when their leases run out: %s", self.queue.name, error)
 
+    def abandon(self) -> None:
+        """Nobody will call `end`: the loop was left without `async with`."""
+        if self._keeper is not None and not self._keeper.done() and not self._keeper.get_loop().is_closed():
+            self._keeper.get_loop().call_soon_threadsafe(self._end_soon)
+
+    def _end_soon(self) -> None:
+        self._ending = asyncio.create_task(self.end())
+
 
 class AsyncHeldJob:
     """A job in the hands of a loop. Settle it once; what is left open is acked by the loop."""
@@ -200,7 +209,21 @@ class AsyncWork:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            await self._put_off()
         await self.close()
+
+    async def _put_off(self) -> None:
+        """The body failed: its job comes again after a while."""
+        held = self._current
+        if held is not None and not held.is_settled:
+            try:
+                await held.nack(retry_delay_ms(WorkerOptions(), held.job.deliveries, random.random()))
+            except TopicsError as error:
+                log.info("job %d comes back when its lease runs out: %s", held.job.seq, error)
+
+    def __del__(self) -> None:
+        self._holder.abandon()
 
 
 class AsyncWorker:

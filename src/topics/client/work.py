@@ -1,10 +1,12 @@
 """Work: `for job in queue.work(): ...` — one job at a time, its lease kept while the loop's body runs.
 
 A job is acked when the loop comes back for the next one, unless the body settled it itself. Leaving the loop (by
-`break` or an exception) gives back what is not settled, so finish a last job with `job.ack()` before a `break`."""
+`break` or an exception) gives back what is not settled, so finish a last job with `job.ack()` before a `break`. Inside
+`with queue.work() as jobs:` a job whose body raised comes again after a pause, as with a worker."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
 from types import TracebackType
@@ -12,16 +14,21 @@ from typing import Any, Self
 
 from topics.client.claims import Claims, log, node_name
 from topics.client.leases import Leases
+from topics.client.worker import WorkerOptions, retry_delay_ms
 from topics.errors import TopicsError
 from topics.model.doors import QueueDoor
 from topics.model.results import Job
 
 
 class HeldJob:
-    """A job in the hands of a worker. Settle it once: `ack` or `nack`; what is left open is acked by the loop."""
+    """A job in the hands of a worker. Settle it once: `ack` or `nack`; what is left open is acked by the loop.
 
-    def __init__(self, work: Work, job: Job) -> None:
-        self._work = work
+    It does not know its loop: a loop that is left must not be kept alive by its last job."""
+
+    def __init__(self, queue: QueueDoor, node: str, leases: Leases, job: Job) -> None:
+        self._queue = queue
+        self._node = node
+        self._leases = leases
         self.job = job
         self.is_settled = False
 
@@ -38,21 +45,21 @@ class HeldJob:
     @property
     def is_lost(self) -> bool:
         """Somebody else has, or will get, this job: settling it changes nothing any more."""
-        return self._work.leases.is_lost(self.job)
+        return self._leases.is_lost(self.job)
 
     def ack(self) -> bool:
         """Done. False if the job was no longer ours."""
         self._settle()
-        return bool(self._work.queue.ack([self.job], node=self._work.node).acked)
+        return bool(self._queue.ack([self.job], node=self._node).acked)
 
     def nack(self, delay_ms: int = 0) -> bool:
         """Not done; somebody may try again after the delay. False if the job was no longer ours."""
         self._settle()
-        return bool(self._work.queue.nack([self.job], node=self._work.node, delay_ms=delay_ms).nacked)
+        return bool(self._queue.nack([self.job], node=self._node, delay_ms=delay_ms).nacked)
 
     def _settle(self) -> None:
         self.is_settled = True
-        self._work.leases.drop(self.job)
+        self._leases.drop(self.job)
 
 
 class Work:
@@ -98,7 +105,7 @@ class Work:
         if self.stop.is_set():
             self.close()
             raise StopIteration
-        self._current = HeldJob(self, self._ahead.popleft())
+        self._current = HeldJob(self.queue, self.node, self.leases, self._ahead.popleft())
         return self._current
 
     def _fetch(self) -> None:
@@ -126,12 +133,23 @@ class Work:
             except TopicsError as error:
                 log.info("jobs of queue %r come back when their leases run out: %s", self.queue.name, error)
 
+    def _put_off(self) -> None:
+        """The body failed: its job comes again after a while."""
+        held = self._current
+        if held is not None and not held.is_settled:
+            try:
+                held.nack(retry_delay_ms(WorkerOptions(), held.job.deliveries, random.random()))
+            except TopicsError as error:
+                log.info("job %d of queue %r comes back when its lease runs out: %s", held.seq, self.queue.name, error)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            self._put_off()
         self.close()
 
     def __del__(self) -> None:

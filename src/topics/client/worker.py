@@ -90,8 +90,8 @@ class Worker:
 
     def run(self, *, signals: bool = True) -> None:
         """Work until stopped (or, with `until_empty`, until nothing is left). Raises what no waiting can mend."""
-        before = self._catch_signals() if signals else {}
         lease_ms = self._options.lease_ms or self._queue.state(touch=False).config.lease_ms
+        before = self._catch_signals() if signals else {}
         leases = Leases(self._queue, node=self.node, lease_ms=lease_ms)
         threads = [
             threading.Thread(target=self._handle_jobs, name=f"topics-worker-{n}", daemon=True)
@@ -172,7 +172,7 @@ class Worker:
                 continue
             try:
                 self.handler(job)
-            except Exception:
+            except BaseException:  # also `sys.exit()`: it ends neither this thread nor the process
                 self.failed += 1
                 delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
                 log.exception("job %d of queue %r failed, comes again in %d ms", job.seq, self._queue.name, delay_ms)
