@@ -17,9 +17,9 @@ from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch, parse_match
 from topics.model.paging import Gap, Gaps, Walk
-from topics.model.record import build_batch
+from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
-from topics.model.values import Event, record_of, records_of
+from topics.model.values import Event, plain_texts, record_of, records_of
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database
@@ -46,14 +46,18 @@ class Topic:
         key: str | None = None,
     ) -> AppendResult:
         """Append one record. When this returns, it is as safe as the topic's class says."""
-        return self._append([record_of(Event(data, tag=tag, node=node, meta=meta))], None, key)
+        record = record_of(Event(data, tag=tag, node=node, meta=meta))
+        return self._append(build_batch([record], idempotency_key=key))
 
     def append_many(self, records: Iterable[Any], *, node: str | None = None, key: str | None = None) -> AppendResult:
         """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        return self._append(records_of(records), node, key)
+        values = list(records)
+        texts = plain_texts(values)
+        if texts is None:
+            return self._append(build_batch(records_of(values), default_node=node, idempotency_key=key))
+        return self._append(build_plain_batch(texts, default_node=node, idempotency_key=key))
 
-    def _append(self, records: list[Any], node: str | None, key: str | None) -> AppendResult:
-        batch = build_batch(records, default_node=node, idempotency_key=key)
+    def _append(self, batch: WriteBatch) -> AppendResult:
         done = self._db.call(lambda engine: engine.write(self.name, batch, config=self._config))
         return AppendResult(
             topic=self.name,

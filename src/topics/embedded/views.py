@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from topics.embedded.records import Records
 from topics.engine.queue_pass import ClaimedJob
 from topics.engine.reads import ReadDone
 from topics.model.payload import split_blob
@@ -43,7 +44,7 @@ def read_view(topic: str, done: ReadDone) -> ReadResult:
     outcome = done.outcome
     return ReadResult(
         topic=topic,
-        records=[record_view(stored) for run in outcome.runs for stored in run.records()],
+        records=Records(outcome.runs),
         next_from_seq=outcome.next_from_seq,
         head_seq=outcome.head_seq,
         earliest_seq=outcome.earliest_seq,

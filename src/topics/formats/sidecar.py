@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import Corruption
-from topics.formats.buffers import U32, Buffer, byte_view, xxh3
+from topics.formats.buffers import U32, Buffer, byte_view, u32_view, xxh3
 from topics.formats.versions import SIDECAR_VERSION
 
 MAGIC: Final = b"TAG1"
@@ -92,7 +92,7 @@ class TagSidecar:
         self._view = view
         self.sizes: U32 = np.frombuffer(view, "<u4", self.count, starts[0])
         """Accounted bytes of each slot."""
-        self._tag_ends: U32 = np.frombuffer(view, "<u4", tags, starts[1])
+        self._tag_ends = u32_view(view[starts[1] : starts[2]])
         self._posting_ends: U32 = np.frombuffer(view, "<u4", tags, starts[2])
         self._postings: U32 = np.frombuffer(view, "<u4", postings, starts[3])
         self._text = view[starts[4] :]
@@ -107,8 +107,8 @@ class TagSidecar:
 
     def tag(self, rank: int) -> bytes:
         """The tag at a place in sorted order."""
-        start = int(self._tag_ends[rank - 1]) if rank else 0
-        return bytes(self._text[start : int(self._tag_ends[rank])])
+        start = self._tag_ends[rank - 1] if rank else 0
+        return bytes(self._text[start : self._tag_ends[rank]])
 
     def lookup_eq(self, tag: bytes) -> U32:
         """Slots with exactly this tag, ascending."""
@@ -128,11 +128,12 @@ class TagSidecar:
         return int(self._posting_ends[rank - 1]) if rank else 0
 
     def _rank(self, tag: bytes) -> int:
-        """Number of tags below `tag`."""
-        low, high = 0, len(self)
+        """Number of tags below `tag`. A delete asks every segment, so the loop is written out."""
+        ends, text = self._tag_ends, self._text
+        low, high = 0, len(ends)
         while low < high:
-            middle = (low + high) // 2
-            if self.tag(middle) < tag:
+            middle = (low + high) >> 1
+            if bytes(text[ends[middle - 1] if middle else 0 : ends[middle]]) < tag:
                 low = middle + 1
             else:
                 high = middle

@@ -59,6 +59,22 @@ def build_batch(
     return batch
 
 
+def build_plain_batch(
+    datas: list[msgspec.Raw], *, default_node: str | None = None, idempotency_key: str | None = None
+) -> WriteBatch:
+    """`build_batch` of records that have nothing but data."""
+    count = len(datas)
+    sizes = list(map(len, datas))
+    is_fine = 1 < count <= limits.RECORDS_PER_WRITE_MAX and max(sizes) <= limits.RECORD_BYTES_MAX
+    is_plain = default_node is None and (idempotency_key is None or idempotency_key.isascii())
+    if not (is_fine and is_plain):
+        records = [RecordIn(data) for data in datas]
+        return build_batch(records, default_node=default_node, idempotency_key=idempotency_key)
+    key = None if idempotency_key is None else _key_bytes(idempotency_key)
+    blobs, _ = _blobs_without_meta(datas)
+    return WriteBatch(blobs, sizes, None, None, key, count, sum(sizes), max(sizes))
+
+
 def _refuse_count(count: int) -> Never:
     if count == 0:
         raise InvalidRequest("a write needs at least one record")

@@ -4,6 +4,7 @@ Made by core and the engine, shown by the embedded library, and what a client de
 block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.replies`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -51,8 +52,10 @@ class AppendResult(msgspec.Struct, frozen=True):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
+    """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes."""
+
     topic: str
-    records: list[Record]
+    records: Sequence[Record]
     next_from_seq: int
     head_seq: int
     earliest_seq: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from topics.errors import InvalidRequest
 from topics.model.record import RecordIn
 
 _encode = msgspec.json.Encoder().encode
+_decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 Json = msgspec.Raw
@@ -31,6 +32,9 @@ class Event(msgspec.Struct, frozen=True):
     meta: Any = None
 
 
+_LOOKED_AT = frozenset((Event, msgspec.Raw))
+
+
 def record_of(value: Any) -> RecordIn:
     """Anything `append_many` takes: an `Event`, or the data itself."""
     if isinstance(value, Event):
@@ -41,6 +45,19 @@ def record_of(value: Any) -> RecordIn:
 
 def records_of(values: Iterable[Any]) -> list[RecordIn]:
     return [record_of(value) for value in values]
+
+
+def plain_texts(values: Sequence[Any]) -> list[msgspec.Raw] | None:
+    """The texts of many values, encoded together. None where each has to be looked at by itself: events, texts that
+    are JSON already, nulls that may have been NaN, and whatever cannot be encoded."""
+    if not _LOOKED_AT.isdisjoint(map(type, values)):
+        return None
+    try:
+        text = _encode(values)
+        texts = None if b"null" in text else _decode_texts(text)
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
+        return None
+    return texts if texts is not None and len(texts) == len(values) else None
 
 
 def json_text(value: Any) -> msgspec.Raw:

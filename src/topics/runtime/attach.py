@@ -1,9 +1,10 @@
 """Attach: a topic of a start gets the slots that lie in its segments (storage.md section 9.1, step 4).
 
 Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
-taken from the snapshot only if the kernel lived on since it was written. Otherwise a flag may have reached the disk
-whose delete did not (the ack of a job is not synced in every class), and the flags are counted. Called by recovery for
-every topic of the snapshot, and by replay for every topic that the log brings back."""
+taken from the snapshot only if no flag can be on disk whose delete is not: because the kernel lived on since it was
+written, or because deletes of the topic are synced before they take effect. The ack of a job is not synced in every
+class, nor is any delete of a `memory` topic; their flags are counted. Called by recovery for every topic of the
+snapshot, and by replay for every topic that the log brings back."""
 
 from __future__ import annotations
 
@@ -80,11 +81,18 @@ class Attach:
 
     def _seal(self, topic: TopicState, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
         totals = (segment.live, segment.live_bytes)
-        trusted = not segment.counted and (self._trust_totals or not _can_count(segment.segment))
+        proven = self._trust_totals or self._syncs_deletes(topic)
+        trusted = not segment.counted and (proven or not _can_count(segment.segment))
         load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted else None)
         unknown = segment.segment.tier == "cold" and not segment.live_bytes
-        if trusted and (unknown or not self._trust_totals):
+        if trusted and (unknown or not proven):
             topic.sealed[len(topic.sealed) - 1].doubt()
+
+    def _syncs_deletes(self, topic: TopicState) -> bool:
+        """By its class, which no frame of the log has changed since the snapshot."""
+        config = topic.config
+        synced = config.is_fsync or (config.durability == "disk" and not config.is_queue)
+        return synced and topic.id not in self._marks.reconfigured
 
 
 def _can_count(segment: SealedSegment) -> bool:

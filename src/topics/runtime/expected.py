@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from topics.formats.bodies import CkptMark, EvictWatermark, TierMark, TopicDelete, TopicMark
+from topics.formats.bodies import CkptMark, ConfigUpdate, EvictWatermark, TierMark, TopicDelete, TopicMark
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
 from topics.storage.segments.loaded import Expected, Move
@@ -12,13 +12,14 @@ from topics.storage.segments.loaded import Expected, Move
 
 class Marks:
     """The newest mark of each topic, its highest floor, the last move of each segment, and the topics that the log
-    deletes. Feed it columns in replay order."""
+    deletes or gives another config. Feed it columns in replay order."""
 
     def __init__(self) -> None:
         self._topics: dict[int, TopicMark] = {}
         self._moves: dict[int, dict[int, Move]] = {}
         self._earliest: dict[int, int] = {}
         self.deleted: set[int] = set()
+        self.reconfigured: set[int] = set()
         self.next_ckpt = 1
 
     def note(self, columns: WalColumns) -> None:
@@ -34,6 +35,8 @@ class Marks:
                     self._moves.setdefault(move.id, {})[move.first] = Move(move.count, move.tier)
             elif isinstance(body, TopicDelete):
                 self.deleted.add(int(columns.topic_id[row]))
+            elif isinstance(body, ConfigUpdate):
+                self.reconfigured.add(int(columns.topic_id[row]))
 
     def topic_ids(self) -> Iterable[int]:
         return self._topics.keys() | self._moves.keys()

@@ -149,7 +149,10 @@ class GroupRunner:
         with self._cond:
             while not (self._writes or self._sync_wanted):
                 if self._stopping:
-                    return False
+                    if self._dirty_since is None:
+                        return False
+                    self._sync_wanted = True
+                    break
                 timeout = None
                 if self._dirty_since is not None:
                     timeout = self._dirty_since + self._sync_interval_s - time.monotonic()
@@ -162,20 +165,29 @@ class GroupRunner:
     def _turn(self) -> None:
         with self._cond:
             writes, self._writes = self._writes, []
+        gated = False
         for position, batch in enumerate(writes):
             if not self._write_there(batch):
                 # What was written before may still be synced; if not, its waiters are told there.
                 self._fail_batches(writes[position + 1 :])
+                gated = True
                 break
+            gated = gated or any(sub.durable for sub in batch)
         self._hold_window()
+        if self._begin_sync(gated=gated):
+            self._sync()
+            self.wal.prepare_next()
+
+    def _begin_sync(self, *, gated: bool) -> bool:
+        """Whether somebody waits for a sync. What nobody waits for is synced when the interval has passed, so that the
+        next write need not wait until the disk is done with this one."""
         with self._cond:
-            wanted = self._sync_wanted or bool(writes)
+            if not (self._sync_wanted or gated):
+                return False
             self._sync_wanted = False
             self._durable_waiting = 0
             self._dirty_since = None
-        if wanted:
-            self._sync()
-            self.wal.prepare_next()
+            return True
 
     def _write_there(self, batch: list[Submission]) -> bool:
         try:
@@ -184,8 +196,12 @@ class GroupRunner:
             failure = error
             self._post(lambda: self._done_there(lambda: self._commit.write_failed(self.index, batch, failure)))
             return False
-        self._post(lambda: self._done_there(lambda: self._commit.written(self.index, batch)))
+        self._post(lambda: self._done_there(lambda: self._written_there(batch)))
         return True
+
+    def _written_there(self, batch: list[Submission]) -> None:
+        """On the owner's thread, who alone can say what has to wait behind what."""
+        self._tell_thread(durable=self._commit.written(self.index, batch))
 
     def _done_there(self, report: Callable[[], object]) -> None:
         self._handed_over -= 1
