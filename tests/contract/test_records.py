@@ -248,6 +248,19 @@ def test_tighter_caps_bite_at_the_put_and_looser_ones_bring_nothing_back(client:
     assert seqs(client.diff(topic)) == [8, 9, 10]
 
 
+@pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
+def test_a_longer_ttl_brings_nothing_back_that_had_expired_unseen(
+    server: LiveServer, client: Client, topic: str, durability: str
+) -> None:
+    client.put(topic, durability=durability, ttl_ms=60_000)
+    client.write(topic, 1, 2)
+    server.clock.ahead_ms += 60_500
+    client.put(topic, status=200, durability=durability)
+    answer = client.diff(topic)
+    assert (seqs(answer), answer["earliest_seq"]) == ([], 3)
+    assert (answer["tombstone"]["reason"], answer["tombstone"]["gap_to"]) == ("ttl", 2)
+
+
 # --- diff ------------------------------------------------------------------------------------------------------------
 
 

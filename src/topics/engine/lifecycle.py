@@ -86,6 +86,13 @@ class Lifecycle:
         return self.exclusively([name], lambda: self._put(name, config))
 
     def _put(self, name: str, config: TopicConfig) -> Ticket[Put]:
+        topic = self._ctx.state.topics.get(name)
+        if topic is None or not topic.config.is_ephemeral:
+            return self._put_settled(name, config)
+        # No frame in front of the update can hold its floors: what the old config took goes now.
+        return chain(self._settling.settle(topic), lambda _: self._put_settled(name, config))
+
+    def _put_settled(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
         controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms())
         if created:
