@@ -88,6 +88,18 @@ def test_p08_long_polls_are_woken_by_every_publication(script: list[str]) -> Non
         assert poll.ticket.done == (rig.topic("a").head > head)
 
 
+def test_a_long_poll_whose_client_has_gone_ends_at_once() -> None:
+    rig = Rig()
+    rig.put("a")
+    polls = LongPolls(rig.sim.engine, rig.live.delivery)
+    poll = polls.read("a", ReadRequest(from_seq=0), wait_ms=30_000)
+    assert not poll.ticket.done
+    poll.cancel()
+    rig.pump()
+    assert poll.ticket.done
+    poll.cancel()  # the connection may end after the answer too
+
+
 # --- property 9 -------------------------------------------------------------------------------------------------------
 
 

@@ -76,8 +76,9 @@ class Poll:
             self.ticket.fail(TopicNotFound(self.topic.name))
 
     def cancel(self) -> None:
-        """The client has gone: nobody waits for the answer."""
-        self._polls.forget(self)
+        """The client has gone: the poll ends now, so that it counts as a running request no longer."""
+        self.deadline_ms = 0
+        self.look()
 
 
 class LongPolls:
