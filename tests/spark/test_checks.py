@@ -46,6 +46,13 @@ def test_without_java_the_session_says_so_too(tmp_path: Path, monkeypatch: pytes
         topics.spark.session()
 
 
+def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from topics.spark.start import missing
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert missing() == "Spark is not installed: pip install 'topics[spark]'"
+
+
 def test_without_java_everything_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", "")

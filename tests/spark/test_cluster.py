@@ -111,9 +111,10 @@ def test_batch_stream_and_sink_run_on_a_cluster(tmp_path: Path) -> None:
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            kill_one_executor(made, process, tmp_path / "running")
+            killed = kill_one_executor(made, process, tmp_path / "running")
             out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
+        assert killed
         told = json.loads(out.splitlines()[-1])
         assert told["batch"] == list(range(1, 2001))
         assert told["python_workers"] >= 2
@@ -129,11 +130,12 @@ def test_batch_stream_and_sink_run_on_a_cluster(tmp_path: Path) -> None:
         served.stop()
 
 
-def kill_one_executor(made: Cluster, process: subprocess.Popen[str], running: Path) -> None:
-    """As soon as the slow sink is at work."""
+def kill_one_executor(made: Cluster, process: subprocess.Popen[str], running: Path) -> bool:
+    """As soon as the slow sink is at work. Says whether it came to that."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
         if running.exists():
             os.kill(made.executors()[0], signal.SIGKILL)
-            return
+            return True
         time.sleep(0.05)
+    return False
