@@ -73,6 +73,7 @@ class FakeView:
         self.count = len(records)
         self.tier: Tier = tier
         self.loaded = True
+        self.has_sidecar = True  # tags and sizes, which stay at hand when the segment goes cold
         self.tag_lookups = 0
         self._flags = np.array([record.flags & (HAS_TAG | HAS_NODE | DELETED) for record in records], np.uint8)
 
@@ -110,6 +111,8 @@ class FakeView:
         return np.array([len(record.frame) for record in self.records], np.uint32)
 
     def sizes(self, lo: int, hi: int) -> U32:
+        if not self.has_sidecar:
+            self._ask()
         return np.array([record.size for record in self.records[lo:hi]], np.uint32)
 
     def tag_slots(self, match: TagMatch) -> I64:

@@ -234,6 +234,40 @@ def test_a_delete_applied_without_the_index_is_completed_when_it_comes() -> None
     assert (topic.count, rig.state.total_bytes) == (12, 24)
 
 
+def moved_without_sidecar() -> tuple[Rig, FakeView]:
+    """The first segment is cold, its deletes are known, but nobody can tell the sizes of its records."""
+    rig = tagged(sealed=True)
+    rig.move("t")
+    view = rig.topic("t").sealed[0].view
+    assert isinstance(view, FakeView)
+    view.has_sidecar = False
+    return rig, view
+
+
+def test_a_delete_of_half_a_cold_segment_without_a_sidecar_moves_the_front_and_counts_later() -> None:
+    rig, view = moved_without_sidecar()
+    topic = rig.topic("t")
+    assert delete.unsearchable(topic, before_seq=4, match=None) == [1]
+    effect = apply(rig.state, delete.decide_delete(topic, before_seq=4, match=None))
+    assert (effect.fate, effect.removed_count, topic.earliest_seq) == (Fate.APPLIED, 0, 4)
+    assert list(topic.awaiting) == [1]
+    view.loaded = True
+    delete.settle_cold(topic, 1)
+    assert (topic.count, rig.state.total_bytes, topic.earliest_seq) == (15, 30, 4)
+    assert live(topic) == list(range(4, 19))
+
+
+def test_acks_in_a_cold_segment_without_a_sidecar_wait_for_it() -> None:
+    rig, view = moved_without_sidecar()
+    topic = rig.topic("t")
+    assert delete.unsearchable_seqs(topic, (2, 5)) == [1]
+    effect = apply(rig.state, delete.decide_delete_seqs(topic, (2, 5), reason="ack"))
+    assert (effect.removed_count, list(topic.awaiting)) == (0, [1])
+    view.loaded = True
+    assert delete.settle_cold(topic, 1).count == 2
+    assert (topic.count, rig.state.total_bytes) == (16, 32)
+
+
 def test_eviction_that_needs_a_cold_index_is_postponed() -> None:
     rig = restarted_cold()
     topic = rig.topic("t")

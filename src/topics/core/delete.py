@@ -82,6 +82,7 @@ def _is_searchable(sealed: Sealed, match: TagMatch | None) -> bool:
     try:
         if match is not None and not len(sealed.view.tag_slots(match)):
             return True
+        sealed.sizes_of(0, 0)
         return sealed.overlay_complete or len(sealed.view.flags) > 0
     except ColdUnavailable:
         return False

@@ -154,14 +154,15 @@ def _kill_sealed_front(
 
 
 def verify(topic: TopicState, block: Sealed) -> bool:
-    """Make sure that a segment's totals agree with its flags before slots are taken out of it. False: its index is in
-    the cold store and not loaded, and the segment is put on the topic's waiting list."""
+    """Make sure that a segment's totals agree with its flags before slots are taken out of it. False: its index or its
+    sizes are in the cold store and not loaded, and the segment is put on the topic's waiting list."""
     try:
         with awaited(topic, block):
             if block.deleted < 0:
                 topic.count_in(*block.recount(topic.floors.earliest_seq))
             elif not block.overlay_complete:
                 block.is_dead(0)  # can the flags be had?
+            block.sizes_of(0, 0)  # and the sizes, if their sidecar was lost?
     except ColdUnavailable:
         return False
     return True

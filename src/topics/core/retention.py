@@ -154,11 +154,11 @@ def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
     if config.cap_records == 0 or topic.count <= config.cap_records or config.discard != "old":
         return None
     excess = topic.count - config.cap_records
-    if topic.replaying:
-        excess -= _live_above(topic, topic.replay_head)
-    if excess <= 0:
-        return None
     try:
+        if topic.replaying:
+            excess -= _live_above(topic, topic.replay_head)
+        if excess <= 0:
+            return None
         _note_trim(topic, _nth_live(topic, excess), now)
     except ColdUnavailable:
         return None  # postponed: `settle_cold` trims again
@@ -180,9 +180,11 @@ def _note_trim(topic: TopicState, last: int, now: int) -> None:
 
 def _live_above(topic: TopicState, seq: int) -> int:
     """Live records that were not written yet at this point of the log."""
-    return sum(
-        block.live_totals(max(seq + 1 - block.first_seq, 0), block.count)[0] for block in blocks_from(topic, seq + 1)
-    )
+    total = 0
+    for block in blocks_from(topic, seq + 1):
+        with awaited(topic, block):
+            total += len(block.live_slots(max(seq + 1 - block.first_seq, 0), block.count))
+    return total
 
 
 def _nth_live(topic: TopicState, nth: int) -> int:

@@ -125,6 +125,7 @@ class Sealed(Slots):
     def recount(self, earliest_seq: int) -> tuple[int, int]:
         """Count the live anew; returns by how much the totals changed."""
         before = self.live, self.live_bytes
+        self.sizes_of(0, 0)  # fails, if it does, before anything has changed
         self.deleted = int(np.count_nonzero(self.dead(0, self._count)))
         self.overlay_complete = self.overlay_complete or self.deleted == 0
         lo = min(max(earliest_seq - self.first_seq, 0), self._count)
