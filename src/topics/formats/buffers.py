@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -40,6 +40,11 @@ def byte_view(buffer: Buffer) -> memoryview:
     """A flat read view of any buffer."""
     view = memoryview(buffer)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def xxh3_all(pieces: Iterable[bytes]) -> U64:
+    """The checksums of many pieces; their bytes are cheaper to collect than so many ints."""
+    return np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, pieces)), ">u8").astype(np.uint64)
 
 
 def u32_view(view: memoryview) -> memoryview:

@@ -12,12 +12,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import accumulate, chain, count, repeat
+from operator import add
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from topics.formats.blob import accounted_size, blob, blobs, split_blob
-from topics.formats.buffers import xxh3
+from topics.formats.buffers import xxh3, xxh3_all
 
 __all__ = [
     "DURABLE",
@@ -108,9 +109,12 @@ _SUM: Final = struct.Struct("<Q")
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
 assert _HEAD.size == HEAD_BYTES - LEN_BYTES
 _SUM_AND_LEN_DTYPE: Final = np.dtype([("sum", "<u8"), ("len", "<u4")])
+_ALIKE_DTYPE: Final = np.dtype([("front", "V10"), ("seq", "<u8"), ("back", "V12"), ("data_len", "<u4")])
 _MANY: Final = 256
+"""Frames from which on columns are worth their making."""
 
 assert _SUM_AND_LEN_DTYPE.itemsize == _SUM_AND_LEN.size
+assert _ALIKE_DTYPE.itemsize == _ALIKE.size
 assert _HEAD.size == _MIXED.size == _ALIKE.size
 assert (_FRONT.size, _ALIKE_BACK.size) == (10, 12)
 assert FRAME_LEN_MIN == 42
@@ -209,7 +213,18 @@ def _alike(fronts: Sequence[bytes], first_seq: int, ts: int, node: bytes | None,
     back = _ALIKE_BACK.pack(ts, len(node or b""), 0)
     if node:
         return [pack(front, seq, back, len(data)) + node + data for seq, data in enumerate(datas, first_seq)]
+    if len(datas) >= _MANY:
+        return _alike_many(pack(front, 0, back, 0), first_seq, datas)
     return [pack(front, seq, back, len(data)) + data for seq, data in enumerate(datas, first_seq)]
+
+
+def _alike_many(head: bytes, first_seq: int, datas: Sequence[bytes]) -> list[bytes]:
+    """The same, by columns."""
+    count = len(datas)
+    heads = np.frombuffer(bytearray(head * count), _ALIKE_DTYPE)
+    heads["seq"] = np.arange(first_seq, first_seq + count, dtype=np.uint64)
+    heads["data_len"] = np.fromiter(map(len, datas), np.uint32, count)
+    return list(map(add, heads.view(f"V{_ALIKE.size}").tolist(), datas))
 
 
 def _mixed(
@@ -269,12 +284,12 @@ def _seal(bodies: list[bytes]) -> EncodedAppends:
 
 
 def _seal_many(bodies: list[bytes]) -> EncodedAppends:
-    """The same, by columns: it takes some frames until these are worth their making."""
-    frame_lens = np.array(list(map(len, bodies)), np.uint32) + SUM_BYTES
+    """The same, by columns."""
+    frame_lens = np.fromiter(map(len, bodies), np.uint32, len(bodies)) + SUM_BYTES
     if int(frame_lens.max()) > FRAME_LEN_MAX:
         raise ValueError(_ONE_FRAME_MAX)
     between = np.zeros(len(bodies), _SUM_AND_LEN_DTYPE)
-    between["sum"] = list(map(xxh3, bodies))
+    between["sum"] = xxh3_all(bodies)
     between["len"][:-1] = frame_lens[1:]
     parts: list[Any] = [b""] * (2 * len(bodies) + 1)
     parts[0] = _LEN.pack(int(frame_lens[0]))
