@@ -66,12 +66,43 @@ def test_json_text_comes_back_byte_for_byte(door: DatabaseDoor, name: str, text:
     assert bytes(record.meta) == b'{"m":%b}' % text  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [float("nan"), object(), Json(b"{"), Json(b"NaN"), Json(b'"\\ud800')])
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        object(),
+        Json(b"{"),
+        Json(b"NaN"),
+        Json(b'"\\ud800'),
+        {"inside": Json(b"oops")},
+        {"inside": Json(b'"\xff"')},
+        [Json(b"1],[2")],
+    ],
+)
 def test_what_json_cannot_say_is_refused(door: DatabaseDoor, name: str, value: object) -> None:
     with pytest.raises(InvalidRequest):
         door.topic(name).append(value)
     with pytest.raises(TopicNotFound):
         door.topic(name).state()
+
+
+def test_a_tag_is_a_string(door: DatabaseDoor, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        door.topic(name).append(1, tag=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("after", [-1, 2**64, 1.5, "1", None])
+def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
+    topic = door.topic(name)
+    topic.append(1)
+    with pytest.raises(InvalidRequest):
+        list(topic.read(after))
+    with pytest.raises(InvalidRequest):
+        topic.page(after)
+    with pytest.raises(InvalidRequest):
+        next(topic.follow(after))
+    with pytest.raises(InvalidRequest):
+        list(topic.read(gaps="skip"))  # type: ignore[arg-type]
 
 
 def test_an_empty_batch_is_refused(door: DatabaseDoor, name: str) -> None:

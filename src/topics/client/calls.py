@@ -21,6 +21,7 @@ from topics.client.exchange import Call
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.match import TagMatch
+from topics.model.paging import check_cursor
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -97,7 +98,7 @@ def diff(
     topic: str, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str] = (), wait_ms: int = 0
 ) -> Call[ReadResult]:
     request = DiffRequest(
-        from_seq=after,
+        from_seq=check_cursor(after),
         limit=limit,
         max_batch_bytes=max_bytes,
         node=list(exclude_nodes) or None,

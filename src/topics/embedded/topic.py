@@ -16,7 +16,7 @@ from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch, parse_match
-from topics.model.paging import Gap, Gaps, Walk
+from topics.model.paging import Gap, Gaps, Walk, check_cursor
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of
@@ -123,7 +123,7 @@ class Topic:
     def _request(self, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str]) -> ReadRequest:
         nodes = frozenset(node.encode() for node in exclude_nodes)
         return ReadRequest(
-            from_seq=after,
+            from_seq=check_cursor(after),
             limit=limits.DIFF_LIMIT(limit),
             budget_bytes=limits.DIFF_BATCH_BYTES(max_bytes),
             nodes=nodes or None,

@@ -11,10 +11,18 @@ from typing import Literal
 
 import msgspec
 
-from topics.errors import DataLoss
+from topics import limits
+from topics.errors import DataLoss, InvalidRequest
 from topics.model.results import ReadResult, Record
 
 Gaps = Literal["raise", "yield"]
+
+
+def check_cursor(after: int) -> int:
+    """The seq that a reader stands behind; 0 is the start."""
+    if not isinstance(after, int) or not 0 <= after <= limits.U64_MAX:
+        raise InvalidRequest(f"after is a seq, or 0 for the start, not {after!r}")
+    return after
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -35,11 +43,13 @@ class Walk:
     __slots__ = ("_gaps", "_head", "_left", "_topic", "cursor")
 
     def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
+        if gaps not in ("raise", "yield"):
+            raise InvalidRequest(f'gaps is "raise" or "yield", not {gaps!r}')
         self._topic = topic
         self._gaps = gaps
         self._left = limit
         self._head: int | None = None
-        self.cursor = after
+        self.cursor = check_cursor(after)
 
     @property
     def is_full(self) -> bool:

@@ -54,6 +54,8 @@ def build_batch(
         batch = _single(records[0], default, key) if count == 1 else _plural(records, default, key)
     except UnicodeEncodeError:
         raise InvalidRequest("a tag, node or idempotency key is not valid Unicode") from None
+    except AttributeError:
+        raise InvalidRequest("a tag, node or idempotency key is not a string") from None
     if batch is None:
         _refuse_first_fault(records, default_node)
     return batch

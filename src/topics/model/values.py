@@ -16,6 +16,7 @@ from topics.errors import InvalidRequest
 from topics.model.record import RecordIn
 
 _encode = msgspec.json.Encoder().encode
+_decode_text = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -54,7 +55,7 @@ def plain_texts(values: Sequence[Any]) -> list[msgspec.Raw] | None:
         return None
     try:
         text = _encode(values)
-        texts = None if b"null" in text else _decode_texts(text)
+        texts = None if b"null" in text or not _is_unicode(text) else _decode_texts(text)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
         return None
     return texts if texts is not None and len(texts) == len(values) else None
@@ -70,7 +71,27 @@ def json_text(value: Any) -> msgspec.Raw:
     # NaN and the infinities come out as null; a null is rare enough to be looked at twice.
     if b"null" in text and _has_no_json_float(value):
         raise InvalidRequest("NaN and infinities are not JSON")
-    return msgspec.Raw(text)
+    return _checked_splice(text)
+
+
+def _checked_splice(text: bytes) -> msgspec.Raw:
+    """A `Json` inside a value was put in as it is: the whole must still be JSON."""
+    try:
+        if _is_unicode(text):
+            return _decode_text(text)
+    except msgspec.DecodeError:
+        pass
+    return _checked_text(msgspec.Raw(text))
+
+
+def _is_unicode(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _checked_text(raw: msgspec.Raw) -> msgspec.Raw:
