@@ -257,6 +257,15 @@ def test_a_delete_of_half_a_cold_segment_without_a_sidecar_moves_the_front_and_c
     assert live(topic) == list(range(4, 19))
 
 
+def test_nobody_waits_for_a_cold_segment_that_goes_whole_after_all() -> None:
+    rig, _ = moved_without_sidecar()
+    topic = rig.topic("t")
+    apply(rig.state, delete.decide_delete(topic, before_seq=4, match=None))
+    apply(rig.state, delete.decide_delete(topic, before_seq=8, match=None))
+    assert not topic.awaiting
+    assert (topic.count, rig.state.total_bytes, topic.earliest_seq) == (11, 22, 8)
+
+
 def test_acks_in_a_cold_segment_without_a_sidecar_wait_for_it() -> None:
     rig, view = moved_without_sidecar()
     topic = rig.topic("t")

@@ -139,9 +139,11 @@ def kill_below(topic: TopicState, bound: int, removal: Removal, *, requested: bo
 def _kill_sealed_front(
     topic: TopicState, block: Sealed, slots: tuple[int, int], removal: Removal, *, requested: bool
 ) -> None:
+    lo, hi = slots
+    if hi == block.count:
+        topic.awaiting.pop(block.first_seq, None)  # it goes whole: its files may be gone already, and nobody needs them
     if block.live == 0:
         return
-    lo, hi = slots
     if hi < block.count and not verify(topic, block):
         return  # counted when the index has come; the front moves past these slots all the same
     totals = (block.live, block.live_bytes) if hi == block.count else block.live_totals(lo, hi)
