@@ -193,6 +193,17 @@ def test_streams_resume_by_id_and_without(server: LiveServer, client: Client, to
             assert stream.next().event == "caught-up"
 
 
+def test_the_longest_id_can_be_sent_back(server: LiveServer, client: Client, topic: str, http2: bool) -> None:
+    client.write(topic, 1, 2, 3, status=201)
+    url = client.ok("POST", "/v0/watch", {"topics": {topic: {}}})["stream_url"]
+    with SseClient(server.port, url, http2=http2) as stream:
+        stream.next("caught-up")
+    cursors = {topic: 1, **{f"{number:255}".replace(" ", "x"): 2**64 - 1 for number in range(255)}}
+    last_id = base64.urlsafe_b64encode(json.dumps(cursors, separators=(",", ":")).encode()).decode()
+    with SseClient(server.port, url, http2=http2, headers={"Last-Event-ID": last_id}) as stream:
+        assert stream.next("record").data["from_seq"] == 1
+
+
 def test_a_silent_stream_beats(watch: Callable[..., SseClient], client: Client, topic: str) -> None:
     client.put(topic)
     stream = watch({topic: {}}, heartbeat_ms=1)

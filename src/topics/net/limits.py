@@ -7,7 +7,7 @@ from topics.limits import KIB, MIB
 
 # --- HTTP/1 heads and framing ----------------------------------------------------------------------------------------
 
-HEAD_BYTES_MAX = 64 * KIB  # request line and fields together
+HEAD_BYTES_MAX = 128 * KIB  # request line and fields; a resume id of 256 topics with the longest names has 96 KiB
 FIELDS_MAX = 128  # header fields of one request; browsers send about twenty
 METHOD_BYTES_MAX = 32  # longer than any registered method: garbage is told from a request within 33 bytes
 TEMPLATE_BYTES_MAX = 4 * KIB  # a longer head is parsed anew each time rather than remembered by its connection

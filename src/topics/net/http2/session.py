@@ -70,6 +70,7 @@ class H2Session:
                 SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_BYTES_MAX,
             },
         )
+        self._conn.decoder.max_header_list_size = HEAD_BYTES_MAX  # the library does so only for later settings
         self._conn.initiate_connection()
         self._conn.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
         self._resets = Bucket(per_s=H2_RESETS_PER_S_MAX, burst=H2_RESETS_BURST, now_s=now_s)
