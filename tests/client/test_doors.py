@@ -77,6 +77,7 @@ def test_json_text_comes_back_byte_for_byte(door: DatabaseDoor, name: str, text:
         {"inside": Json(b"oops")},
         {"inside": Json(b'"\xff"')},
         [Json(b"1],[2")],
+        {"inside": Json(b'1}},{"data":{"two":2')},
     ],
 )
 def test_what_json_cannot_say_is_refused(door: DatabaseDoor, name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from topics.client.aproducer import AsyncProducer
 from topics.client.atransport import AsyncTransport
 from topics.client.awork import AsyncHandler, AsyncWork, AsyncWorker
 from topics.client.batching import ProducerOptions
-from topics.client.bodies import piece_of, record_piece
+from topics.client.bodies import piece_of, record_piece, whole
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.worker import WorkerOptions
 from topics.model.config import TopicConfig
@@ -66,7 +66,9 @@ class AsyncTopic:
 
     async def _append(self, pieces: list[bytes], node: str | None, key: str | None) -> AppendResult:
         key = self._keys.next() if key is None else key
-        return await self._transport.run(calls.append(self.name, pieces, key=key, node=node, config=self._config))
+        return await self._transport.run(
+            calls.append(self.name, whole(pieces), key=key, node=node, config=self._config)
+        )
 
     def producer(self, **options: Any) -> AsyncProducer:
         """A batching producer of this topic; options are those of `ProducerOptions`."""

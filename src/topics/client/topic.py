@@ -9,7 +9,7 @@ from typing import Any
 from topics import limits
 from topics.client import calls
 from topics.client.batching import ProducerOptions
-from topics.client.bodies import piece_of, record_piece
+from topics.client.bodies import piece_of, record_piece, whole
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.follow import follow
 from topics.client.producer import Producer
@@ -65,7 +65,7 @@ class Topic:
 
     def _append(self, pieces: list[bytes], node: str | None, key: str | None) -> AppendResult:
         key = self._keys.next() if key is None else key
-        return self._transport.run(calls.append(self.name, pieces, key=key, node=node, config=self._config))
+        return self._transport.run(calls.append(self.name, whole(pieces), key=key, node=node, config=self._config))
 
     def producer(self, **options: Any) -> Producer:
         """A batching producer of this topic; options are those of `ProducerOptions`."""
