@@ -51,6 +51,26 @@ def test_copies_in_segments_are_not_made_twice(world: World) -> None:
     again(world)
 
 
+def test_a_checkpoint_that_ends_late_does_not_give_a_new_router_the_place_of_an_old_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("a", 1, 2)
+    assert len(world.rows("b")) == 2
+    begun = world.engine.routers.marks()
+    world.drop_router("r")
+    world.write("a", 3)
+    world.router("r", "a", "b")
+    world.write("a", 4)
+    monkeypatch.setattr(world.engine.routers, "marks", lambda: begun)
+    world.checkpoint()
+    monkeypatch.undo()
+    assert world.rows("b") == [(1, 1), (2, 2), (3, 4)]
+    world = again(world)
+    assert world.forwarded("r") == 1
+    world.snapshot()
+    assert again(world).forwarded("r") == 1
+
+
 def test_direct_writes_keep_their_places_between_copies(world: World) -> None:
     world.write("a", 1, 2)
     world.rows("b")

@@ -20,6 +20,7 @@ from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.forwarding import Forwarding
 from topics.engine.lifecycle import Lifecycle
+from topics.engine.places import Places
 from topics.engine.ticket import Ticket, chain, failed, gathered, resolved, settled
 from topics.errors import RouterNotFound
 from topics.model.config import DEFAULT_CONFIG
@@ -264,12 +265,13 @@ class Routers:
 
     # --- checkpoints and snapshots --------------------------------------------------------------------------------
 
-    def marks(self) -> list[RouterMark]:
+    def marks(self) -> Places:
         """Where all routers stand, in the same instant as the records of their destinations are collected."""
         by_id = self._ctx.state.by_id
-        return [router.mark(dest_head=by_id[router.dest_id].head) for router in self._table if router.dest_id in by_id]
+        routers = [router for router in self._table if router.dest_id in by_id]
+        return Places(self._table, [(router, router.mark(dest_head=by_id[router.dest_id].head)) for router in routers])
 
-    def marked(self, marks: Sequence[RouterMark]) -> None:
+    def marked(self, marks: Places) -> None:
         """A checkpoint's mark with these places is synced."""
         self._marked = {mark.name: mark for mark in marks}
         for mark in marks:
