@@ -10,11 +10,13 @@ from tests.core.rig import Rig, batch_of, records, seqs_of
 from topics.core import append, delete, retention
 from topics.core.apply import apply
 from topics.core.effects import Fate
+from topics.core.queue import LEASED
+from topics.core.queue_leases import CLAIMED, settle_queue
 from topics.core.topic import TopicState
 from topics.errors import InvalidRequest
 from topics.model.config import TopicConfig
 from topics.model.match import TagMatch, parse_match
-from topics.model.ops import Append, Delete
+from topics.model.ops import Append, Delete, LeaseEvent
 
 TAGS = ["a", "ab", "abc", "b", "", None]
 
@@ -275,6 +277,20 @@ def test_acks_in_a_cold_segment_without_a_sidecar_wait_for_it() -> None:
     view.loaded = True
     assert delete.settle_cold(topic, 1).count == 2
     assert (topic.count, rig.state.total_bytes) == (16, 32)
+
+
+def test_a_lease_on_a_job_in_a_cold_segment_outlives_a_start_that_cannot_look_at_it() -> None:
+    rig = Rig()
+    topic = rig.create("q", TopicConfig(type="queue", leases_durable=True))
+    rig.put("q", records("1", "2", "3"))
+    rig.seal("q")
+    rig.move("q")
+    topic.sealed[0].doubt()
+    claimed = LeaseEvent(topic_id=topic.id, seq=2, event=CLAIMED, node="w", lease_id=1, deadline=9**9, deliveries=1)
+    apply(rig.state, claimed)
+    settle_queue(topic)
+    assert topic.queue is not None
+    assert {seq: job.state for seq, job in topic.queue.jobs.items()} == {2: LEASED}
 
 
 def test_eviction_that_needs_a_cold_index_is_postponed() -> None:

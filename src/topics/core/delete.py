@@ -42,15 +42,9 @@ def decide_delete_seqs(
 ) -> Delete:
     """Exactly these records, as acks and dead-letter moves need it. A seq without a live record is left out: such a
     delete has no bound, so replay would take a record that was written later. Without any, nothing needs logging."""
-    chosen = tuple(seq for seq in seqs if _may_be_live(topic, seq))
+    # Whether a record that exists was deleted before makes no difference.
+    chosen = tuple(seq for seq in seqs if topic.may_be_live(seq))
     return Delete(topic_id=topic.id, seqs=chosen, reason=reason, routed=routed)
-
-
-def _may_be_live(topic: TopicState, seq: int) -> bool:
-    try:
-        return topic.live(seq)
-    except ColdUnavailable:
-        return True  # it exists; whether it was deleted before makes no difference
 
 
 def removes_nothing(topic: TopicState, op: Delete) -> bool:

@@ -62,7 +62,7 @@ def settle_queue(topic: TopicState) -> None:
         queue.forget_all()
         return
     for job in list(queue.jobs.values()):
-        if not topic.live(job.seq):
+        if not topic.may_be_live(job.seq):  # a delete that waits for the index takes its job with it
             queue.forget(job.seq)
         elif job.state == ACKING or (job.state == LEASED and job.stream):
             queue.release(job)  # its stream ended with the process

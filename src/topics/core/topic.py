@@ -16,6 +16,7 @@ from topics.core.recent import Resident
 from topics.core.sealed import SealedRun
 from topics.core.tags import TailTags
 from topics.core.tail import Tail
+from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.ops import DELETED, Delete
 
@@ -156,6 +157,13 @@ class TopicState:
             return not run.flags[seq - run.first_seq] & DELETED
         sealed = self.sealed.find(seq)
         return sealed is not None and not sealed.is_dead(seq - sealed.first_seq)
+
+    def may_be_live(self, seq: int) -> bool:
+        """As `live`; also True where only the index of a cold segment could tell, and it is not loaded."""
+        try:
+            return self.live(seq)
+        except ColdUnavailable:
+            return True
 
     def ts_of(self, seq: int) -> int:
         """Timestamp of a seq that has a slot."""
