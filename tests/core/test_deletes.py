@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from tests.core.disk import FakeView
@@ -288,9 +289,16 @@ def test_a_lease_on_a_job_in_a_cold_segment_outlives_a_start_that_cannot_look_at
     topic.sealed[0].doubt()
     claimed = LeaseEvent(topic_id=topic.id, seq=2, event=CLAIMED, node="w", lease_id=1, deadline=9**9, deliveries=1)
     apply(rig.state, claimed)
+    apply(rig.state, msgspec.structs.replace(claimed, seq=3, lease_id=2))
+    view = topic.sealed[0].view
+    assert isinstance(view, FakeView)
+    view.flip(np.array([2]))  # 3 was acked, and flagged in the cold copy
     settle_queue(topic)
     assert topic.queue is not None
-    assert {seq: job.state for seq, job in topic.queue.jobs.items()} == {2: LEASED}
+    assert {seq: job.state for seq, job in topic.queue.jobs.items()} == {2: LEASED, 3: LEASED}
+    view.loaded = True
+    delete.settle_cold(topic, 1)
+    assert list(topic.queue.jobs) == [2]
 
 
 def test_eviction_that_needs_a_cold_index_is_postponed() -> None:

@@ -167,6 +167,15 @@ def settle_cold(topic: TopicState, first_seq: int) -> Removal:
             kill_slots(topic, block, alive_of(block, _chosen_slots(topic, block, op, seqs)), removal)
         settle_front(topic)
         removal.add(trim_to_cap(topic, now=topic.last_ts))
+        _forget_dead_jobs(topic, block)
     elif ops:
         topic.awaiting[first_seq] = ops
     return removal
+
+
+def _forget_dead_jobs(topic: TopicState, block: Sealed) -> None:
+    """A start keeps the leases it cannot look behind; their jobs may have been dead in the flags already."""
+    if topic.queue is not None:
+        for seq in [seq for seq in topic.queue.jobs if block.first_seq <= seq < block.next_seq]:
+            if not topic.live(seq):
+                topic.queue.forget(seq)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from topics.core.effects import Effect, Fate
+from topics.core.front import awaited
 from topics.core.queue import ACKING, DELAYED, LEASED, QueueState
 from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
 from topics.model.ops import LeaseEvent
 
 CLAIMED: Final = 0
@@ -62,10 +64,19 @@ def settle_queue(topic: TopicState) -> None:
         queue.forget_all()
         return
     for job in list(queue.jobs.values()):
-        if not topic.may_be_live(job.seq):  # a delete that waits for the index takes its job with it
+        if not _may_be_live(topic, job.seq):
             queue.forget(job.seq)
         elif job.state == ACKING or (job.state == LEASED and job.stream):
             queue.release(job)  # its stream ended with the process
         else:
             assert job.state != DELAYED or job.due_at
     queue.streams.clear()
+
+
+def _may_be_live(topic: TopicState, seq: int) -> bool:
+    """Where only the index of a cold segment could tell, the job stays until `settle_cold` looks at it."""
+    try:
+        with awaited(topic, topic.sealed.find(seq)):
+            return topic.live(seq)
+    except ColdUnavailable:
+        return True
