@@ -109,7 +109,7 @@ class RequestRefused(TopicsError):
 class InvalidRequest(RequestRefused):
     @classmethod
     def bad_dead_letter(cls, name: str) -> Self:
-        return cls(f"dead_letter {name!r} is not a topic name this queue may use", detail={"dead_letter": name})
+        return cls(f"dead_letter {name!r} is not a topic name", detail={"dead_letter": name})
 
 
 class BatchTooLarge(RequestRefused):

@@ -23,8 +23,10 @@ def check_config(name: str, config: TopicConfig) -> None:
     dead_letter = config.dead_letter
     if dead_letter is None:
         return
-    if not is_topic_name(dead_letter) or (config.is_queue and dead_letter == name):
+    if not is_topic_name(dead_letter):
         raise InvalidRequest.bad_dead_letter(dead_letter)
+    if config.is_queue and dead_letter == name:
+        raise InvalidRequest("a queue cannot be its own dead_letter")
 
 
 def decide_put(state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0) -> tuple[list[Op], bool]:
