@@ -92,6 +92,24 @@ def test_dropped_segments_leave_the_cold_store(store: str) -> None:
 
 
 @both
+def test_a_segment_that_moved_and_was_dropped_since_the_snapshot_does_not_stop_a_start(store: str) -> None:
+    """A drop below `earliest_seq` is not logged, so the move is the last that the log tells of the segment."""
+    world = World(store=store).tick().snapshot().create().write(18).checkpoint().tick()
+    world.delete(before_seq=9).tick().tick()
+    world.restart().check().tick().restart().check()
+
+
+@both
+def test_a_cold_copy_that_is_gone_stops_no_start(store: str) -> None:
+    """Whoever lost it: as long as no snapshot has passed the move, the log still has the records."""
+    world = World(store=store).tick().snapshot().create().write(18).checkpoint().tick()
+    before = world.read_all()
+    for path in [path for path in world.files() if "0005." in path]:
+        world.disk.unlink(path)
+    assert world.restart().read_all() == before
+
+
+@both
 def test_a_deleted_topic_leaves_the_cold_store(store: str) -> None:
     world = World(store=store).prepared().tick()
     world.sim.call(lambda engine: engine.drop_topic("t"))

@@ -17,6 +17,14 @@ def cold_is_complete(store: SegmentStore, first_seq: int, count: int) -> bool:
         return False
 
 
+def cold_is_gone(store: SegmentStore, first_seq: int) -> bool:
+    """Whether the store answers that it lacks a part. One that does not answer may have both."""
+    try:
+        return not (store.exists(first_seq, "data") and store.exists(first_seq, "idx"))
+    except OSError:
+        return False
+
+
 def cold_length(store: SegmentStore, first_seq: int) -> int:
     """Bytes of the cold `.data`; 0 when the store does not say."""
     try:

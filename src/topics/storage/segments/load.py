@@ -20,7 +20,7 @@ from topics.formats.idx import ENTRY_BYTES
 from topics.formats.names import segment_name
 from topics.formats.snapshot import SegmentItem
 from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.cold_copy import cold_is_complete, cold_length
+from topics.storage.segments.cold_copy import cold_is_complete, cold_is_gone, cold_length
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import heal
 from topics.storage.segments.listing import Listing, Parts, list_topic_dir
@@ -300,8 +300,14 @@ class _Loader:
                 report(self.place, segment_name(first, "data"), "the cold copy is not complete; the hot one is used")
                 return False
             self.place.env.write_or_defer(partial(remove_files, self.place, first, ("data", "idx")))
+        elif not self._is_known(first) and cold_is_gone(store, first):
+            return False  # a drop that `earliest_seq` implies is not logged: the move may be the last the log tells
         self._add_cold(first, count)
         return True
+
+    def _is_known(self, first: int) -> bool:
+        item = self.recorded.get(first)
+        return item is not None and item.sealed
 
     def _take_cold_instead(self, first: int, count: int) -> bool:
         """Hot is damaged or gone: the cold copy if it is complete."""
