@@ -1,10 +1,10 @@
 """The tag sidecar `seg-<first_seq>.tags` of a sealed segment: tags to slots, accounted sizes (storage.md section 12).
 
 Derived from the segment, rebuilt when missing, stale or bad, never evidence for anything. A reader works on the mapped
-file: a lookup is a binary search over the sorted tags, and what it returns is a slice of the postings. Layout, drawn in
-docs/formats/sidecar.md:
+file: a lookup is a look at the filter and a binary search over the sorted tags, and what it returns is a slice of the
+postings. Layout, drawn in docs/formats/sidecar.md:
 
-    header | sizes u32[count] | tag_ends u32[tags] | posting_ends u32[tags] | postings u32[...] | tag texts
+    header | filter u64[] | sizes u32[count] | tag_ends u32[tags] | posting_ends u32[tags] | postings u32[] | texts
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from topics.errors import Corruption
 from topics.formats.buffers import U32, Buffer, byte_view, u32_view, xxh3
+from topics.formats.tag_filter import WORD_BYTES, TagFilter, encode_filter, words_of
 from topics.formats.versions import SIDECAR_VERSION
 
 MAGIC: Final = b"TAG1"
@@ -44,7 +45,7 @@ def encode_sidecar(*, tags: Sequence[bytes | None], sizes: npt.ArrayLike, data_l
     runs = [postings[tag] for tag in ordered]
     text = b"".join(ordered)
     columns = (sizes_column, _ends(map(len, ordered)), _ends(map(len, runs)), _u32([s for run in runs for s in run]))
-    rest = b"".join((*(column.tobytes() for column in columns), text))
+    rest = b"".join((encode_filter(ordered), *(column.tobytes() for column in columns), text))
     counts = (data_len, len(tags), len(ordered), sum(map(len, runs)), len(text))
     return _with_sum(_HEADER.pack(MAGIC, SIDECAR_VERSION, 0, *counts) + rest)
 
@@ -77,7 +78,18 @@ class TagSidecar:
     The constructor checks header and lengths only; `verify` reads everything.
     """
 
-    __slots__ = ("_digest", "_posting_ends", "_postings", "_tag_ends", "_text", "_view", "count", "data_len", "sizes")
+    __slots__ = (
+        "_digest",
+        "_filter",
+        "_posting_ends",
+        "_postings",
+        "_tag_ends",
+        "_text",
+        "_view",
+        "count",
+        "data_len",
+        "sizes",
+    )
 
     def __init__(self, buffer: Buffer, *, file: str = "sidecar") -> None:
         view = byte_view(buffer)
@@ -86,16 +98,18 @@ class TagSidecar:
         magic, version, self._digest, self.data_len, self.count, tags, postings, text_len = _HEADER.unpack_from(view)
         if magic != MAGIC or version != SIDECAR_VERSION:
             raise Corruption(file=file, offset=0, reason="magic or version")
-        starts = list(accumulate((4 * self.count, 4 * tags, 4 * tags, 4 * postings, text_len), initial=HEADER_BYTES))
+        lengths = WORD_BYTES * words_of(tags), 4 * self.count, 4 * tags, 4 * tags, 4 * postings, text_len
+        starts = list(accumulate(lengths, initial=HEADER_BYTES))
         if len(view) != starts[-1]:
             raise Corruption(file=file, offset=0, reason="length")
         self._view = view
-        self.sizes: U32 = np.frombuffer(view, "<u4", self.count, starts[0])
+        self._filter = TagFilter(view[starts[0] : starts[1]])
+        self.sizes: U32 = np.frombuffer(view, "<u4", self.count, starts[1])
         """Accounted bytes of each slot."""
-        self._tag_ends = u32_view(view[starts[1] : starts[2]])
-        self._posting_ends: U32 = np.frombuffer(view, "<u4", tags, starts[2])
-        self._postings: U32 = np.frombuffer(view, "<u4", postings, starts[3])
-        self._text = view[starts[4] :]
+        self._tag_ends = u32_view(view[starts[2] : starts[3]])
+        self._posting_ends: U32 = np.frombuffer(view, "<u4", tags, starts[3])
+        self._postings: U32 = np.frombuffer(view, "<u4", postings, starts[4])
+        self._text = view[starts[5] :]
 
     def verify(self) -> bool:
         """Whether the checksum matches; with it everything that the encoder guarantees holds."""
@@ -112,6 +126,8 @@ class TagSidecar:
 
     def lookup_eq(self, tag: bytes) -> U32:
         """Slots with exactly this tag, ascending."""
+        if not self._filter.may_have(tag):
+            return self._postings[:0]
         rank = self._rank(tag)
         if rank == len(self) or self.tag(rank) != tag:
             return self._postings[:0]
@@ -128,7 +144,7 @@ class TagSidecar:
         return int(self._posting_ends[rank - 1]) if rank else 0
 
     def _rank(self, tag: bytes) -> int:
-        """Number of tags below `tag`. A delete asks every segment, so the loop is written out."""
+        """Number of tags below `tag`."""
         ends, text = self._tag_ends, self._text
         low, high = 0, len(ends)
         while low < high:

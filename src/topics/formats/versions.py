@@ -12,4 +12,4 @@ SEGMENT_FORMAT_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 3
 
 # Derived data, ours to change: a sidecar of another version is simply rebuilt.
-SIDECAR_VERSION: Final = 1
+SIDECAR_VERSION: Final = 2
