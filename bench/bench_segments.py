@@ -64,8 +64,7 @@ def batch(first_seq: int, made: EncodedAppends) -> Batch:
     )
 
 
-def checkpoint(place: TopicDir, first_seq: int, *, tagged: bool = False) -> CheckpointResult:
-    made = frames(first_seq, tagged=tagged)
+def checkpoint(place: TopicDir, first_seq: int, made: EncodedAppends) -> CheckpointResult:
     job = CheckpointJob(
         [TopicWork(place, None, [batch(first_seq, made)])],
         now_ms=1000,
@@ -81,8 +80,9 @@ def bench_checkpoint(report: Report, place: TopicDir) -> list[SealedSegment]:
     sealed: list[SealedSegment] = []
     for tagged in (False, True):
         first = 1 + RECORDS * len(sealed)
+        made = frames(first, tagged=tagged)
         start = time.perf_counter()
-        result = checkpoint(place, first, tagged=tagged)
+        result = checkpoint(place, first, made)
         spent = time.perf_counter() - start
         sealed += result.topics[0].sealed
         report.figure(f"checkpoint and seal 10,000 records, {'with' if tagged else 'no'} tags", spent * 1e3, "ms")
