@@ -1,6 +1,6 @@
 """The source against Spark's own: ratios of one run on one machine (pipeline.md section 12).
 
-    python bench/spark/bench_spark.py [--records 5000000] [--folder DIR] [--unsaved]
+    python bench/spark/bench_spark.py [--records 10000000] [--folder DIR] [--unsaved]
 
 Two things that are compared are measured in turns, each after a warm-up, and the best of their times are set against
 each other. The data is made once and kept in the folder.
@@ -199,7 +199,7 @@ def memory(bench: Bench, report: Report, small: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--records", type=int, default=10_000_000)
     parser.add_argument("--folder")
     parser.add_argument("--unsaved", action="store_true", help="only print")
     given = parser.parse_args()
