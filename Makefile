@@ -39,7 +39,7 @@ run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
 
 test: check
 	@scripts/system-packages.sh $(SYSTEM)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(TEST_ENV)
 	$(BIN)/ruff format --check .

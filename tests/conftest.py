@@ -22,6 +22,26 @@ settings.load_profile("sim" if "SIM_SECONDS" in os.environ else "ci")
 JAVA_MAJOR_MIN = 17
 SIM_SECONDS_DEFAULT = 5.0
 CRASH_STATES_MIN = 50_000
+LONGEST = (
+    "crash/test_crash_segments",
+    "spark/test_spark_jobs",
+    "crash/test_crash_log",
+    "spark/test_spark_writes",
+    "sim/test_machine",
+    "spark/test_spark_reads",
+    "spark/test_cluster",
+    "crash/test_crash_nested",
+    "spark/test_stream_kills",
+    "spark/test_live_histories",
+    "crash/test_crash_layouts",
+    "spark/test_pipeline",
+    "kill/test_kill",
+    "routers/test_router_machine",
+    "tiers/test_s3",
+    "readme/test_readme",
+    "contract/test_schemathesis",
+)
+"""Files that take long, in turns with and without Spark. They begin first: a run is over when its last file is."""
 
 
 @cache
@@ -55,7 +75,13 @@ def missing_for_browser() -> str | None:
 NEEDS = {"spark": missing_for_spark, "browser": missing_for_browser}
 
 
+def _begins_late(item: pytest.Item) -> int:
+    name = item.nodeid.partition(".py::")[0].removeprefix("tests/")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_begins_late)
     for name, missing in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(name)]
         reason = missing() if marked else None
