@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import LONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 PIN_FILES = sorted(ROOT.glob("requirements*.txt"))
@@ -67,6 +68,10 @@ def test_the_version_is_the_same_in_both_places() -> None:
 def test_ci_runs_exactly_make_test() -> None:
     commands = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if "make" in line]
     assert commands == ["exec make test"]
+
+
+def test_the_files_that_begin_first_exist() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / f"{name}.py").is_file()] == []
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "scripts").glob("*.sh")), ids=lambda script: script.name)

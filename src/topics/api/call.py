@@ -87,6 +87,14 @@ class Call:
         self.end()
         self.responder.reply(error_response(error))
 
+    def rendered(self, body: bytes | None, error: BaseException | None) -> None:
+        """Answer with what a thread has rendered, or with its error."""
+        if error is not None:
+            self.fail(error)
+        else:
+            assert body is not None
+            self.reply(200, body)
+
     def when(self, ticket: Ticket[T], answer: Callable[[T], None]) -> None:
         """Answer with the value of a ticket, or with its error."""
         ticket.then(partial(self._settle, answer))

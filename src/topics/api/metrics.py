@@ -162,12 +162,10 @@ class Metrics:
         kernel = self.kernel
         if kernel is None:
             return []
-        store, counters = kernel.store, kernel.store.env.counters
+        store = kernel.store
         causes = [
             (store.groups[index].key or "flat", cause) for index, cause in kernel.commit.read_only_causes().items()
         ]
-        sealed = [segment for topic in kernel.engine.state.by_id.values() for segment in topic.sealed]
-        tiers = ("hot", "cold")
         return [
             Family(
                 "topics_wal_group_read_only",
@@ -206,27 +204,7 @@ class Metrics:
             ),
             single("topics_snapshots_total", "counter", "snapshots", kernel.snapshotter.total),
             single("topics_snapshot_failures_total", "counter", "failed snapshots", kernel.snapshotter.failures_total),
-            labelled(
-                "topics_segments",
-                "gauge",
-                "sealed segments",
-                "tier",
-                [(tier, sum(s.view.tier == tier for s in sealed)) for tier in tiers],
-            ),
-            labelled(
-                "topics_segment_bytes",
-                "gauge",
-                "bytes of sealed segments",
-                "tier",
-                [(tier, sum(s.view.data_len for s in sealed if s.view.tier == tier)) for tier in tiers],
-            ),
-            single("topics_segment_idx_rebuilt_total", "counter", "indexes rebuilt", counters.idx_rebuilt),
-            single("topics_segments_dropped_total", "counter", "segments dropped", counters.dropped),
-            single("topics_segments_rewritten_total", "counter", "segments rewritten", counters.rewritten),
-            single("topics_segments_relocated_total", "counter", "segments moved to the cold tier", counters.relocated),
-            single("topics_delete_flips_total", "counter", "delete flags set", counters.flips),
-            single("topics_delete_flip_failures_total", "counter", "delete flags not set", counters.flip_failures),
-            single("topics_cold_reads_total", "counter", "ranges read from the cold store", counters.cold_reads),
+            *_segment_families(kernel),
         ]
 
     # --- JSON -----------------------------------------------------------------------------------------------------
@@ -262,3 +240,32 @@ class Metrics:
                 "fsync_micros_total": round(wal.sync_seconds * 1e6),
             },
         }
+
+
+def _segment_families(kernel: Kernel) -> list[Family]:
+    counters = kernel.store.env.counters
+    sealed = [segment for topic in kernel.engine.state.by_id.values() for segment in topic.sealed]
+    tiers = ("hot", "cold")
+    return [
+        labelled(
+            "topics_segments",
+            "gauge",
+            "sealed segments",
+            "tier",
+            [(tier, sum(s.view.tier == tier for s in sealed)) for tier in tiers],
+        ),
+        labelled(
+            "topics_segment_bytes",
+            "gauge",
+            "bytes of sealed segments",
+            "tier",
+            [(tier, sum(s.view.data_len for s in sealed if s.view.tier == tier)) for tier in tiers],
+        ),
+        single("topics_segment_idx_rebuilt_total", "counter", "indexes rebuilt", counters.idx_rebuilt),
+        single("topics_segments_dropped_total", "counter", "segments dropped", counters.dropped),
+        single("topics_segments_rewritten_total", "counter", "segments rewritten", counters.rewritten),
+        single("topics_segments_relocated_total", "counter", "segments moved to the cold tier", counters.relocated),
+        single("topics_delete_flips_total", "counter", "delete flags set", counters.flips),
+        single("topics_delete_flip_failures_total", "counter", "delete flags not set", counters.flip_failures),
+        single("topics_cold_reads_total", "counter", "ranges read from the cold store", counters.cold_reads),
+    ]

@@ -35,7 +35,7 @@ class QueueEndpoints:
 
     def _claimed(self, call: Call, claimed: Claimed) -> None:
         if _are_large(claimed.jobs):
-            self._off_loop(partial(self._claim_body, call, claimed), partial(self._rendered, call))
+            self._off_loop(partial(self._claim_body, call, claimed), call.rendered)
         else:
             call.reply(200, self._claim_body(call, claimed))
 
@@ -44,14 +44,6 @@ class QueueEndpoints:
         return claim_reply(
             call.name, rendered(claimed.jobs), ready=claimed.ready, performance=performance(call.elapsed_ms())
         )
-
-    @staticmethod
-    def _rendered(call: Call, body: bytes | None, error: BaseException | None) -> None:
-        if error is not None:
-            call.fail(error)
-        else:
-            assert body is not None
-            call.reply(200, body)
 
     def ack(self, call: Call) -> None:
         request = decode_ack(call.body())

@@ -98,17 +98,9 @@ class RecordEndpoints:
 
     def _read(self, call: Call, view: View, done: ReadDone) -> None:
         if is_large(done.outcome):
-            self._off_loop(partial(self._diff_body, call, view, done), partial(self._rendered, call))
+            self._off_loop(partial(self._diff_body, call, view, done), call.rendered)
         else:
             call.reply(200, self._diff_body(call, view, done))
-
-    @staticmethod
-    def _rendered(call: Call, body: bytes | None, error: BaseException | None) -> None:
-        if error is not None:
-            call.fail(error)
-        else:
-            assert body is not None
-            call.reply(200, body)
 
     def _diff_body(self, call: Call, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome

@@ -234,11 +234,12 @@ class ReadWalk:
         if fit == 0:
             self._done = True
             return
-        runs = self._in_memory(block.first_seq + slots[:fit])
+        seqs = block.first_seq + slots[:fit]
+        runs = self._in_memory(seqs)
         taken = sum(map(len, runs)) or fit
         self._examined += gaps_between(slots[:taken]) if gaps else 0
         if runs:
-            self._collect_all(runs, block.first_seq + slots[:taken], sizes[:taken])
+            self._collect_all(runs, seqs[:taken], sizes[:taken])
         else:
             self._extent = extent_of(block, slots[:fit], sizes[:fit])
 
