@@ -42,7 +42,7 @@ class CreatingWrites:
         fresh = provisional(create)
         reservation = decide_append(fresh, batch, ctx.clock.now_ms())
         assert isinstance(reservation, Reservation), "a topic that does not exist knows no keys"
-        self._writes.check_quota(batch)
+        self._writes.check_quota(batch.total_bytes)
         controls: list[Op] = [create]
         if not config.is_fsync:
             mark = ctx.ceilings.raise_over(fresh, reservation.last_seq, reservation.ts)

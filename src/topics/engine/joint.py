@@ -1,4 +1,4 @@
-"""JointWrite: single-record writes of one topic and one moment that travel as one submission.
+"""JointWrite: small writes of one topic and one moment that travel as one submission.
 
 On a busy topic the writes of a turn differ in nothing but their records, so they are encoded, written, applied and
 published together; each is still a run of its own in the log and is answered for itself. Always holds: the seqs of its
@@ -9,19 +9,34 @@ from __future__ import annotations
 
 from array import array
 from time import perf_counter
+from typing import Protocol
 
 from topics.core.append import Reservation, make_append
 from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
 from topics.engine.ticket import Ticket
 from topics.formats.frame import encode_appends
+from topics.limits import KIB
 from topics.model.appended import Appended
 from topics.model.ops import Append
-from topics.model.record import WriteBatch
+from topics.model.record import OneRecord, WriteBatch
 from topics.model.submission import Submission
 
 WRITES_MAX = 1024
+BYTES_MAX = 128 * KIB
 """What grows must end before it holds up the turn that writes it."""
+RECORDS_EACH_MAX = 256
+"""Of one write that travels with others; a larger one gains nothing by it."""
+
+
+class Writer(Protocol):
+    """Whoever waits for one of the writes."""
+
+    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+        """It is committed and published."""
+
+    def fail(self, error: BaseException) -> None:
+        """It is not, for all that is known."""
 
 
 class WriteTicket(Ticket[Appended]):
@@ -36,9 +51,25 @@ class WriteTicket(Ticket[Appended]):
         self._waiters = None
         self.submitted_s = perf_counter()
 
+    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+        append_ms = (written_s - self.submitted_s) * 1e3
+        self.resolve(Appended(first_seq, count, first_seq + count - 1, append_ms=append_ms, sync_ms=sync_ms))
+
 
 class JointWrite(Submission):
-    __slots__ = ("_blobs", "_nodes", "_sizes", "_tags", "_tickets", "bytes", "config", "first_seq", "topic", "ts")
+    __slots__ = (
+        "_blobs",
+        "_counts",
+        "_nodes",
+        "_sizes",
+        "_tags",
+        "_writers",
+        "bytes",
+        "config",
+        "first_seq",
+        "topic",
+        "ts",
+    )
 
     def __init__(self, topic: TopicState, *, first_seq: int, ts: int, durable: bool) -> None:
         super().__init__([], frame_count=0, durable=durable, topic_id=topic.id, size=0)
@@ -51,26 +82,38 @@ class JointWrite(Submission):
         self._sizes: list[int] = []
         self._tags: list[bytes | None] = []
         self._nodes: list[bytes | None] = []
-        self._tickets: list[WriteTicket] = []
+        self._counts: list[int] = []
+        self._writers: list[Writer] = []
 
-    def takes(self, now: int) -> bool:
+    def takes(self, size: int, now: int) -> bool:
         """Whether a write that comes now is like the others: all that would differ is checked here."""
-        return now <= self.ts and self.config is self.topic.config and len(self._tickets) < WRITES_MAX
+        is_alike = now <= self.ts and self.config is self.topic.config
+        return is_alike and self.bytes + size <= BYTES_MAX and len(self._writers) < WRITES_MAX
 
-    def add(self, batch: WriteBatch) -> WriteTicket:
-        """Take in a write of one record, whose seq is the next one."""
+    def add(self, batch: WriteBatch, writer: Writer) -> None:
+        """Take in a write, whose seqs are the next ones."""
+        count, nodes = batch.count, batch.nodes
         self._blobs += batch.blobs
-        self._sizes.append(batch.total_bytes)
-        self._tags.append(None if batch.tags is None else batch.tags[0])
-        nodes = batch.nodes
-        self._nodes.append(nodes[0] if isinstance(nodes, list) else nodes)
+        self._sizes += batch.sizes
+        self._tags += [None] * count if batch.tags is None else batch.tags
+        self._nodes += nodes if isinstance(nodes, list) else [nodes] * count
         self.bytes += batch.total_bytes
-        ticket = WriteTicket()
-        self._tickets.append(ticket)
-        return ticket
+        self._counts.append(count)
+        self._writers.append(writer)
+
+    def add_one(self, record: OneRecord, writer: Writer) -> None:
+        """`add` for the commonest write of all."""
+        blob, size, tag, node = record
+        self._blobs.append(blob)
+        self._sizes.append(size)
+        self._tags.append(tag)
+        self._nodes.append(node)
+        self.bytes += size
+        self._counts.append(1)
+        self._writers.append(writer)
 
     def reservation(self) -> Reservation:
-        return Reservation(self.first_seq, len(self._tickets), self.bytes, self.ts, None)
+        return Reservation(self.first_seq, len(self._sizes), self.bytes, self.ts, None)
 
     def seal(self) -> None:
         """All are there: encode them. The op is `ops[0]` from now on."""
@@ -83,7 +126,7 @@ class JointWrite(Submission):
             nodes=batch.nodes,
             tags=batch.tags,
             durable=self.durable,
-            alone=True,
+            runs=self._counts,
         )
         op = make_append(
             self.topic,
@@ -123,10 +166,11 @@ class JointWrite(Submission):
         commit: CommitTicket = self.ticket  # type: ignore[assignment]
         self.ticket = None  # the ticket knows us: a cycle would be left to the collector
         if done.error is not None:
-            for ticket in self._tickets:
-                ticket.fail(done.error)
+            for writer in self._writers:
+                writer.fail(done.error)
             return
         written_s, sync_ms = commit.written_s, done.value or 0.0
-        for seq, ticket in enumerate(self._tickets, self.first_seq):
-            append_ms = (written_s - ticket.submitted_s) * 1e3
-            ticket.resolve(Appended(seq, 1, seq, append_ms=append_ms, sync_ms=sync_ms))
+        seq = self.first_seq
+        for count, writer in zip(self._counts, self._writers, strict=True):
+            writer.written(seq, count, written_s=written_s, sync_ms=sync_ms)
+            seq += count

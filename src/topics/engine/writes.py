@@ -15,14 +15,14 @@ from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
 from topics.engine.context import Context
 from topics.engine.encode import append_submission, submission
-from topics.engine.joint import JointWrite
+from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX, JointWrite, Writer, WriteTicket
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved, settled
 from topics.errors import CommitFailed, Throttled
 from topics.formats.frame import encode_appends
 from topics.model.appended import Appended
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
-from topics.model.record import WriteBatch
+from topics.model.record import OneRecord, WriteBatch
 from topics.model.submission import Submission
 
 LEAST_MS = 0.001
@@ -38,7 +38,7 @@ class Writes:
     def append(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
-        if batch.count == 1 and batch.key is None:
+        if batch.key is None and batch.count <= RECORDS_EACH_MAX:
             joint = self._ctx.commit.growing(topic.id)
             if joint is not None and (ticket := self._join(joint, batch, now)) is not None:  # type: ignore[arg-type]
                 return ticket
@@ -51,7 +51,7 @@ class Writes:
         if isinstance(decision, Busy):
             return self._take_turns(topic, batch, decision.key)
         try:
-            self.check_quota(batch)
+            self.check_quota(batch.total_bytes)
             ticket = self._commit(topic, batch, decision)
         except BaseException:
             release(topic, decision, reuse_seqs=True)
@@ -98,7 +98,7 @@ class Writes:
         if config.is_ephemeral:
             op = self.encode(topic, batch, reservation, durable=False)
             return self._commit_resident(topic, op, reservation, group, mark)
-        if batch.count == 1 and mark is None and self._may_join(topic, reservation):
+        if batch.count <= RECORDS_EACH_MAX and mark is None and self._may_join(topic, batch, reservation):
             return self._open_joint(topic, batch, reservation, group)
         controls = self._pins(topic, reservation, mark) if mark is not None or topic.id in ctx.fed else ()
         durable = config.durability == "fsync" or bool(controls)
@@ -122,20 +122,23 @@ class Writes:
             self._refill_ahead(topic, last_seq, group, reservation.ts)
         return ticket
 
-    # --- single records travel together -----------------------------------------------------------------------------
+    # --- small writes travel together -------------------------------------------------------------------------------
 
-    def _may_join(self, topic: TopicState, reservation: Reservation) -> bool:
-        """A plain write: no key to remember, no ceiling to wait for, nothing to decide but its seq."""
+    def _may_join(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> bool:
+        """A plain write: small, no key to remember, no ceiling to wait for, nothing to decide but its seqs."""
+        if batch.total_bytes > BYTES_MAX:
+            return False
         if reservation.key is not None or topic.config.discard == "reject" or topic.id in self._ctx.fed:
             return False
-        return topic.config.is_fsync or reservation.first_seq <= topic.ceiling
+        return topic.config.is_fsync or reservation.last_seq <= topic.ceiling
 
     def _open_joint(
         self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int
     ) -> Ticket[Appended]:
         commit = self._ctx.commit
         joint = JointWrite(topic, first_seq=reservation.first_seq, ts=reservation.ts, durable=topic.config.is_fsync)
-        ticket = joint.add(batch)
+        ticket = WriteTicket()
+        joint.add(batch, ticket)
         commit.submit(
             group,
             joint,
@@ -144,28 +147,46 @@ class Writes:
         ).then(joint.answer)
         self._ctx.state.staged_bytes += batch.total_bytes
         commit.let_grow(topic.id, joint)
-        self._refill_ahead(topic, reservation.first_seq, group, reservation.ts)
+        self._refill_ahead(topic, reservation.last_seq, group, reservation.ts)
         return ticket
 
+    def join(self, topic: TopicState, record: OneRecord, writer: Writer) -> bool:
+        """A write of one record goes with those of its turn; False, and nothing has happened, if there are none such
+        or it differs from them in more than its record."""
+        joint: JointWrite | None = self._ctx.commit.growing(topic.id)  # type: ignore[assignment]
+        if joint is None:
+            return False
+        size = record[1]
+        if not self._reserve_in(joint, count=1, size=size, largest=size, now=self._ctx.clock.now_ms()):
+            return False
+        joint.add_one(record, writer)
+        return True
+
     def _join(self, joint: JointWrite, batch: WriteBatch, now: int) -> Ticket[Appended] | None:
-        """The short way of a write that differs in nothing but its record; None if it has to go the long one."""
-        topic, size = joint.topic, batch.total_bytes
-        config, seq = topic.config, topic.reserved_head + 1
-        if not joint.takes(now) or (seq > topic.ceiling and not config.is_fsync):
+        """The short way of a write that differs in nothing but its records; None if it has to go the long one."""
+        if not self._reserve_in(joint, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes, now=now):
             return None
-        if config.cap_bytes and size > config.cap_bytes:
-            return None
-        self.check_quota(batch)
-        group = self._ctx.group_of(topic.id)
-        if not self._ctx.commit.grow(group, joint):
-            return None
-        topic.reserved_head = seq
-        topic.staged_count += 1
-        topic.staged_bytes += size
-        self._ctx.state.staged_bytes += size
-        ticket = joint.add(batch)
-        self._refill_ahead(topic, seq, group, now)
+        ticket = WriteTicket()
+        joint.add(batch, ticket)
         return ticket
+
+    def _reserve_in(self, joint: JointWrite, *, count: int, size: int, largest: int, now: int) -> bool:
+        ctx, topic = self._ctx, joint.topic
+        config, last_seq = joint.config, topic.reserved_head + count
+        if not joint.takes(size, now) or (last_seq > topic.ceiling and not config.is_fsync):
+            return False
+        if (config.cap_bytes and largest > config.cap_bytes) or not self._fits(size):
+            return False
+        group = ctx.group_of(topic.id)
+        if not ctx.commit.grow(group, joint):
+            return False
+        topic.reserved_head = last_seq
+        topic.staged_count += count
+        topic.staged_bytes += size
+        ctx.state.staged_bytes += size
+        if topic.ceiling - last_seq < topic.block >> 1:
+            self._refill(topic, group, now)
+        return True
 
     def _finish_joint(self, joint: Submission) -> float:
         """The class is satisfied: publish all of them at once. Gives the time their sync took."""
@@ -243,10 +264,13 @@ class Writes:
         self._ctx.state.staged_bytes -= reservation.size
         self._ctx.ceilings.forget(topic.id)
 
-    def check_quota(self, batch: WriteBatch) -> None:
+    def check_quota(self, size: int) -> None:
+        if not self._fits(size):
+            raise Throttled.cap("max_total_bytes", max=self._ctx.settings.max_total_bytes)
+
+    def _fits(self, size: int) -> bool:
         cap, state = self._ctx.settings.max_total_bytes, self._ctx.state
-        if cap and state.total_bytes + state.staged_bytes + batch.total_bytes > cap:
-            raise Throttled.cap("max_total_bytes", max=cap)
+        return not cap or state.total_bytes + state.staged_bytes + size <= cap
 
     # --- ephemeral topics and copies ------------------------------------------------------------------------------
 

@@ -180,13 +180,13 @@ def encode_appends(
     tags: Sequence[bytes | None] | None = None,
     durable: bool,
     more_after: bool = False,
-    alone: bool = False,
+    runs: Sequence[int] | None = None,
 ) -> EncodedAppends:
     """One submission of Append frames with seqs from `first_seq` on.
 
     `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
-    `more` set; the last has it too when frames of the same submission follow (`more_after`). With `alone` each record
-    is a run by itself: several writes that only travel together.
+    `more` set; the last has it too when frames of the same submission follow (`more_after`). With `runs` they are
+    several writes that only travel together, each a run by itself: that many records each.
     """
     if len(datas) == 1:
         node = nodes if nodes is None or isinstance(nodes, bytes) else nodes[0]
@@ -196,6 +196,7 @@ def encode_appends(
         return EncodedAppends(frame, [0], [len(frame)])
     if not datas:
         return EncodedAppends(b"", [], [])
+    alone = runs is not None and len(runs) == len(datas)
     gate = (DURABLE if durable else 0) | (0 if alone else MORE)
     fronts = [_FRONT.pack(_APPEND, gate | presence, topic_id) for presence in range(4)]
     if tags is None and (nodes is None or isinstance(nodes, bytes)):
@@ -203,7 +204,8 @@ def encode_appends(
     else:
         bodies = _mixed(fronts, first_seq, ts, nodes, tags, datas)
     if not (more_after or alone):
-        bodies[-1] = _clear_more(bodies[-1])
+        for end in (len(bodies),) if runs is None else accumulate(runs):
+            bodies[end - 1] = _clear_more(bodies[end - 1])
     return _seal(bodies)
 
 

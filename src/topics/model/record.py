@@ -30,6 +30,10 @@ class RecordIn(msgspec.Struct, frozen=True, gc=False):
     meta: Meta = msgspec.UNSET  # null is the same as absent
 
 
+OneRecord = tuple[bytes, int, bytes | None, bytes | None]
+"""A record that was checked: blob, size, tag, node."""
+
+
 class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     blobs: list[bytes]
     sizes: list[int]
@@ -90,7 +94,7 @@ def _key_bytes(key: str) -> bytes:
     return encoded
 
 
-def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> WriteBatch | None:
+def one_record(record: RecordIn, default: bytes | None = None) -> OneRecord | None:
     """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
     data, meta = record.data, record.meta
     size = len(data)
@@ -105,6 +109,14 @@ def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> Write
     node = default if record.node is None else record.node.encode()
     if size > limits.RECORD_BYTES_MAX or not (_tag_fits(tag) and _node_fits(node) and _node_fits(default)):
         return None
+    return blob, size, tag, node
+
+
+def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> WriteBatch | None:
+    one = one_record(record, default)
+    if one is None:
+        return None
+    blob, size, tag, node = one
     return WriteBatch([blob], [size], None if tag is None else [tag], node, key, 1, size, size)
 
 
