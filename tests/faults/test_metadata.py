@@ -218,6 +218,9 @@ class Reply:
     def reply(self, response: Response) -> None:
         self.response = response
 
+    def reply_ok(self, body: bytes) -> None:
+        self.reply(Response(200, body))
+
     def on_close(self, callback: Callable[[], None]) -> None:
         return
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from topics.api.call import Call, error_response
 from topics.api.inflight import InFlight
 from topics.errors import NotReady, ShuttingDown, TopicsError
-from topics.net.messages import Request, Responder, Response
+from topics.net.messages import Express, Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
 from topics.wire.endpoints import implemented
 from topics.wire.keys import Key, KeyRing
 from topics.wire.paths import Routes, Target
 
 Handler = Callable[[Call], None]
+OfferExpress = Callable[[str, RequestHead, Key | None, InFlight], Express | None]
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
 
@@ -63,6 +64,8 @@ class App:
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
+        self.express: dict[str, OfferExpress] = {}
+        """By handler: what may be offered to requests that repeat a head."""
         self.on_shutdown: list[Callable[[], None]] = []
 
     def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
@@ -81,6 +84,7 @@ class App:
             found: Found | None = request.head.memo
             if found is None:
                 found = request.head.memo = self._find(request)
+                self._offer_express(found, request.head)
             if found.key is not None:
                 self._inflight.enter(found.key)
         except TopicsError as error:
@@ -90,6 +94,11 @@ class App:
             self.abandon(request)
             return error_response(found.refusal)
         return None
+
+    def _offer_express(self, found: Found, head: RequestHead) -> None:
+        offer = self.express.get(found.handler)
+        if offer is not None and found.refusal is None:
+            head.express = offer(found.target.name, head, found.key, self._inflight)
 
     def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)

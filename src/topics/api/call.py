@@ -77,7 +77,10 @@ class Call:
     def reply(self, status: int, body: bytes) -> None:
         if self._inflight is not None:
             self.end()
-        self.responder.reply(Response(status, body))
+        if status == 200:
+            self.responder.reply_ok(body)
+        else:
+            self.responder.reply(Response(status, body))
 
     def respond(self, response: Response) -> None:
         self.end()

@@ -95,7 +95,8 @@ class Commit:
         self._groups = [_Group() for _ in range(groups)]
         self._queue_max = queue_max
         self._wake = wake
-        self._growing: dict[int, Growing] = {}  # by topic id; each is queued, and the last of its topic
+        self.growing: dict[int, Growing] = {}
+        """By topic id; each is queued, and the last of its topic."""
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
         self.some_full = False
@@ -145,7 +146,7 @@ class Commit:
         if state.depth >= self._queue_max and not internal:
             self.count_full(group)
             raise WalFull()
-        if self._growing:
+        if self.growing:
             self._stop_growing(submission.topic_id)
         ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
         submission.ticket = ticket
@@ -166,10 +167,7 @@ class Commit:
     def let_grow(self, topic_id: int, submission: Growing) -> None:
         """What was just submitted for this topic may take in more, until another submission of the topic comes or it
         is written."""
-        self._growing[topic_id] = submission
-
-    def growing(self, topic_id: int) -> Growing | None:
-        return self._growing.get(topic_id)
+        self.growing[topic_id] = submission
 
     def grow(self, group: int, submission: Submission) -> bool:
         """One more write wants to travel with a submission that grows; False if there is no place for it."""
@@ -181,13 +179,14 @@ class Commit:
         return True
 
     def _stop_growing(self, topic_id: int) -> None:
-        grown = self._growing.pop(topic_id, None)
+        grown = self.growing.pop(topic_id, None)
         if grown is not None:
             grown.seal()
 
     def _seal_all(self) -> None:
-        growing, self._growing = self._growing, {}
-        for submission in growing.values():
+        growing = list(self.growing.values())
+        self.growing.clear()
+        for submission in growing:
             submission.seal()
 
     # --- out to the writer ---------------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ class Commit:
         queued = self._groups[group].queued
         if not queued:
             return []
-        if self._growing:
+        if self.growing:
             self._seal_all()
         batch: list[Submission] = []
         frames = size = 0

@@ -67,13 +67,15 @@ class JointWrite(Submission):
         "bytes",
         "config",
         "first_seq",
+        "group",
         "topic",
         "ts",
     )
 
-    def __init__(self, topic: TopicState, *, first_seq: int, ts: int, durable: bool) -> None:
+    def __init__(self, topic: TopicState, *, group: int, first_seq: int, ts: int, durable: bool) -> None:
         super().__init__([], frame_count=0, durable=durable, topic_id=topic.id, size=0)
         self.topic = topic
+        self.group = group
         self.config = topic.config
         self.first_seq = first_seq
         self.ts = ts

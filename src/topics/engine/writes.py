@@ -33,13 +33,14 @@ class Writes:
     def __init__(self, context: Context, settling: Settling) -> None:
         self._ctx = context
         self._settling = settling
+        self._total_bytes_max = context.settings.max_total_bytes
         self._by_key: dict[tuple[int, bytes], Ticket[Appended]] = {}
 
     def append(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
         if batch.key is None and batch.count <= RECORDS_EACH_MAX:
-            joint = self._ctx.commit.growing(topic.id)
+            joint = self._ctx.commit.growing.get(topic.id)
             if joint is not None and (ticket := self._join(joint, batch, now)) is not None:  # type: ignore[arg-type]
                 return ticket
         if self._admission_needs_room(topic) and due(topic, now) is not None:
@@ -136,7 +137,8 @@ class Writes:
         self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int
     ) -> Ticket[Appended]:
         commit = self._ctx.commit
-        joint = JointWrite(topic, first_seq=reservation.first_seq, ts=reservation.ts, durable=topic.config.is_fsync)
+        durable = topic.config.is_fsync
+        joint = JointWrite(topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, durable=durable)
         ticket = WriteTicket()
         joint.add(batch, ticket)
         commit.submit(
@@ -153,7 +155,7 @@ class Writes:
     def join(self, topic: TopicState, record: OneRecord, writer: Writer) -> bool:
         """A write of one record goes with those of its turn; False, and nothing has happened, if there are none such
         or it differs from them in more than its record."""
-        joint: JointWrite | None = self._ctx.commit.growing(topic.id)  # type: ignore[assignment]
+        joint: JointWrite | None = self._ctx.commit.growing.get(topic.id)  # type: ignore[assignment]
         if joint is None:
             return False
         size = record[1]
@@ -177,15 +179,14 @@ class Writes:
             return False
         if (config.cap_bytes and largest > config.cap_bytes) or not self._fits(size):
             return False
-        group = ctx.group_of(topic.id)
-        if not ctx.commit.grow(group, joint):
+        if not ctx.commit.grow(joint.group, joint):
             return False
         topic.reserved_head = last_seq
         topic.staged_count += count
         topic.staged_bytes += size
         ctx.state.staged_bytes += size
         if topic.ceiling - last_seq < topic.block >> 1:
-            self._refill(topic, group, now)
+            self._refill(topic, joint.group, now)
         return True
 
     def _finish_joint(self, joint: Submission) -> float:
@@ -266,10 +267,10 @@ class Writes:
 
     def check_quota(self, size: int) -> None:
         if not self._fits(size):
-            raise Throttled.cap("max_total_bytes", max=self._ctx.settings.max_total_bytes)
+            raise Throttled.cap("max_total_bytes", max=self._total_bytes_max)
 
     def _fits(self, size: int) -> bool:
-        cap, state = self._ctx.settings.max_total_bytes, self._ctx.state
+        cap, state = self._total_bytes_max, self._ctx.state
         return not cap or state.total_bytes + state.staged_bytes + size <= cap
 
     # --- ephemeral topics and copies ------------------------------------------------------------------------------

@@ -107,7 +107,9 @@ def one_record(record: RecordIn, default: bytes | None = None) -> OneRecord | No
             return None
     tag = None if record.tag is None else record.tag.encode()
     node = default if record.node is None else record.node.encode()
-    if size > limits.RECORD_BYTES_MAX or not (_tag_fits(tag) and _node_fits(node) and _node_fits(default)):
+    if size > limits.RECORD_BYTES_MAX or (tag is not None and len(tag) > limits.TAG_BYTES_MAX):
+        return None
+    if node is not None and not (_node_fits(node) and _node_fits(default)):
         return None
     return blob, size, tag, node
 
@@ -192,10 +194,6 @@ def _node_column(nodes: list[str | None], default: bytes | None) -> list[bytes |
     if first is not None and nodes.count(first) == len(nodes):
         return first.encode()
     return [default if node is None else node.encode() for node in nodes]
-
-
-def _tag_fits(tag: bytes | None) -> bool:
-    return tag is None or len(tag) <= limits.TAG_BYTES_MAX
 
 
 def _node_fits(node: bytes | None) -> bool:

@@ -33,12 +33,14 @@ class RequestHead:
 
     `headers` has lower-case names; the values of a repeated field are joined by a comma. The framing fields
     (`content-length`, `transfer-encoding`) are the protocol's business and are left out. `memo` is for the application:
-    what it derives from the head alone may be kept there and is found again when the head is repeated.
+    what it derives from the head alone may be kept there and is found again when the head is repeated. `express` is its
+    offer to take a whole request that repeats the head at once, in place of `head` and `handle`.
     """
 
     __slots__ = (
         "chunked",
         "expects_continue",
+        "express",
         "headers",
         "is_plain",
         "keep_alive",
@@ -71,6 +73,7 @@ class RequestHead:
         self.expects_continue = expects_continue
         self.is_plain = version == "1.1" and method != "HEAD"  # its answer is framed in the one usual way
         self.memo: Any = None
+        self.express: Express | None = None
 
 
 class Request:
@@ -186,6 +189,9 @@ class Responder(Protocol):
 
     def reply(self, response: Response) -> None: ...
 
+    def reply_ok(self, body: bytes) -> None:
+        """`reply` with status 200 and a JSON body, the commonest answer of all."""
+
     def stream(self, status: int, headers: Headers) -> StreamSink:
         """Send this head now and the body piece by piece. A HEAD request gets the head and a sink that is closed."""
 
@@ -194,6 +200,10 @@ class Responder(Protocol):
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
+
+
+Express = Callable[[bytes, Responder], bool]
+"""Takes a body and answers later; False, and nothing has happened, if this one has to go the usual way."""
 
 
 class Application(Protocol):

@@ -12,7 +12,7 @@ from functools import partial
 from topics.errors import PayloadTooLarge
 from topics.limits import RENDER_INLINE_BYTES_MAX
 from topics.net.coding import BrokenCoding, admits_gzip, deflate, inflate, inflate_small
-from topics.net.messages import JSON, BodyFault, Request, Response
+from topics.net.messages import JSON, BodyFault, Request, RequestHead, Response
 from topics.server.hub import Hub, log
 
 _VARY = (b"Vary", b"Accept-Encoding")
@@ -52,13 +52,13 @@ def _decoded(request: Request, then: Callable[[bool], None], outcome: bytes | Ba
     then(False)
 
 
-def encode_response(hub: Hub, request: Request, response: Response, then: Callable[[Response], None]) -> None:
+def encode_response(hub: Hub, head: RequestHead, response: Response, then: Callable[[Response], None]) -> None:
     """Compress a response that is large enough, if the client wants that, then call back with what to send."""
     if not response.content_type.startswith(JSON):
         then(response)
         return
     response = Response(response.status, response.body, response.content_type, (*response.headers, _VARY))
-    if request.method == "HEAD" or not admits_gzip(request.header(b"accept-encoding")):
+    if head.method == "HEAD" or not admits_gzip(head.headers.get(b"accept-encoding")):
         then(response)
     elif len(response.body) <= RENDER_INLINE_BYTES_MAX:
         then(_compressed(response, deflate(response.body)))

@@ -45,11 +45,34 @@ class H1Connection(H1Output):
     # --- input --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._goes_express(data):
+            return
         self._reader.receive(data)
         if self._mode == READING:
             self._feed()
         else:
             self._set_input_aside(len(data))
+
+    def _goes_express(self, data: bytes) -> bool:
+        """One whole request like the last one, on a connection that owes nothing: the application may take it so."""
+        hub = self.hub
+        if self._exchanges or self._mode != READING or self._paused or hub.held or hub.draining:
+            return False
+        repeated = self._reader.repeated(data)
+        if repeated is None:
+            return False
+        head, body = repeated
+        assert head.express is not None
+        exchange = H1Exchange(self, head, None, False)
+        self._exchanges.append(exchange)
+        try:
+            is_taken = head.express(body, exchange)
+        except Exception as error:
+            exchange.reply(failure_response(error))
+            is_taken = True
+        if not is_taken:
+            self._exchanges.clear()
+        return is_taken
 
     def _feed(self) -> None:
         """Read all the requests there are, then send all the answers there are."""
@@ -93,7 +116,7 @@ class H1Connection(H1Output):
         hub = self.hub
         self._partial = False
         request = Request(head, self._reader.content_length, self.address, hub.monotonic())
-        exchange = H1Exchange(self, request, not head.keep_alive)
+        exchange = H1Exchange(self, head, request, not head.keep_alive)
         self._exchanges.append(exchange)
         try:
             refusal = hub.app.head(request)
@@ -200,7 +223,7 @@ class H1Connection(H1Output):
         """The input cannot be read on."""
         exchange, self._current = self._current, None
         if exchange is None:
-            exchange = H1Exchange(self, None, True)
+            exchange = H1Exchange(self, None, None, True)
             self._exchanges.append(exchange)
         elif exchange.request is not None:
             self.hub.abandon(exchange.request)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from topics.errors import InvalidRequest
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
-from topics.net.messages import Headers, Request, Response, StreamSink, WsSink
+from topics.net.messages import Headers, Request, RequestHead, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class H1Exchange:
-    """The responder of one request; `request` is None if its head could not be read."""
+    """The responder of one request. `head` is None if it could not be read, `request` also if it was taken whole."""
 
     __slots__ = (
         "_answered",
@@ -32,16 +32,18 @@ class H1Exchange:
         "_conn",
         "closes",
         "finished",
+        "head",
         "held",
         "held_bytes",
         "request",
         "stream_sink",
     )
 
-    def __init__(self, conn: H1Connection, request: Request | None, closes: bool) -> None:
+    def __init__(self, conn: H1Connection, head: RequestHead | None, request: Request | None, closes: bool) -> None:
         self._conn = conn
         self._answered = False
         self._callbacks: CloseCallbacks | None = None
+        self.head = head
         self.request = request
         self.closes = closes  # the connection ends with this answer
         self.finished = False  # its last byte was handed to the connection
@@ -55,14 +57,23 @@ class H1Exchange:
         if self._answered:
             return
         self._answered = True
-        hub, request = self._conn.hub, self.request
+        hub, head = self._conn.hub, self.head
         gzip_min_bytes = hub.settings.gzip_min_bytes
-        if gzip_min_bytes and len(response.body) >= gzip_min_bytes and request is not None:
-            encode_response(hub, request, response, self._send)
-        elif request is None or self.closes or hub.draining or response.headers or not request.head.is_plain:
+        if gzip_min_bytes and len(response.body) >= gzip_min_bytes and head is not None:
+            encode_response(hub, head, response, self._send)
+        elif head is None or self.closes or hub.draining or response.headers or not head.is_plain:
             self._send(response)
         else:  # nearly every answer
             self._conn.finish_plain(self, hub.renderer.response(response))
+
+    def reply_ok(self, body: bytes) -> None:
+        hub, head = self._conn.hub, self.head
+        special = self._answered or self.closes or hub.draining or hub.settings.gzip_min_bytes
+        if special or head is None or not head.is_plain:
+            self.reply(Response(200, body))
+            return
+        self._answered = True
+        self._conn.finish_plain(self, hub.renderer.ok(body))
 
     def _send(self, response: Response) -> None:
         try:
@@ -72,22 +83,22 @@ class H1Exchange:
         self._conn.finish(self, data)
 
     def _render(self, response: Response) -> bytes:
-        hub, request = self._conn.hub, self.request
-        if request is None:
+        hub, head = self._conn.hub, self.head
+        if head is None:
             return hub.renderer.response(response, b"Connection: close\r\n")
-        return hub.renderer.response(response, self._connection(), with_body=request.method != "HEAD")
+        return hub.renderer.response(response, self._connection(), with_body=head.method != "HEAD")
 
     def stream(self, status: int, headers: Headers) -> StreamSink:
         assert not self._answered, "a request is answered once"
-        assert self.request is not None, "only a request that was read is answered by a stream"
+        assert self.head is not None, "only a request that was read is answered by a stream"
         sized = any(name.lower() == b"content-length" for name, _ in headers)
-        chunked = not sized and self.request.head.version == "1.1"
+        chunked = not sized and self.head.version == "1.1"
         if not sized and not chunked:
             self.closes = True
         head = self._conn.hub.renderer.stream_head(status, headers, self._connection(), chunked=chunked)
         sink = H1Stream(self, self._conn, chunked=chunked)
         self._answered = True
-        if self.request.method == "HEAD":
+        if self.head.method == "HEAD":
             sink.over()
             self._conn.finish(self, head)
         else:
@@ -118,9 +129,9 @@ class H1Exchange:
         self.held_bytes += len(data)
 
     def _connection(self) -> bytes:
-        assert self.request is not None
+        assert self.head is not None
         keep_alive = not (self.closes or self._conn.hub.draining)
-        return connection_field(keep_alive=keep_alive, version=self.request.head.version)
+        return connection_field(keep_alive=keep_alive, version=self.head.version)
 
     def lost(self) -> None:
         """The peer has gone."""

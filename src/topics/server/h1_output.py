@@ -139,7 +139,7 @@ class H1Output(Peer):
                 front.held = None
                 front.held_bytes = 0
             if not front.finished:
-                if front is self._current and front.request is not None and front.request.head.expects_continue:
+                if front is self._current and front.head is not None and front.head.expects_continue:
                     self._send_continue()
                 return
             exchanges.popleft()

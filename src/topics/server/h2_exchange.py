@@ -54,9 +54,12 @@ class H2Exchange:
         self._answered = True
         hub = self._conn.hub
         if hub.settings.gzip_min_bytes and len(response.body) >= hub.settings.gzip_min_bytes:
-            encode_response(hub, self.request, response, self._send)
+            encode_response(hub, self.request.head, response, self._send)
         else:
             self._send(response)
+
+    def reply_ok(self, body: bytes) -> None:
+        self.reply(Response(200, body))
 
     def _send(self, response: Response) -> None:
         if not _sendable(response.headers):

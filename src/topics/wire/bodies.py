@@ -16,6 +16,10 @@ def body_text(kind: BodyKind, *, content_type: bytes | None, body: bytes) -> byt
         return EMPTY_OBJECT
     if not body and kind == "never_empty":
         raise InvalidRequest("a body is needed")
-    if content_type is None or not content_type.lstrip().startswith(_JSON):
+    if not is_json(content_type):
         raise UnsupportedMediaType
     return body
+
+
+def is_json(content_type: bytes | None) -> bool:
+    return content_type is not None and content_type.lstrip().startswith(_JSON)

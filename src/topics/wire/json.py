@@ -38,7 +38,7 @@ class BodyDecoder(Generic[T]):
             value = self._look_again(body, error)
         if not body.isascii():
             check_utf8(body)
-        if is_too_deep(body):
+        if len(body) >= _SHORTEST_DEEP_TEXT and is_too_deep(body):
             raise _too_deep()
         return value
 

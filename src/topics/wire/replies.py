@@ -69,6 +69,16 @@ def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: 
     )
 
 
+def one_append_reply(
+    topic: bytes, seq: int, *, return_seqs: bool, server_total_ms: float, append_ms: float, sync_ms: float
+) -> bytes:
+    """`append_reply` of one record that was neither deduplicated nor the first of its topic nor kept waiting."""
+    return (
+        b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":1,"created":false,"deduped":false,'
+        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
+    ) % (topic, seq, seq, b',"seqs":[%d]' % seq if return_seqs else b"", seq, server_total_ms, append_ms, sync_ms)
+
+
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
     """The part of a write's answer that HTTP and WebSocket share; `seqs` is a field with its comma, or nothing."""
     return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (

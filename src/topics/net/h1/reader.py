@@ -102,6 +102,17 @@ class H1Reader:
         self._expect_body(template.head, length)
         return template.head
 
+    def repeated(self, data: bytes) -> tuple[RequestHead, bytes] | None:
+        """The head and body if `data`, not received yet, is one whole request that repeats the last head."""
+        template = self._template
+        if template is None or template.head.express is None or self._pos < len(self._buf):
+            return None
+        end = data.find(_HEAD_END) + 4
+        length = template.match(data[:end])
+        if length is None or length != len(data) - end:
+            return None
+        return template.head, data[end:]
+
     def _new_head(self, end: int) -> RequestHead | None:
         """A head that was not seen before; `end` is where its empty line begins, negative if it has not come yet."""
         buf, pos = self._buf, self._pos

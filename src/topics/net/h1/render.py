@@ -36,10 +36,11 @@ def chunk(data: bytes) -> bytes:
 
 
 class H1Renderer:
-    __slots__ = ("_date", "_prefixes")
+    __slots__ = ("_date", "_ok", "_prefixes")
 
     def __init__(self) -> None:
         self._date = b""
+        self._ok = b""  # what all answers of `ok` begin with
         self._prefixes: dict[tuple[int, bytes], bytes] = {}
 
     def set_date(self, date: bytes) -> None:
@@ -47,6 +48,14 @@ class H1Renderer:
         if date != self._date:
             self._date = date
             self._prefixes.clear()
+            self._ok = b""
+
+    def ok(self, body: bytes) -> bytes:
+        """`response` for status 200 and JSON on a connection that stays open."""
+        prefix = self._ok
+        if not prefix:
+            prefix = self._ok = self._prefix(Response(200, b""))
+        return b"%bContent-Length: %d\r\n\r\n%b" % (prefix, len(body), body)
 
     def response(self, response: Response, connection: bytes = b"", *, with_body: bool = True) -> bytes:
         body = response.body

@@ -1,0 +1,329 @@
+"""Writes that go the short way: the same answers, records and refusals as the usual way gives.
+
+Connections are driven by hand on a simulated kernel: all requests of a turn come in, then the turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from topics.api.build import ServerApp
+from topics.api.express import BODY_BYTES_MAX, ExpressWrites
+from topics.core.read import ReadRequest
+from topics.engine.joint import BYTES_MAX
+from topics.errors import CommitFailed
+from topics.model.config import resolve_config
+from topics.server.h1_connection import H1Connection
+from topics.server.hub import Hub, TransportSettings
+from topics.testing.clock import SimClock, SimHost
+from topics.testing.driver import SimKernel
+from topics.testing.faultfs import FaultFs
+from topics.testing.simfs import SimFs
+from topics.wire.keys import parse_keys
+from topics.wire.records import View, render_runs
+
+LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
+
+
+class Wire:
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.is_closing = False
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
+    def set_write_buffer_limits(self, **_: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.is_closing = True
+
+    pause_reading = resume_reading = write_eof = abort = close
+
+
+class Door:
+    """A server without sockets, and what went through its short way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, keys: str | None = None, **settings: Any) -> None:
+        self.clock = SimClock()
+        self.disk = FaultFs(SimFs())
+        self.sim = SimKernel.open(self.disk, clock=self.clock, **settings)
+        self.loop = asyncio.new_event_loop()
+        kernel = self.sim.kernel
+        app = ServerApp(kernel.settings, keys=parse_keys(keys), clock=self.clock, host=SimHost())
+        app.attach(kernel)
+        self.app = app.app
+        self.hub = Hub(app.app, TransportSettings(), clock=self.clock, loop=self.loop)
+        self.taken: list[bool] = []
+        take = ExpressWrites.take
+
+        def noting(writes: ExpressWrites, body: bytes, responder: Any) -> bool:
+            self.taken.append(take(writes, body, responder))
+            return self.taken[-1]
+
+        monkeypatch.setattr(ExpressWrites, "take", noting)
+
+    def create(self, name: str = "t", **config: Any) -> None:
+        self.sim.call(lambda engine: engine.put_topic(name, resolve_config(_patch(config))))
+        self.post([WRITE % 0])  # the first write raises the seq ceiling, which takes a turn of its own
+        self.taken.clear()
+
+    def connect(self) -> tuple[H1Connection, Wire]:
+        connection, wire = H1Connection(self.hub), Wire()
+        connection.connection_made(wire)  # type: ignore[arg-type]
+        return connection, wire
+
+    def prime(self, count: int, lines: str = LINES) -> list[tuple[H1Connection, Wire]]:
+        """Connections whose next head is known."""
+        peers = [self.connect() for _ in range(count)]
+        for connection, wire in peers:
+            self.send(connection, lines, WRITE % 0)
+            self.turn()
+            wire.sent = b""
+        self.taken.clear()
+        return peers
+
+    def post(self, bodies: list[bytes], *, name: str = "t", query: str = "", fields: str = "") -> list[Answer]:
+        """Each body on a connection of its own, all in one turn."""
+        lines = f"POST /v0/topics/{name}{query} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{fields}"
+        peers = self.prime(len(bodies), lines)
+        for (connection, _), body in zip(peers, bodies, strict=True):
+            self.send(connection, lines, body)
+        self.turn()
+        return [Answer(wire.sent) for _, wire in peers]
+
+    def send(self, connection: H1Connection, lines: str, body: bytes) -> None:
+        connection.data_received(f"{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def turn(self) -> None:
+        self.sim.pump()
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def last(self, count: int) -> bytes:
+        """The last records as a reader gets them, without their seqs."""
+        request = ReadRequest(from_seq=self.head() - count, limit=count)
+        runs = self.sim.call(lambda engine: engine.read("t", request)).outcome.runs
+        return re.sub(rb'"\$seq":\d+', b'"$seq":#', render_runs(runs, View(data=True, tags=True, meta=True)))
+
+    def head(self, name: str = "t") -> int:
+        return self.sim.engine.state.topics[name].head
+
+
+class Answer:
+    def __init__(self, raw: bytes) -> None:
+        head, _, self.body = raw.partition(b"\r\n\r\n")
+        self.status = int(head.split(b" ")[1])
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        assert int(length[1]) == len(self.body), "one whole answer, and no more"
+        self.json: dict[str, Any] = json.loads(self.body)
+
+    def without_times(self) -> bytes:
+        return re.sub(rb"\d+\.\d+", b"#", self.body)
+
+
+def _patch(config: dict[str, Any]) -> Any:
+    from topics.wire.requests import decode_config
+
+    return decode_config(json.dumps(config).encode())
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    made = Door(monkeypatch)
+    made.create()
+    yield made
+    made.loop.close()
+
+
+def test_writes_that_meet_in_a_turn_go_the_short_way_but_the_first(door: Door) -> None:
+    first_seq = door.head() + 1 + 5
+    answers = door.post([WRITE % n for n in range(5)])
+    assert door.taken == [False, True, True, True, True]
+    assert [answer.json["first_seq"] for answer in answers] == list(range(first_seq, first_seq + 5))
+    assert [answer.json["seqs"] for answer in answers] == [[first_seq + n] for n in range(5)]
+
+
+def test_both_ways_give_the_same_bytes(door: Door) -> None:
+    usual, short = (answer.without_times() for answer in door.post([WRITE % 1, WRITE % 1]))
+    seq = door.head()
+    assert door.taken == [False, True]
+    assert short.replace(b"%d" % seq, b"N") == usual.replace(b"%d" % (seq - 1), b"N")
+
+
+@pytest.mark.parametrize("query", ["?return_seqs=false", "?return_seqs=true", "?return_seqs=maybe", "?other=1"])
+def test_the_query_means_what_it_means_elsewhere(door: Door, query: str) -> None:
+    usual, short = door.post([WRITE % 1, WRITE % 1], query=query)
+    assert door.taken == [False, True]
+    assert ("seqs" in short.json) is ("seqs" in usual.json) is (query != "?return_seqs=false")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b'{"data":null}',
+        b'{"data":{"a":1,"a":2} , "tag":"x","node":"n","meta":{"k":"v"}}',
+        b'{"data":12345678901234567890123,"meta":null}',
+        b'{"data":"\\ud83d\\ude00 \xf0\x9f\x98\x80","tag":null,"unknown":[1]}',
+        b'{"data":[' + b"[" * 100 + b"]" * 100 + b"]}",
+    ],
+)
+def test_records_are_stored_as_the_usual_way_stores_them(door: Door, record: bytes) -> None:
+    body = b'{"records":[' + record + b"]}"
+    usual, short = door.post([body, body])
+    assert (usual.status, short.status, door.taken) == (200, 200, [False, True])
+    both, one = door.last(2), door.last(1)
+    assert both == one + b"," + one
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"records":[]}',
+        b'{"records":[{}]}',
+        b'{"records":[{"data":1,"tag":7}]}',
+        b'{"records":[{"data":1,"tag":"\\ud800"}]}',
+        b'{"records":[{"data":1,"tag":"%b"}]}' % (b"x" * 2000),
+        b'{"records":[{"data":1,"node":"%b"}]}' % (b"x" * 2000),
+        b'{"records":[{"data":"\xff"}]}',
+        b'{"records":[{"data":' + b"[" * 200 + b"]" * 200 + b"}]}",
+        b'{"records":[{"data":1}],"node":"%b"}' % (b"x" * 2000),
+    ],
+)
+def test_a_bad_body_is_refused_as_elsewhere_and_stores_nothing(door: Door, body: bytes) -> None:
+    alone = door.post([body])[0]
+    _, refused, last = door.post([WRITE % 1, body, WRITE % 2])
+    assert door.taken == [False, False, True]
+    assert (refused.status, refused.json) == (alone.status, alone.json)
+    assert refused.status == 400
+    assert last.json["first_seq"] == door.head()
+    assert re.findall(rb'{"n":(\d)}', door.last(2)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"records":[{"data":1},{"data":2}]}',
+        b'{"records":[{"data":1}],"node":"n"}',
+        b'{"records":[{"data":1}],"idempotency_key":"k"}',
+        b'{"records":[{"data":1}],"create":false}',
+        b'{"records":[{"data":1}],"config":{"ttl_ms":1000}}',
+        b'{"records":[{"data":"%b"}]}' % (b"x" * BODY_BYTES_MAX),
+    ],
+)
+def test_other_writes_go_the_usual_way(door: Door, body: bytes) -> None:
+    answers = door.post([WRITE % 1, body])
+    assert door.taken == [False, False]
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+@pytest.mark.parametrize("fields", ["Idempotency-Key: k\r\n", "Expect: 100-continue\r\n", "Connection: close\r\n"])
+def test_heads_that_ask_for_more_are_not_offered_the_short_way(door: Door, fields: str) -> None:
+    connection, wire = door.connect()
+    for _ in range(2):
+        door.send(connection, LINES + fields, WRITE % 1)
+        door.turn()
+    assert door.taken == []
+    assert wire.sent.startswith((b"HTTP/1.1 200 OK", b"HTTP/1.1 100 Continue"))
+
+
+def test_a_wrong_content_type_is_still_refused(door: Door) -> None:
+    connection, wire = door.connect()
+    for _ in range(2):
+        door.send(connection, LINES.replace("application/json", "text/plain"), WRITE % 1)
+        door.turn()
+    assert door.taken == []
+    assert wire.sent.count(b"HTTP/1.1 415 ") == 2
+
+
+def test_answers_of_pipelined_requests_stay_in_order(door: Door) -> None:
+    """The second comes before the first is answered, so it waits its turn behind it."""
+    (other, _), (connection, wire) = door.prime(2)
+    before = door.head()
+    for peer, number in ((other, 1), (connection, 2), (connection, 3), (connection, 4)):
+        door.send(peer, LINES, WRITE % number)
+    door.turn()
+    assert door.taken == [False, True]
+    seqs = [int(seq) for seq in re.findall(rb'"first_seq":(\d+)', wire.sent)]
+    assert seqs == [before + 2, before + 3, before + 4]
+
+
+def test_a_peer_that_goes_before_its_answer_harms_nobody(door: Door) -> None:
+    peers = door.prime(3)
+    for connection, _ in peers:
+        door.send(connection, LINES, WRITE % 1)
+    peers[1][0].connection_lost(None)
+    door.turn()
+    assert [bool(wire.sent) for _, wire in peers] == [True, False, True]
+
+
+def test_a_failed_commit_is_told_to_each_of_them(door: Door) -> None:
+    peers = door.prime(3)
+    before = door.head()
+    door.disk.fail("pwrite", "*wal*", times=1)
+    for connection, _ in peers:
+        door.send(connection, LINES, WRITE % 1)
+    door.turn()
+    answers = [Answer(wire.sent) for _, wire in peers]
+    assert {answer.json["error"]["code"] for answer in answers} == {CommitFailed("not_committed", cause="write").code}
+    assert door.head() == before
+
+
+def test_requests_of_a_key_are_counted_and_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, keys="secret:write", max_inflight_per_key=2)
+    try:
+        door.sim.call(lambda engine: engine.put_topic("t", resolve_config(_patch({}))))
+        fields = "Authorization: Bearer secret\r\n"
+        door.post([WRITE % 0], fields=fields)
+        for _ in range(3):  # if one were not uncounted, there would be no place left
+            answers = door.post([WRITE % 1, WRITE % 2, WRITE % 3], fields=fields)
+            assert [answer.status for answer in answers] == [200, 200, 429]
+            assert door.taken == [False, True, False]
+    finally:
+        door.loop.close()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "memory", "ephemeral"])
+def test_every_class_is_answered_alike(door: Door, durability: str) -> None:
+    door.create("c", durability=durability)
+    usual, short = door.post([WRITE % 1, WRITE % 2], name="c")
+    assert [usual.status, short.status] == [200, 200]
+    assert (short.json["performance"]["fsync_ms"] > 0) is (durability == "fsync")
+    assert door.taken == [False, durability != "ephemeral"]
+
+
+def test_while_the_server_drains_nothing_goes_the_short_way(door: Door) -> None:
+    peers = door.prime(2)
+    door.hub.draining = True
+    for connection, _ in peers:
+        door.send(connection, LINES, WRITE % 1)
+    door.turn()
+    assert [b"Connection: close" in wire.sent for _, wire in peers] == [True, True]
+    assert door.taken == []
+
+
+def test_what_travels_together_is_bounded(door: Door) -> None:
+    body = b'{"records":[{"data":"%b"}]}' % (b"x" * 4000)
+    answers = door.post([body] * (BYTES_MAX // 4000 + 3))
+    assert {answer.status for answer in answers} == {200}
+    assert door.taken.count(False) == 2, "the first, and the first that found no place"
