@@ -1,9 +1,15 @@
-"""A stream that is killed at random points and goes on from its checkpoint delivers each record once."""
+"""A stream that is killed at random points and goes on from its checkpoint delivers each record once.
+
+Twenty starts of Java take minutes, so most kills are made without one: the process of the driver is frozen, what it has
+on disk at that instant is kept, and when the query has been stopped its folder is put back to that: exactly what a
+`kill -9` there would have left. Some rounds kill Python workers instead, and SPARK_LONG=1 kills twenty real drivers.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LONG = "SPARK_LONG" in os.environ
-KILLS = 20 if LONG else 6
+KILLS = 20
 TOPICS = ("k-a", "k-b", "k-later")
 
 
@@ -54,6 +60,8 @@ def writing(served: Served) -> Iterator[None]:
 
 
 def check(spark: SparkSession, served: Served, folder: Path) -> None:
+    """The rest is read, and then everything is there once."""
+    assert start(spark, served.url, folder, once=True).awaitTermination(300), "the last run did not come to its end"
     found = Counter((row.topic, row.seq) for row in spark.read.parquet(str(folder / "out")).collect())
     expected = {(topic, row[0]) for topic in TOPICS for row in served.rows(topic)}
     assert len(expected) > 600
@@ -61,39 +69,104 @@ def check(spark: SparkSession, served: Served, folder: Path) -> None:
     assert set(found) == expected
 
 
+# --- kills without a new Java process ---------------------------------------------------------------------------------
+
+
+def java_pid(spark: SparkSession) -> int:
+    pid: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return pid
+
+
 def workers(spark: SparkSession) -> list[int]:
     """Python workers of this session: grandchildren of its Java process."""
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return [worker for daemon in children(java) for worker in children(daemon)]
+    return [worker for daemon in children(java_pid(spark)) for worker in children(daemon)]
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """No thread of the process runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 10
+        while not _is_stopped(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
+def as_if_killed(spark: SparkSession, query: StreamingQuery, folder: Path) -> None:
+    """Ends a query and leaves of it what a `kill -9` of the driver at this instant would have left."""
+    left = folder.with_name(f"{folder.name}-left")
+    with frozen(java_pid(spark)):
+        shutil.copytree(folder, left)
+    query.stop()
+    while spark.sparkContext.statusTracker().getActiveStageIds():
+        time.sleep(0.01)
+    shutil.rmtree(folder)
+    left.rename(folder)
+
+
+def kill_workers(spark: SparkSession, query: StreamingQuery) -> None:
+    """Until the query has failed of it."""
+    deadline = time.monotonic() + 30
+    while query.isActive and time.monotonic() < deadline:
+        for pid in workers(spark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    query.stop()
 
 
 def run_on(query: StreamingQuery, *, batches: int, then_s: float) -> None:
     """Let a query do so many batches, and a little more."""
     deadline = time.monotonic() + 60
     while query.isActive and len(query.recentProgress) < batches and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.01)
     time.sleep(then_s)
 
 
 @pytest.mark.timeout(400)
-def test_stops_and_dead_workers_lose_and_double_nothing(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+def test_twenty_kills_lose_and_double_nothing(spark: SparkSession, served: Served, tmp_path: Path) -> None:
     rng = random.Random(20)
-    failed = 0
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    failed = torn = 0
     with writing(served):
         for kill in range(KILLS):
-            query = start(spark, served.url, tmp_path, once=False)
+            query = start(spark, served.url, folder, once=False)
             run_on(query, batches=rng.choice((0, 1, 1, 2)), then_s=rng.uniform(0, 0.6))
-            deadline = time.monotonic() + 30
-            while kill % 2 and query.isActive and time.monotonic() < deadline:
-                for pid in workers(spark):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                time.sleep(0.05)
-            failed += query.exception() is not None
-            query.stop()
-    start(spark, served.url, tmp_path, once=True).awaitTermination(120)
-    assert failed >= KILLS // 4  # killing workers did fail queries
-    check(spark, served, tmp_path)
+            if kill % 4 == 3:
+                kill_workers(spark, query)
+                failed += query.exception() is not None
+            else:
+                as_if_killed(spark, query, folder)
+                torn += offsets(folder) > commits(folder)
+    assert failed >= KILLS // 8  # killing workers did fail queries
+    assert torn >= KILLS // 8  # and some kills hit the middle of a batch
+    check(spark, served, folder)
+
+
+def offsets(folder: Path) -> int:
+    return _newest(folder / "checkpoint" / "offsets")
+
+
+def commits(folder: Path) -> int:
+    return _newest(folder / "checkpoint" / "commits")
+
+
+def _newest(log: Path) -> int:
+    """The last batch that a log of the checkpoint tells of."""
+    return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
+
+
+# --- real ones ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(1800)
@@ -111,5 +184,4 @@ def test_killed_drivers_lose_and_double_nothing(spark: SparkSession, served: Ser
             os.killpg(process.pid, signal.SIGKILL)
             process.stdout.close()
             process.wait(30)
-    start(spark, served.url, tmp_path, once=True).awaitTermination(120)
     check(spark, served, tmp_path)
