@@ -1,4 +1,4 @@
-"""What is missing for Spark is said in one sentence, and `topics doctor` looks for it."""
+"""What is missing for Spark is said in one sentence, and `topics doctor` looks for it; verbs: `test_without_java`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.spark.served import ROOT, Served, run_cli
+from tests.spark.served import ROOT, run_cli
 
 pytest.importorskip("pyspark")
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [
-        ("verify", "--path", "/data"),
-        ("stats", "--path", "/data"),
-        ("archive", "--path", "/data", "--to", "/archive"),
-        ("replay", "--from", "/archive", "--to-url", "http://127.0.0.1:9"),
-        ("pipeline", "run", "/shop"),
-    ],
-)
-def test_without_java_the_verbs_say_what_to_install(verb: tuple[str, ...], tmp_path: Path) -> None:
-    done = run_cli(*verb, PATH=str(tmp_path), JAVA_HOME="")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.strip().count("\n") == 0
-    assert "Spark needs Java 17 or newer and none was found: install one" in done.stderr
 
 
 def test_without_java_the_session_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,21 +33,6 @@ def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert missing() == "Spark is not installed: pip install 'topics[spark]'"
-
-
-def test_without_java_everything_else_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", "")
-    served = Served(tmp_path / "served")
-    try:
-        made = run_cli("pipeline", "init", str(tmp_path / "shop"), "--url", served.url)
-        assert made.returncode == 0, made.stderr
-        served.write("a", 1, 2)
-        read = run_cli("read", "a", "--url", served.url)
-        assert read.returncode == 0, read.stderr
-        assert len(read.stdout.splitlines()) == 2
-    finally:
-        served.stop()
 
 
 def findings(**environment: str) -> tuple[int, dict[str, dict[str, object]]]:

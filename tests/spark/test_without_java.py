@@ -1,4 +1,4 @@
-"""Without Java, or without PySpark, everything but Spark works, and the Spark verbs say in one sentence what to install."""
+"""Without Java or without PySpark all but Spark works, and the Spark verbs say in one sentence what to install."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ pytest.importorskip("pyspark")
 NO_JAVA = "Spark needs Java 17 or newer and none was found: install one"
 NO_SPARK = "Spark is not installed: pip install 'topics[spark]'"
 SPARK_VERBS = {
-    "archive": [["--path", "{data}", "--to", "{tmp}/archive"], ["--url", "{url}", "--to", "{tmp}/a", "--format", "delta"]],
+    "archive": [
+        ["--path", "{data}", "--to", "{tmp}/archive"],
+        ["--url", "{url}", "--to", "{tmp}/a", "--format", "delta"],
+    ],
     "replay": [["--from", "{tmp}", "--to-url", "{url}"]],
     "verify": [["--path", "{data}"], ["--path", "{data}", "--json"]],
     "stats": [["--path", "{data}"], ["--url", "{url}", "--json"]],
@@ -99,7 +102,11 @@ class World:
 
     def _arguments(self, verb: str, arguments: list[str]) -> list[str]:
         own = verb in SPARK_VERBS or verb in WITHOUT_URL
-        return [*verb.split(), *([] if own else ["--url", self.served.url]), *(a.format(**self.names) for a in arguments)]
+        return [
+            *verb.split(),
+            *([] if own else ["--url", self.served.url]),
+            *(a.format(**self.names) for a in arguments),
+        ]
 
 
 @pytest.fixture(params=["no java", "no pyspark"])

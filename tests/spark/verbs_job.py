@@ -72,6 +72,4 @@ if __name__ == "__main__":
     from topics import cli
 
     for arguments, given in json.load(sys.stdin):
-        import time; b=time.time()
         print(json.dumps(run(arguments, given)), flush=True)
-        print(arguments[:2], round(time.time()-b,2), file=sys.stderr)
