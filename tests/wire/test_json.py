@@ -165,6 +165,22 @@ def test_depth_is_counted_in_unknown_fields_too() -> None:
         decode_diff(b'{"u":%b}' % nested(127))
 
 
+@pytest.mark.parametrize(
+    "hiding",
+    [
+        b'{"records":[{"data":%b,"data":1}]}',
+        b'{"records":[{"data":%b}],"records":[{"data":1}]}',
+        b'{"records":[{"d\\u0061ta":%b,"data":1}]}',
+        b'{"records":[{"data":1,"meta":{"k":%b},"meta":{}}]}',
+        b'{"records":[{"data":1}],"config":{"u":%b}}',
+    ],
+)
+def test_depth_is_counted_where_a_later_key_wins(hiding: bytes) -> None:
+    assert payloads(hiding % nested(120)) is not None
+    assert payloads(hiding % nested(127)) is None
+    assert payloads(hiding % nested(5000)) is None
+
+
 def test_many_brackets_are_not_depth() -> None:
     body = b'{"records":[%b]}' % b",".join([b'{"data":{"a":[[1],[2]]}}'] * 500)
     assert payloads(body) is not None

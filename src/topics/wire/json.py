@@ -16,8 +16,8 @@ from topics.wire.second_look import NotTaken, look_again
 
 T = TypeVar("T")
 
-_REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_SHORTEST_DEEP_TEXT = 2 * (limits.JSON_DEPTH_MAX + 1)  # an opening and a closing bracket per level
+REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+SHORTEST_DEEP_TEXT = 2 * (limits.JSON_DEPTH_MAX + 1)  # an opening and a closing bracket per level
 _FLAT_PASSES = 8
 assert 2 * _FLAT_PASSES < limits.JSON_DEPTH_MAX
 _NOT_MARKS = bytes(code for code in range(256) if code not in b'[]{}"')
@@ -32,13 +32,14 @@ class BodyDecoder(Generic[T]):
         self._carries_payloads = carries_payloads
 
     def __call__(self, body: bytes) -> T:
+        """The body as a value; everything the contract refuses about its text is an InvalidRequest."""
         try:
             value: T = self._decode(body)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             value = self._look_again(body, error)
         if not body.isascii():
             check_utf8(body)
-        if len(body) >= _SHORTEST_DEEP_TEXT and is_too_deep(body):
+        if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body):
             raise _too_deep()
         return value
 
@@ -50,7 +51,7 @@ class BodyDecoder(Generic[T]):
                 return value
         except RecursionError:
             error = RecursionError()
-        except (*_REFUSALS, NotTaken):
+        except (*REFUSALS, NotTaken):
             pass
         raise _too_deep() if isinstance(error, RecursionError) else InvalidRequest(_explain(error))
 
@@ -83,12 +84,12 @@ def _is_flat(brackets: bytes) -> bool:
 
 def is_too_deep(text: bytes) -> bool:
     """Whether a text that is known to be valid JSON is nested deeper than the limit. Linear, and no loop in Python."""
-    if len(text) < _SHORTEST_DEEP_TEXT:
+    if len(text) < SHORTEST_DEEP_TEXT:
         return False
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quote begins or ends a string
     marks = text.translate(None, _NOT_MARKS)
-    if len(marks) < _SHORTEST_DEEP_TEXT:
+    if len(marks) < SHORTEST_DEEP_TEXT:
         return False
     # If all quotes stand in adjacent pairs, each run of quotes is whole strings, so no string holds a bracket.
     if 2 * marks.count(b'""') != marks.count(b'"'):

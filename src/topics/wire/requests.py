@@ -17,7 +17,7 @@ from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.json import BodyDecoder
+from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
 NodeFilter = str | list[str] | None
@@ -153,8 +153,58 @@ class WatchRequest(msgspec.Struct, frozen=True):
         return clamp(self.heartbeat_ms)
 
 
+class _WriteDecoder(BodyDecoder[WriteRequest]):
+    """Looking for brackets takes longer than decoding, so most long bodies are shown to be shallow without it.
+
+    A body that has no unknown and no repeated key has all its depth in its payloads, and short ones have little."""
+
+    def __init__(self) -> None:
+        super().__init__(WriteRequest, carries_payloads=True)
+        self._decode_plain = msgspec.json.Decoder(_PlainWrite).decode
+
+    def __call__(self, body: bytes) -> WriteRequest:
+        if len(body) >= SHORTEST_DEEP_TEXT and body.isascii() and b"\\" not in body and b'"meta"' not in body:
+            try:
+                plain = self._decode_plain(body)
+            except REFUSALS:
+                pass  # unusual, or wrong: it gets the usual look
+            else:
+                if plain.is_shallow(body):
+                    return plain.request()
+        return super().__call__(body)
+
+
+class _PlainRecord(RecordIn, frozen=True, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `WriteRequest` without `config`, and without anything we do not know."""
+
+    records: list[_PlainRecord]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    disable_backpressure: bool = False
+
+    def is_shallow(self, body: bytes) -> bool:
+        """Whether its depth is within the limit, for a body without `meta`; False if that is not clear."""
+        is_each_key_once = body.count(b'"data"') == len(self.records)
+        return is_each_key_once and max([len(record.data) for record in self.records], default=0) <= _SHALLOW_BYTES
+
+    def request(self) -> WriteRequest:
+        return WriteRequest(
+            self.records,  # type: ignore[arg-type]
+            node=self.node,
+            idempotency_key=self.idempotency_key,
+            create=self.create,
+            disable_backpressure=self.disable_backpressure,
+        )
+
+
+_SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3  # three levels are around a payload
 decode_config = BodyDecoder[ConfigPatch](ConfigPatch)
-decode_write = BodyDecoder[WriteRequest](WriteRequest, carries_payloads=True)
+decode_write = _WriteDecoder()
 decode_diff = BodyDecoder[DiffRequest](DiffRequest)
 decode_delete = BodyDecoder[DeleteRequest](DeleteRequest)
 decode_router = BodyDecoder[PutRouterRequest](PutRouterRequest)
