@@ -26,6 +26,7 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.tuning import Tuning
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
+from topics.net.messages import Line
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs
@@ -110,10 +111,15 @@ class Pipe:
 
 
 class Stream(Pipe):
-    """A client of server-sent events."""
+    """A client of server-sent events; `shares` is whether its transport may be written to past its sink."""
+
+    shares = True
 
     def send(self, chunk: bytes) -> None:
         self._put(chunk)
+
+    def line(self) -> Line | None:
+        return Line(bytes, self.buffered_bytes, self._put) if self.shares else None
 
     def end(self) -> None:
         """What was sent before a proper end is still delivered."""

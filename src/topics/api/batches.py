@@ -72,12 +72,8 @@ class Batch:
         """The records as JSON, joined by commas."""
         text = self._texts.get(view)
         if text is None:
-            text = self._texts[view] = b",".join(self.bodies(view)) if self._is_shared else self._private(view)
+            text = self._texts[view] = b",".join(self.bodies(view)) if self._watched.is_shared else self._private(view)
         return text
-
-    @property
-    def _is_shared(self) -> bool:
-        return len(self._watched.watchers) > 1
 
     def bodies(self, view: View) -> list[bytes]:
         cache: Bodies | None = self._watched.bodies

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from topics.api.batches import Batch, Batches, Options
 from topics.core.topic import TopicState
@@ -16,6 +16,9 @@ from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound
+
+if TYPE_CHECKING:
+    from topics.api.audience import Audience
 
 log = logging.getLogger("topics.delivery")
 
@@ -40,8 +43,8 @@ class Feed:
         "_batches",
         "_busy",
         "_delivery",
-        "_watched",
         "at",
+        "audience",
         "channel",
         "closed",
         "epoch",
@@ -52,6 +55,7 @@ class Feed:
         "number",
         "options",
         "queued",
+        "watched",
     )
 
     def __init__(self, channel: Channel, name: str, options: Options, *, at: int, epoch: int, number: int = 0) -> None:
@@ -66,8 +70,9 @@ class Feed:
         self.has_failed = False  # its last read failed, and the client knows
         self.queued = 0  # pushes that the channel has not handed to its transport
         self.closed = False
+        self.audience: Audience | None = None  # it is served with others, and `at` is theirs
         self._busy = False
-        self._watched: Watched | None = None
+        self.watched: Watched | None = None
 
     # --- beginning and end ----------------------------------------------------------------------------------------
 
@@ -77,21 +82,33 @@ class Feed:
         self._batches = batches
         bounds = self.options.bounds
         topic.touch(now_ms, read=False)
-        self._watched = delivery.watch(
+        self.watched = delivery.watch(
             topic, self, fill_records=bounds.limit, fill_bytes=bounds.budget_bytes, strong=bounds.strong
         )
         self.wake()
 
     def close(self) -> None:
         if not self.closed:
+            if self.audience is not None:
+                self.audience.leave(self)
             self.closed = True
-            if self._watched is not None:
-                self._delivery.unwatch(self._watched, self, strong=self.options.bounds.strong)
+            if self.watched is not None:
+                self._delivery.unwatch(self.watched, self, strong=self.options.bounds.strong)
 
     def topic_deleted(self) -> None:
         if not self.closed:
             self.close()
             self.channel.topic_gone(self)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Level, with nothing under way, and asking for what is visible to all."""
+        watched, options = self.watched, self.options
+        if watched is None or watched.deleted or self.closed or self._busy or self.queued or self.audience is not None:
+            return False
+        if not self.is_level or options.nodes is not None or options.bounds.strong:
+            return False
+        return self.at == watched.topic.head and self.epoch == watched.topic.epoch
 
     # --- being served ---------------------------------------------------------------------------------------------
 
@@ -108,7 +125,7 @@ class Feed:
 
     def wake(self) -> None:
         """The channel has room again, or it is time to try again."""
-        watched = self._watched
+        watched = self.watched
         if watched is None or self._busy or self.closed or watched.deleted:
             return
         if self._is_behind(watched.topic):
@@ -161,10 +178,10 @@ class Feed:
         """Push what was waited for and read on; services take over again once a read stays in memory."""
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
             return
-        assert self._watched is not None
-        if not self._is_behind(self._watched.topic) or not self.channel.has_room(self):
+        assert self.watched is not None
+        if not self._is_behind(self.watched.topic) or not self.channel.has_room(self):
             return
-        following = self._batches.alone(self._watched, self)
+        following = self._batches.alone(self.watched, self)
         if self._take(following, self._delivery.now_ms()):
             self.wake()
 

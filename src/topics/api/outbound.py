@@ -48,6 +48,9 @@ class Owner(Protocol[T]):
 
     def has_room_again(self) -> None: ...
 
+    def all_taken(self) -> None:
+        """The client has taken everything it was sent, a moment ago."""
+
     def too_slow(self) -> None:
         """The client took nothing for too long."""
 
@@ -59,7 +62,12 @@ class Held(NamedTuple, Generic[T]):
     keep: bool  # not to be dropped
 
 
-class Pulse:
+class LookedAfter(Protocol):
+    def look(self, now_ms: float) -> bool:
+        """Called at every tick while there is something to take. False: there is nothing any more."""
+
+
+class Pulse(LookedAfter):
     """Is the client taking anything? Counts bytes; knows no frames."""
 
     __slots__ = (
@@ -99,16 +107,12 @@ class Pulse:
             return False
         return now_ms - max(self.lagged_ms, self._progress_ms) >= self._patience.grace_ms
 
-    def _begin_to_look(self, now_ms: float, look_after: Callable[[Pulse], None]) -> None:
+    def _begin_to_look(self, now_ms: float, look_after: Callable[[LookedAfter], None]) -> None:
         if not self.looked_after:
             self.looked_after = True
             self._progress_ms = now_ms
             self._taken_bytes = self._sent_bytes - self._sink.buffered_bytes()
             look_after(self)
-
-    def look(self, now_ms: float) -> bool:
-        """Called at every tick while there is something to take. False: there is nothing any more."""
-        raise NotImplementedError
 
 
 class Outbound(Pulse, Generic[T]):
@@ -117,7 +121,7 @@ class Outbound(Pulse, Generic[T]):
     __slots__ = ("_bytes", "_frames", "_look_after", "_owner", "_queue", "_stream")
 
     def __init__(
-        self, owner: Owner[T], sink: StreamSink, patience: Patience, look_after: Callable[[Pulse], None]
+        self, owner: Owner[T], sink: StreamSink, patience: Patience, look_after: Callable[[LookedAfter], None]
     ) -> None:
         super().__init__(sink, patience)
         self._owner = owner
@@ -133,6 +137,11 @@ class Outbound(Pulse, Generic[T]):
     @property
     def has_room(self) -> bool:
         return self.lagged_ms is None and not self.is_shed
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is held and nobody looks after it, so all was taken when something was last sent."""
+        return self._queue is None and not self.looked_after and not self.is_shed and self.lagged_ms is None
 
     @property
     def is_empty(self) -> bool:
@@ -163,6 +172,13 @@ class Outbound(Pulse, Generic[T]):
             return True
         self._hold(Held(data, frames, mark, keep), now_ms)
         return False
+
+    def sent_elsewhere(self, sent_bytes: int, now_ms: float) -> None:
+        """Somebody else has used the transport, until then."""
+        self._sent_bytes += sent_bytes
+        if self._stream.buffered_bytes():
+            self._stream.set_drain_callback(self._drained, low_bytes=self._patience.hand_over_bytes // 2)
+            self._begin_to_look(now_ms, self._look_after)
 
     def _hold(self, held: Held[T], now_ms: float) -> None:
         if self._queue is None:
@@ -209,6 +225,7 @@ class Outbound(Pulse, Generic[T]):
                 self.lagged_ms = now_ms
         if self._queue is None and not self._sink.buffered_bytes() and not self.is_shed:
             self.looked_after = False
+            self._owner.all_taken()
             return False
         if self._is_too_slow(now_ms):
             self._owner.too_slow()
@@ -240,7 +257,7 @@ class Messages(Pulse):
     __slots__ = ("_ends", "_look_after", "_owner", "_reserved", "_socket")
 
     def __init__(
-        self, owner: Owner[None], sink: WsSink, patience: Patience, look_after: Callable[[Pulse], None]
+        self, owner: Owner[None], sink: WsSink, patience: Patience, look_after: Callable[[LookedAfter], None]
     ) -> None:
         super().__init__(sink, patience)
         self._owner = owner

@@ -47,6 +47,11 @@ class Place:
                 self._ids_since = None
         self.cursor = cursor
 
+    @property
+    def is_plain(self) -> bool:
+        """Moving on is all there is to a move: no id has to be remembered."""
+        return self._ids_since is None
+
     def go_back(self, cursor: int) -> None:
         """A client came back with this cursor in its id; it may only move the place back."""
         ids_since, self._ids_since = self._ids_since, None

@@ -235,6 +235,9 @@ class Socket:
             feed.wake()
         self._read_on()
 
+    def all_taken(self) -> None:
+        return
+
     def too_slow(self) -> None:
         self._services.streams.too_slow_total += 1
         self._sink.abort()

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
+from typing import Protocol
 
-from topics.api.batches import Batch
-from topics.api.feed import Feed
+from topics.api.batches import Batch, Options
 from topics.net.sse import one_line
 from topics.wire import sse
+
+
+class Addressee(Protocol):
+    """Who is sent frames: a feed, or many at once."""
+
+    name: str
+    at: int
+    options: Options
+    is_first_read: bool
 
 
 class SseFrames:
@@ -21,7 +30,7 @@ class SseFrames:
 
     __slots__ = ("_alone", "_at", "_name", "caught_up", "count", "gap_at", "record", "tombstone")
 
-    def __init__(self, batch: Batch, feed: Feed) -> None:
+    def __init__(self, batch: Batch, feed: Addressee) -> None:
         outcome, name = batch.outcome, feed.name
         self._name = name
         self._at = outcome.next_from_seq
@@ -60,7 +69,7 @@ class SseFrames:
         return data
 
 
-def frames_of(batch: Batch, feed: Feed) -> SseFrames:
+def frames_of(batch: Batch, feed: Addressee) -> SseFrames:
     key = feed.options.view, feed.is_first_read
     frames: SseFrames | None = batch.memo.get(key)
     if frames is None:

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Protocol
 
 from topics.api.feed import Feed
-from topics.api.outbound import Pulse
+from topics.api.outbound import LookedAfter
 from topics.errors import Throttled
 
 BEAT_SLOT_MS = 50.0
@@ -41,7 +41,7 @@ class Streams:
         self.now_ms = now_ms
         self._open: dict[Stream, bytes | None] = {}
         self._by_key: dict[bytes, int] = {}
-        self._looked_after: list[Pulse] = []
+        self._looked_after: list[LookedAfter] = []
         self._beats: dict[int, dict[Beating, None]] = {}  # by the tick they are due at
         self._beat_of: dict[Stream, int] = {}
         self._retries: list[tuple[float, int, Feed]] = []
@@ -78,8 +78,8 @@ class Streams:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def look_after(self, pulse: Pulse) -> None:
-        self._looked_after.append(pulse)
+    def look_after(self, one: LookedAfter) -> None:
+        self._looked_after.append(one)
 
     def beat_at(self, at_ms: float, stream: Beating) -> None:
         """Ask an open stream then; it is asked no more once it has left."""
@@ -102,7 +102,7 @@ class Streams:
     def tick(self) -> None:
         now = self.now_ms()
         looked_after, self._looked_after = self._looked_after, []
-        self._looked_after.extend([pulse for pulse in looked_after if pulse.look(now)])
+        self._looked_after.extend([one for one in looked_after if one.look(now)])
         while self._retries and self._retries[0][0] <= now:
             heappop(self._retries)[2].wake()
         for slot in [slot for slot in self._beats if slot * BEAT_SLOT_MS <= now]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from topics.api.audience import sit_down
 from topics.api.batches import Batch, Batches
 from topics.api.feed import Feed
 from topics.api.outbound import Outbound, Patience
@@ -122,6 +123,8 @@ class WatchStream:
         self._sent_ms = now_ms
         if self._outbound.offer(data, mark, now_ms, frames=frames.count + reaches_level):
             self._moved(mark)
+            if self._outbound.is_quiet:
+                self._sit_down()
         else:
             feed.queued += 1
 
@@ -191,18 +194,52 @@ class WatchStream:
         for feed in self._feeds:
             feed.wake()
 
+    def all_taken(self) -> None:
+        self._sit_down()
+
     def too_slow(self) -> None:
         self._services.streams.too_slow_total += 1
         data = sse.error_data("slow_consumer", "nothing was taken from this stream for too long")
         self._farewell(framing.frame(None, sse.ERROR, data))
 
+    # --- Listener: served together with others ----------------------------------------------------------------------
+
+    def _sit_down(self) -> None:
+        """With one topic, ids are the same for all who stand at one place, and so is everything else."""
+        if len(self._feeds) != 1 or self._is_ending:
+            return
+        feed, place = self._feeds[0], self._session.places[0]
+        if not feed.is_at_rest or not place.is_plain or place.cursor != feed.at or place.epoch != feed.epoch:
+            return
+        line = self._sink.line()
+        if line is not None:
+            services = self._services
+            sit_down(
+                feed,
+                line,
+                place,
+                self,
+                batches=services.batches,
+                look_after=services.streams.look_after,
+                bytes_max=services.patience.hand_over_bytes,
+            )
+
+    def got_up(self, *, sent_bytes: int, sent_ms: float) -> None:
+        self._sent_ms = max(self._sent_ms, sent_ms)
+        self._outbound.sent_elsewhere(sent_bytes, sent_ms)
+
+    def _silent_since_ms(self) -> float:
+        audience = self._feeds[0].audience if len(self._feeds) == 1 else None
+        return self._sent_ms if audience is None else max(self._sent_ms, audience.sent_ms)
+
     # --- time and end -----------------------------------------------------------------------------------------------
 
     def beat(self, now_ms: float) -> float:
-        if now_ms - self._sent_ms >= self._heartbeat_ms and self._outbound.is_empty:
-            self._sent_ms = now_ms
+        sent_ms = self._silent_since_ms()
+        if now_ms - sent_ms >= self._heartbeat_ms and self._outbound.is_empty:
+            sent_ms = self._sent_ms = now_ms
             self._sink.send(framing.HEARTBEAT)
-        return max(self._sent_ms, now_ms - self._heartbeat_ms + 1) + self._heartbeat_ms
+        return max(sent_ms, now_ms - self._heartbeat_ms + 1) + self._heartbeat_ms
 
     def shut_down(self) -> None:
         self._farewell(framing.frame(None, sse.ERROR, sse.shutdown_data()))

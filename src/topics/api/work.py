@@ -97,6 +97,9 @@ class WorkConnection:
     def has_room_again(self) -> None:
         self._work.go_on()
 
+    def all_taken(self) -> None:
+        return
+
     def too_slow(self) -> None:
         self._streams.too_slow_total += 1
         self._farewell(code="slow_consumer", error="nothing was taken from this stream for too long")

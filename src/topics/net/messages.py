@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 Headers = tuple[tuple[bytes, bytes], ...]
 HttpVersion = Literal["1.0", "1.1", "2"]
@@ -156,11 +156,25 @@ class Sink(Protocol):
         """Drop what is buffered and cut the peer off."""
 
 
+class Line(NamedTuple):
+    """A sink's way to its transport, for one who sends the same bytes to many.
+
+    `framed` makes a chunk what the wire wants; sinks with an equal one can share what it gives. `write` hands that to
+    the transport, and may be called only while `waiting`, the bytes the transport has not passed on, gives 0."""
+
+    framed: Callable[[bytes], bytes]
+    waiting: Callable[[], int]
+    write: Callable[[bytes], object]
+
+
 class StreamSink(Sink, Protocol):
     """An answer of unknown length. Each chunk is handed to the transport at once."""
 
     def send(self, chunk: bytes) -> None:
         """Send these bytes; nothing happens if the sink is closed."""
+
+    def line(self) -> Line | None:
+        """The way around this sink, good until it is closed; None if there is none, or other bytes wait here."""
 
     def end(self) -> None:
         """Finish the answer properly; what is buffered is still delivered."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from topics.errors import InvalidRequest
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
-from topics.net.messages import Headers, Request, RequestHead, Response, StreamSink, WsSink
+from topics.net.messages import Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
@@ -162,6 +162,12 @@ class H1Stream:
             if self._drained is not None:
                 self._above = self.buffered_bytes() > self._low_bytes
 
+    def line(self) -> Line | None:
+        if self.closed or not self._conn.is_clear_for(self._exchange):
+            return None
+        transport = self._conn.transport
+        return Line(chunk if self._chunked else _as_it_is, transport.get_write_buffer_size, transport.write)
+
     def buffered_bytes(self) -> int:
         return 0 if self.closed else self._conn.buffered_bytes() + self._exchange.held_bytes
 
@@ -193,3 +199,7 @@ class H1Stream:
             self.closed = True
             self._drained = None
             self._callbacks.fire()
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data

@@ -119,6 +119,13 @@ class H1Output(Peer):
         else:
             self.transport.write(data)
 
+    def is_clear_for(self, exchange: H1Exchange) -> bool:
+        """Do bytes of this stream go straight to the transport, with nothing of ours before them? Input waits while a
+        stream is sent, so this stays true until the stream ends or the transport has enough."""
+        if self._mode == GONE or self._paused or self._feeding or self._out:
+            return False
+        return exchange.held is None and self._exchanges[0] is exchange
+
     def _send_held(self, exchange: H1Exchange) -> None:
         """The transport has room again."""
         self._write()

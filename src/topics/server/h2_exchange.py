@@ -134,6 +134,10 @@ class H2Stream:
             self._conn.send(self._exchange, chunk)
             self._above = self.buffered_bytes() > self._low_bytes
 
+    def line(self) -> None:
+        """Frames of all streams share the connection, and each stream has its window: there is no way around that."""
+        return
+
     def buffered_bytes(self) -> int:
         return 0 if self.closed else self._conn.pending_bytes(self._exchange)
 

@@ -28,9 +28,11 @@ class Watcher(Protocol):
 
 
 class Watched(Entry):
-    """`behind` are the watchers to look at although nothing was published. `bodies` belongs to whoever renders."""
+    """`behind` are the watchers to look at although nothing was published. `bodies` belongs to whoever renders,
+    `audiences` to whoever makes one watcher of many."""
 
     __slots__ = (
+        "audiences",
         "behind",
         "bodies",
         "deleted",
@@ -58,6 +60,7 @@ class Watched(Entry):
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
         self.bodies: Any = None
+        self.audiences: dict[Any, Any] = {}
         self.router: Routed | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
@@ -89,6 +92,11 @@ class Watched(Entry):
         self.fill_records = min(self.fill_records, fill_records)
         self.fill_bytes = min(self.fill_bytes, fill_bytes)
         self.watchers[watcher] = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Does more than one stream or socket watch it?"""
+        return len(self.watchers) > 1 or any(len(audience) > 1 for audience in self.audiences.values())
 
     @property
     def is_idle(self) -> bool:

@@ -1,0 +1,197 @@
+"""Audience: level streams of one topic that are sent the same bytes, in one go.
+
+A stream whose client has taken everything there is, and that asked for the same as others, sits down among them: one
+read, one frame and one chunk serve them all, and what remains per stream is a look at its transport and a write.
+Always holds: everyone seated stands at `at`, and nothing waits for a client but what was sent from here last. Whoever
+turns out to be slow, and everybody when there is more to say than plain records up to the head, gets up first and is
+served alone, so bounds, lagging and gaps stay the business of the single stream. Joined by `WatchStream`, served by
+`Watched` like any other watcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from topics.api.batches import Batch, Batches, Options
+from topics.api.feed import Feed
+from topics.api.outbound import LookedAfter
+from topics.api.sessions import Place
+from topics.api.sse_frames import frames_of
+from topics.engine.delivery.watched import Service, Watched
+from topics.engine.ticket import Ticket
+from topics.net.messages import Line
+
+
+class Listener(Protocol):
+    """A seated stream."""
+
+    def got_up(self, *, sent_bytes: int, sent_ms: float) -> None:
+        """It is served alone again; while it sat it was sent so much, for the last time then."""
+
+
+class _Seat(NamedTuple):
+    line: Line
+    place: Place
+    listener: Listener
+    sent_bytes: int  # of the audience, when the stream sat down
+
+
+def sit_down(
+    feed: Feed,
+    line: Line,
+    place: Place,
+    listener: Listener,
+    *,
+    batches: Batches,
+    look_after: Callable[[LookedAfter], None],
+    bytes_max: int,
+) -> None:
+    """Let a feed at rest join those who stand where it does, if they do, or be the first of them."""
+    watched = feed.watched
+    assert watched is not None, "a feed at rest is attached"
+    audience: Audience | None = watched.audiences.get((feed.options, line.framed))
+    if audience is None:
+        audience = Audience(
+            watched,
+            feed.options,
+            line.framed,
+            at=feed.at,
+            batches=batches,
+            look_after=look_after,
+            bytes_max=bytes_max,
+        )
+    if audience.at == feed.at:
+        audience.sit(feed, line, place, listener)
+
+
+class Audience:
+    __slots__ = (
+        "_batches",
+        "_bytes_max",
+        "_framed",
+        "_is_looked_after",
+        "_look_after",
+        "_seats",
+        "_sent_bytes",
+        "_watched",
+        "at",
+        "epoch",
+        "is_first_read",
+        "name",
+        "options",
+        "sent_ms",
+    )
+
+    def __init__(
+        self,
+        watched: Watched,
+        options: Options,
+        framed: Callable[[bytes], bytes],
+        *,
+        at: int,
+        batches: Batches,
+        look_after: Callable[[LookedAfter], None],
+        bytes_max: int,
+    ) -> None:
+        self._watched = watched
+        self._framed = framed
+        self._batches = batches
+        self._look_after = look_after
+        self._is_looked_after = False
+        self._bytes_max = bytes_max  # a frame of this size is sent to each alone
+        self._seats: dict[Feed, _Seat] = {}
+        self._sent_bytes = 0
+        self.name = watched.topic.name
+        self.options = options
+        self.at = at
+        self.epoch = watched.topic.epoch
+        self.is_first_read = False
+        self.sent_ms = 0.0  # when something was last sent
+        watched.watchers[self] = None
+        watched.audiences[options, framed] = self
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    # --- coming and going -------------------------------------------------------------------------------------------
+
+    def sit(self, feed: Feed, line: Line, place: Place, listener: Listener) -> None:
+        self._seats[feed] = _Seat(line, place, listener, self._sent_bytes)
+        self._watched.watchers.pop(feed, None)
+        feed.audience = self
+
+    def leave(self, feed: Feed) -> None:
+        """From here on the feed is a watcher by itself, standing where everyone here stands."""
+        seat = self._seats.pop(feed)
+        feed.audience, feed.at = None, self.at
+        watched = self._watched
+        watched.watchers[feed] = None
+        if not self._seats:
+            watched.watchers.pop(self, None)
+            watched.audiences.pop((self.options, self._framed), None)
+        seat.listener.got_up(sent_bytes=self._sent_bytes - seat.sent_bytes, sent_ms=self.sent_ms)
+
+    def topic_deleted(self) -> None:
+        for feed in list(self._seats):
+            self.leave(feed)
+            feed.topic_deleted()
+
+    # --- being served -----------------------------------------------------------------------------------------------
+
+    def serve(self, service: Service) -> bool:
+        if service.topic.head == self.at:
+            return False
+        batch = self._batches.shared(service, self)
+        data = self._plain_data(batch)
+        if data is None:
+            self._serve_alone(list(self._seats), service)
+        else:
+            late = self._late()
+            if late:
+                self._serve_alone(late, service)
+            self._send(data, service.topic.head, service.now_ms)
+        return False
+
+    def _plain_data(self, batch: Batch | Ticket[Batch]) -> bytes | None:
+        """Records up to the head and the news that this is all; None if there is something else to say, or to do."""
+        if (
+            not isinstance(batch, Batch)
+            or not batch.records
+            or (batch.is_large and not batch.has_text(self.options.view))
+        ):
+            return None
+        if batch.outcome.tombstone is not None or not batch.outcome.caught_up:
+            return None
+        data = frames_of(batch, self).alone(True)
+        return data if len(data) < self._bytes_max else None
+
+    def _send(self, data: bytes, at: int, now_ms: float) -> None:
+        self.at, self.sent_ms = at, now_ms
+        self._sent_bytes += len(data)
+        framed = self._framed(data)
+        for line, place, _, _ in self._seats.values():
+            place.cursor = at
+            line.write(framed)
+        if not self._is_looked_after:
+            self._is_looked_after = True
+            self._look_after(self)
+
+    def _late(self) -> list[Feed]:
+        """Whose client has not taken what it was sent before."""
+        return [feed for feed, seat in self._seats.items() if seat.line.waiting()]
+
+    def _serve_alone(self, feeds: list[Feed], service: Service) -> None:
+        for feed in feeds:
+            self.leave(feed)
+        for feed in feeds:
+            if feed.serve(service):
+                self._watched.behind[feed] = None
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def look(self, now_ms: float) -> bool:
+        """A moment after something was sent: whoever has not taken it is looked after alone."""
+        self._is_looked_after = False
+        for feed in self._late():
+            self.leave(feed)
+        return False
