@@ -50,7 +50,7 @@ def offer_express_writes(
 class ExpressWrites:
     """The writes with one head: one topic, one key."""
 
-    __slots__ = ("_engine", "_growing", "_inflight", "_key", "_name", "monotonic", "return_seqs", "topic")
+    __slots__ = ("_engine", "_inflight", "_key", "_name", "monotonic", "return_seqs", "topic")
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class ExpressWrites:
         monotonic: Callable[[], float],
     ) -> None:
         self._engine = engine
-        self._growing = engine.context.commit.growing
         self._name = name
         self._key = key
         self._inflight = inflight
@@ -73,7 +72,7 @@ class ExpressWrites:
 
     def take(self, body: bytes, responder: Responder) -> bool:
         """False: this request goes the usual way."""
-        if not self._growing or len(body) > BODY_BYTES_MAX:
+        if len(body) > BODY_BYTES_MAX:
             return False
         record = _only_record(body)
         if record is None:

@@ -94,6 +94,7 @@ class JointWrite(Submission):
 
     def add(self, batch: WriteBatch, writer: Writer) -> None:
         """Take in a write, whose seqs are the next ones."""
+        assert not self.ops, "a write was added to a submission that is sealed"
         count, nodes = batch.count, batch.nodes
         self._blobs += batch.blobs
         self._sizes += batch.sizes
@@ -105,6 +106,7 @@ class JointWrite(Submission):
 
     def add_one(self, record: OneRecord, writer: Writer) -> None:
         """`add` for the commonest write of all."""
+        assert not self.ops, "a write was added to a submission that is sealed"
         blob, size, tag, node = record
         self._blobs.append(blob)
         self._sizes.append(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from functools import partial
 
-from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release
+from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release, reserve
 from topics.core.apply import apply
 from topics.core.retention import due
 from topics.core.topic import TopicState
@@ -18,7 +18,7 @@ from topics.engine.encode import append_submission, submission
 from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX, JointWrite, Writer, WriteTicket
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved, settled
-from topics.errors import CommitFailed, Throttled
+from topics.errors import CommitFailed, Throttled, TopicsError
 from topics.formats.frame import encode_appends
 from topics.model.appended import Appended
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
@@ -99,8 +99,8 @@ class Writes:
         if config.is_ephemeral:
             op = self.encode(topic, batch, reservation, durable=False)
             return self._commit_resident(topic, op, reservation, group, mark)
-        if batch.count <= RECORDS_EACH_MAX and mark is None and self._may_join(topic, batch, reservation):
-            return self._open_joint(topic, batch, reservation, group)
+        if mark is None and self._is_plain(topic, batch, reservation):
+            return self._add(self._open_joint(topic, reservation, group), batch)
         controls = self._pins(topic, reservation, mark) if mark is not None or topic.id in ctx.fed else ()
         durable = config.durability == "fsync" or bool(controls)
         op = self.encode(topic, batch, reservation, durable=durable)
@@ -119,57 +119,75 @@ class Writes:
             gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
         )
         ctx.state.staged_bytes += batch.total_bytes
-        if mark is None:
-            self._refill_ahead(topic, last_seq, group, reservation.ts)
+        if mark is None and topic.ceiling - last_seq < topic.block >> 1:
+            self._refill(topic, group, reservation.ts)
         return ticket
 
     # --- small writes travel together -------------------------------------------------------------------------------
 
-    def _may_join(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> bool:
-        """A plain write: small, no key to remember, no ceiling to wait for, nothing to decide but its seqs."""
-        if batch.total_bytes > BYTES_MAX:
+    def _is_plain(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> bool:
+        if reservation.key is not None or batch.count > RECORDS_EACH_MAX:
             return False
-        if reservation.key is not None or topic.config.discard == "reject" or topic.id in self._ctx.fed:
-            return False
-        return topic.config.is_fsync or reservation.last_seq <= topic.ceiling
+        return self._may_join(topic, size=batch.total_bytes, last_seq=reservation.last_seq)
 
-    def _open_joint(
-        self, topic: TopicState, batch: WriteBatch, reservation: Reservation, group: int
-    ) -> Ticket[Appended]:
+    def _may_join(self, topic: TopicState, *, size: int, last_seq: int) -> bool:
+        """A plain write: small, no ceiling to wait for, nothing to decide but its seqs."""
+        if size > BYTES_MAX or topic.config.discard == "reject" or topic.id in self._ctx.fed:
+            return False
+        return topic.config.is_fsync or last_seq <= topic.ceiling
+
+    def _open_joint(self, topic: TopicState, reservation: Reservation, group: int) -> JointWrite:
+        """Refused like any submission; the first write is to be added at once."""
         commit = self._ctx.commit
         durable = topic.config.is_fsync
         joint = JointWrite(topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, durable=durable)
-        ticket = WriteTicket()
-        joint.add(batch, ticket)
         commit.submit(
             group,
             joint,
             finish=self._finish_joint,
             on_failure=lambda error: self._release(topic, joint.reservation(), error),
         ).then(joint.answer)
-        self._ctx.state.staged_bytes += batch.total_bytes
+        self._ctx.state.staged_bytes += reservation.size
         commit.let_grow(topic.id, joint)
-        self._refill_ahead(topic, reservation.last_seq, group, reservation.ts)
-        return ticket
+        return joint
 
     def join(self, topic: TopicState, record: OneRecord, writer: Writer) -> bool:
-        """A write of one record goes with those of its turn; False, and nothing has happened, if there are none such
-        or it differs from them in more than its record."""
+        """A plain write of one record, with those of its turn or as the first of them; False, and nothing has happened,
+        if it has to go the long way."""
+        size, now = record[1], self._ctx.clock.now_ms()
         joint: JointWrite | None = self._ctx.commit.growing.get(topic.id)  # type: ignore[assignment]
+        if joint is None or not self._reserve_in(joint, count=1, size=size, largest=size, now=now):
+            joint = self._begin(topic, size, now)
         if joint is None:
             return False
-        size = record[1]
-        if not self._reserve_in(joint, count=1, size=size, largest=size, now=self._ctx.clock.now_ms()):
-            return False
         joint.add_one(record, writer)
+        self._refill_ahead(joint)
         return True
+
+    def _begin(self, topic: TopicState, size: int, now: int) -> JointWrite | None:
+        """A submission that begins with a plain write of one record; None if this one is not plain enough."""
+        config = topic.config
+        if config.is_ephemeral or (config.cap_bytes and size > config.cap_bytes) or not self._fits(size):
+            return None
+        if not self._may_join(topic, size=size, last_seq=topic.reserved_head + 1):
+            return None
+        reservation = reserve(topic, count=1, size=size, now=now)
+        try:
+            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id))
+        except TopicsError:
+            release(topic, reservation, reuse_seqs=True)
+            return None
 
     def _join(self, joint: JointWrite, batch: WriteBatch, now: int) -> Ticket[Appended] | None:
         """The short way of a write that differs in nothing but its records; None if it has to go the long one."""
         if not self._reserve_in(joint, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes, now=now):
             return None
+        return self._add(joint, batch)
+
+    def _add(self, joint: JointWrite, batch: WriteBatch) -> Ticket[Appended]:
         ticket = WriteTicket()
         joint.add(batch, ticket)
+        self._refill_ahead(joint)
         return ticket
 
     def _reserve_in(self, joint: JointWrite, *, count: int, size: int, largest: int, now: int) -> bool:
@@ -185,8 +203,6 @@ class Writes:
         topic.staged_count += count
         topic.staged_bytes += size
         ctx.state.staged_bytes += size
-        if topic.ceiling - last_seq < topic.block >> 1:
-            self._refill(topic, joint.group, now)
         return True
 
     def _finish_joint(self, joint: Submission) -> float:
@@ -198,9 +214,11 @@ class Writes:
         op.base = joint.offset
         return self.publish(joint.topic, op, joint).sync_ms
 
-    def _refill_ahead(self, topic: TopicState, last_seq: int, group: int, now: int) -> None:
-        if topic.ceiling - last_seq < topic.block >> 1:
-            self._refill(topic, group, now)
+    def _refill_ahead(self, joint: JointWrite) -> None:
+        """After what was reserved was added: a mark of the topic is a submission of its own, behind this one."""
+        topic = joint.topic
+        if topic.ceiling - topic.reserved_head < topic.block >> 1:
+            self._refill(topic, joint.group, joint.ts)
 
     # --- control frames in front --------------------------------------------------------------------------------------
 
