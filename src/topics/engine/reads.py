@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from topics.core.fresh import read_fresh
 from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.topic import TopicState
 from topics.engine.context import Context
@@ -46,7 +47,13 @@ class Reads:
         return self._read(topic, request)
 
     def _read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
-        walk = plan_read(topic, request, self._ctx.state.recent, now=self._ctx.clock.now_ms())
+        recent, now = self._ctx.state.recent, self._ctx.clock.now_ms()
+        fresh = read_fresh(topic, request, recent)
+        if fresh is not None:
+            if request.touch:
+                topic.touch(now, read=True)
+            return resolved(ReadDone(fresh))
+        walk = plan_read(topic, request, recent, now=now)
         if walk.need() is None:
             return resolved(ReadDone(walk.result()))
         return _Walk(self._ctx, topic, walk).begin()

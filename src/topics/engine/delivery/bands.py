@@ -48,6 +48,9 @@ class Bands(Generic[T]):
 
     def next(self) -> T | None:
         """The next entry to serve, taken out; None if only paused ones are left."""
+        if not any(self._heaps):
+            self._deficits = [0] * len(self._heaps)
+            return None
         for _ in range(2 * len(self._heaps)):
             heap, at = self._heaps[self._at], self._at
             if heap and self._deficits[at] >= 1:
