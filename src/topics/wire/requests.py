@@ -171,7 +171,7 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
             else:
                 if plain.is_shallow(body):
                     return plain.request()
-        return super().__call__(body)
+        return BodyDecoder.__call__(self, body)
 
 
 class _PlainRecord(RecordIn, frozen=True, gc=False, forbid_unknown_fields=True):
