@@ -32,7 +32,9 @@ def test_a_page_behaves_like_a_list_of_its_records(tmp_path: Path) -> None:
         assert [record.seq for record in page.records[1:3]] == [2, 3]
         assert page.records == list(page.records) == topic.page(0, limit=4).records
         assert page.records != []
-        assert list(topic.read())[4].headers == {"m": 1}
+        last = list(topic.read())[4]
+        assert isinstance(last, Record)
+        assert last.headers == {"m": 1}
         assert topic.page(5).records == []
 
 

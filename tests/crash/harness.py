@@ -17,7 +17,7 @@ from topics.errors import TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.record import RecordIn, build_batch
-from topics.model.router import RouterDef
+from topics.model.router import Guarantee, RouterDef
 from topics.storage.fs import Fs
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
@@ -86,7 +86,7 @@ class Rig:
         """The destination is a topic of the ledger already."""
         instance = self.ledger.instance(dest)
         instance.fed_by, instance.once = (source,), once
-        guarantee = "exactly_once" if once else "at_least_once"
+        guarantee: Guarantee = "exactly_once" if once else "at_least_once"
         self.sim.call(
             lambda engine: engine.routers.put(RouterDef(name=name, source=source, dest=dest, guarantee=guarantee))
         )

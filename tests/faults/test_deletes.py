@@ -40,8 +40,7 @@ def test_a_delete_whose_appends_were_lost_does_no_harm() -> None:
     world = World()
     world.rig.create("t", "fsync")
     world.rig.write("t", 3, tag="a")
-    match = ("Eq", "a")
-    with_frames(world, control(world, Delete(match=match, bound_head=1, reason="api")),
+    with_frames(world, control(world, Delete(match=("Eq", "a"), bound_head=1, reason="api")),
                 control(world, Delete(seqs=(90, 91), bound_head=0, reason="ack")))  # fmt: skip
     assert sorted(world.kill()["t"].records) == [1, 2, 3]
     world.rig.write("t", 2, tag="a")

@@ -237,7 +237,7 @@ def test_a_snapshot_that_cannot_be_installed_removes_nothing_and_is_tried_again(
     """Rows 86 and 87, with an engine behind it."""
     world = busy()
     for kind in ("fsync", "rename", "sync_dir"):
-        fault: Any = world.faults.fail(kind, "*meta*", code=errno.EIO, times=FOREVER)  # type: ignore[arg-type]
+        fault: Any = world.faults.fail(kind, "*meta*", code=errno.EIO, times=FOREVER)
         before = world.disk.listdir("data/wal")
         with pytest.raises((TopicsError, OSError)):
             world.rig.snapshot()
