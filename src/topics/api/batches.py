@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from topics import limits
 from topics.api.bodies import Bodies, nodes_of
+from topics.api.pace import Pace
 from topics.core.read import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.delivery.watched import Service, Watched
@@ -48,15 +49,17 @@ class Reader(Protocol):
 
 
 class Batch:
-    """One read's outcome. `memo` is for frames built from it that several connections can send."""
+    """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
+    of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_texts", "_watched", "epoch", "memo", "outcome", "records")
+    __slots__ = ("_is_old", "_texts", "_watched", "epoch", "memo", "outcome", "records")
 
-    def __init__(self, outcome: ReadOutcome, watched: Watched) -> None:
+    def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
         self.records = outcome.records
         self.epoch = watched.topic.epoch
         self._watched = watched
+        self._is_old = is_old
         self._texts: dict[View, bytes] = {}
         self.memo: dict[Any, Any] = {}
 
@@ -72,7 +75,8 @@ class Batch:
         """The records as JSON, joined by commas."""
         text = self._texts.get(view)
         if text is None:
-            text = self._texts[view] = b",".join(self.bodies(view)) if self._watched.is_shared else self._private(view)
+            shared = self._watched.is_shared and not self._is_old
+            text = self._texts[view] = b",".join(self.bodies(view)) if shared else self._private(view)
         return text
 
     def bodies(self, view: View) -> list[bytes]:
@@ -135,10 +139,11 @@ def hide(whole: Batch, nodes: frozenset[bytes], watched: Watched) -> Batch:
 class Batches:
     """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
 
-    def __init__(self, reads: Reads, *, head_limit: Callable[[TopicState], int], off_loop: OffLoop) -> None:
+    def __init__(self, reads: Reads, *, head_limit: Callable[[TopicState], int], off_loop: OffLoop, pace: Pace) -> None:
         self._reads = reads
         self._head_limit = head_limit
         self.off_loop = off_loop
+        self.pace = pace
 
     def shared(self, service: Service, reader: Reader) -> Batch | Ticket[Batch]:
         """In a service: with others, if they ask for the same."""
@@ -173,7 +178,7 @@ class Batches:
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:
             return Batch(ticket.result().outcome, watched)
-        return chain(ticket, lambda done: resolved(Batch(done.outcome, watched)))
+        return chain(ticket, lambda done: resolved(Batch(done.outcome, watched, is_old=True)))
 
 
 def is_large(outcome: ReadOutcome) -> bool:

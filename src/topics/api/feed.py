@@ -41,6 +41,7 @@ class Channel(Protocol):
 class Feed:
     __slots__ = (
         "_batches",
+        "_began_ms",
         "_busy",
         "_delivery",
         "at",
@@ -72,6 +73,7 @@ class Feed:
         self.closed = False
         self.audience: Audience | None = None  # it is served with others, and `at` is theirs
         self._busy = False
+        self._began_ms = 0.0  # of what it waits for
         self.watched: Watched | None = None
 
     # --- beginning and end ----------------------------------------------------------------------------------------
@@ -143,12 +145,12 @@ class Feed:
     def _take(self, batch: Batch | Ticket[Batch], now_ms: float) -> bool:
         """Push a batch, or wait for it. True if it was pushed."""
         if not isinstance(batch, Batch):
-            self._busy = True
+            self._begin_to_wait(now_ms)
             batch.then(self._arrived)
             return False
         view = self.options.view
         if batch.records and not batch.has_text(view) and batch.is_large:
-            self._busy = True
+            self._begin_to_wait(now_ms)
             batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch))
             return False
         self.channel.push(self, batch, now_ms)
@@ -156,34 +158,54 @@ class Feed:
 
     # --- going on alone -------------------------------------------------------------------------------------------
 
-    def _arrived(self, done: Ticket[Batch]) -> None:
+    def _begin_to_wait(self, now_ms: float) -> None:
+        """For files, for a thread, or at rest: services pass it over."""
+        self._busy = True
+        self._began_ms = now_ms
+
+    def _waited(self) -> bool:
+        """Is there still somebody to go on for?"""
         self._busy = False
-        if self.closed:
-            return
-        if done.error is not None:
-            self._failed(done.error)
-        else:
-            self._pursue(done.result())
+        return not self.closed
+
+    def _arrived(self, done: Ticket[Batch]) -> None:
+        if self._waited():
+            if done.error is not None:
+                self._failed(done.error)
+            else:
+                self._pursue(done.result())
 
     def _rendered(self, batch: Batch, done: Ticket[None]) -> None:
-        self._busy = False
-        if self.closed:
-            return
-        if done.error is not None:
-            self._failed(done.error)
-        else:
-            self._pursue(batch)
+        if self._waited():
+            if done.error is not None:
+                self._failed(done.error)
+            else:
+                self._pursue(batch)
 
     def _pursue(self, batch: Batch) -> None:
         """Push what was waited for and read on; services take over again once a read stays in memory."""
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
             return
         assert self.watched is not None
-        if not self._is_behind(self.watched.topic) or not self.channel.has_room(self):
-            return
-        following = self._batches.alone(self.watched, self)
-        if self._take(following, self._delivery.now_ms()):
-            self.wake()
+        pace = self._batches.pace
+        rest_ms = pace.rest_ms(self._began_ms) if self._is_behind(self.watched.topic) else 0.0
+        if rest_ms:
+            self._begin_to_wait(pace.now_ms())
+            pace.later(rest_ms, self._rested)
+        else:
+            self._read_on()
+
+    def _rested(self) -> None:
+        if self._waited():
+            self._read_on()
+
+    def _read_on(self) -> None:
+        watched = self.watched
+        assert watched is not None
+        if not watched.deleted and self._is_behind(watched.topic) and self.channel.has_room(self):
+            following = self._batches.alone(watched, self)
+            if self._take(following, self._delivery.now_ms()):
+                self.wake()
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, TopicNotFound):

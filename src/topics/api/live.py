@@ -11,6 +11,7 @@ from topics.api.app import Handler
 from topics.api.batches import Batches
 from topics.api.exposition import Family, single
 from topics.api.outbound import Patience
+from topics.api.pace import Pace
 from topics.api.sessions import Sessions
 from topics.api.streams import Streams
 from topics.api.watch import WatchServices
@@ -50,7 +51,12 @@ class Live:
             now_ms=self.delivery.now_ms,
         )
         self.sessions = Sessions(cap=settings.max_watch_sessions, now_ms=engine.context.clock.now_ms)
-        batches = Batches(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read)
+        pace = Pace(
+            later=driver.later,
+            now_ms=self.delivery.now_ms,
+            traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
+        )
+        batches = Batches(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, pace=pace)
         self.services = WatchServices(
             engine, self.delivery, batches, self.streams, self.sessions, patience or Patience()
         )
@@ -60,7 +66,7 @@ class Live:
             "watch_stream": watch.watch_stream,
             "websocket": WsEndpoint(self.services).websocket,
         }
-        kernel.timetable.every_tick += (self.delivery.tick, self.streams.tick)
+        kernel.timetable.every_tick += (self.delivery.tick, self.streams.tick, pace.tick)
 
     def _set_commit_window(self, pressure: float) -> None:
         """Stage 2 of the ladder: while pressure is high, more writers share a sync."""

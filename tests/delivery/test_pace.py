@@ -1,0 +1,150 @@
+"""Feeds in old history rest while others write, and lose nothing by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.delivery.rig import Rig, Stream
+
+from topics.api.pace import LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace
+
+REST_MS = 100.0
+
+
+class Hand:
+    """A clock and a counter of writes, by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+        self.writes = 0
+        self.pace = Pace(later=lambda ms, step: None, now_ms=lambda: self.now_ms, traffic=lambda: self.writes)
+
+    def write(self) -> None:
+        self.writes += 1
+        self.pace.tick()
+
+    def batch(self, took_ms: float) -> float:
+        began_ms = self.now_ms
+        self.now_ms += took_ms
+        return self.pace.rest_ms(began_ms)
+
+
+# --- how long ---------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_rests_while_nobody_writes() -> None:
+    assert Hand().batch(1.0) == 0
+
+
+def test_a_batch_is_followed_by_a_rest_in_proportion_while_somebody_writes() -> None:
+    hand = Hand()
+    hand.write()
+    assert hand.batch(1.0) == pytest.approx(REST_RATIO)
+
+
+def test_a_write_counts_for_a_while_and_no_longer() -> None:
+    hand = Hand()
+    hand.write()
+    hand.now_ms += LIVE_MS - 2
+    assert hand.batch(1.0) > 0
+    assert hand.batch(1.0) == 0
+
+
+def test_waiting_for_a_store_hardly_counts() -> None:
+    hand = Hand()
+    hand.write()
+    assert hand.batch(300.0) == pytest.approx(WORK_MS_MAX * REST_RATIO)
+
+
+@given(st.lists(st.floats(0.1, 20.0), min_size=1, max_size=400))
+def test_rests_of_many_feeds_follow_each_other_and_none_is_endless(batches: list[float]) -> None:
+    hand = Hand()
+    paid_ms, began_ms = 0.0, hand.now_ms
+    for took_ms in batches:
+        hand.write()
+        rest_ms = hand.batch(took_ms)
+        paid_ms += min(took_ms, WORK_MS_MAX) * REST_RATIO
+        assert rest_ms <= REST_MS_MAX
+        if began_ms + paid_ms < hand.now_ms + REST_MS_MAX:
+            assert hand.now_ms + rest_ms + 1.0 >= began_ms + paid_ms
+
+
+# --- feeds that rest --------------------------------------------------------------------------------------------------
+
+
+def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A topic whose records lie in files, read by feeds that rest after each batch."""
+    rig = Rig(segment_max_events=4)
+    rig.put("a")
+    for number in range(records):
+        rig.write("a", number)
+    rig.sim.checkpoint()
+    rig.engine.state.recent.drop_topic(rig.topic("a").id)
+    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms: REST_MS)
+    return rig
+
+
+def test_a_feed_goes_on_when_its_rest_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = old_history(12, monkeypatch)
+    stream = rig.watch({"a": 0}, limit=4)
+    assert stream.records("a") == [0, 1, 2, 3]
+    rig.advance(50)
+    assert stream.records("a") == [0, 1, 2, 3]
+    rig.advance(50)
+    assert stream.records("a") == list(range(8))
+    rig.advance(100)
+    assert stream.records("a") == list(range(12))
+    assert stream.events()[-1] == "caught-up"
+
+
+def test_level_streams_are_served_while_another_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = old_history(12, monkeypatch)
+    level, resting = rig.watch({"a": "tail"}), rig.watch({"a": 0}, limit=4)
+    rig.write("a", "new")
+    assert level.records("a") == ["new"]
+    assert resting.records("a") == [0, 1, 2, 3]
+    rig.advance(1000)
+    assert resting.records("a") == [*range(12), "new"]
+
+
+def test_a_feed_that_ends_while_it_rests_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = old_history(12, monkeypatch)
+    gone, told = rig.watch({"a": 0}, limit=4), rig.watch({"a": 0}, limit=4)
+    gone.cut()
+    rig.drop("a")
+    rig.advance(1000)
+    assert gone.records("a") == told.records("a") == [0, 1, 2, 3]
+    assert told.events()[-1] == "topic-deleted"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["write", "wait", "take", "delete"]), st.integers(1, 8)), max_size=20))
+def test_whoever_rests_gets_what_others_get(script: list[tuple[str, Any]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        rig = old_history(12, patch)
+        fast, slow = rig.watch({"a": 0}, limit=3), rig.watch({"a": 0}, limit=3, reads=False)
+        for action, what in script:
+            if action == "write":
+                rig.write("a", *range(what))
+            elif action == "wait":
+                rig.advance(50 * what)
+            elif action == "take":
+                slow.take(what * 100)
+            else:
+                rig.delete("a", before_seq=what)
+        _drain(rig, slow)
+        rig.advance(5000)
+        _drain(rig, slow)
+        topic = rig.topic("a")
+        for stream in (fast, slow):
+            seqs = stream.seqs("a")
+            assert seqs == sorted(set(seqs))
+            assert not set(range(topic.earliest_seq, topic.head + 1)) - set(seqs)
+
+
+def _drain(rig: Rig, stream: Stream) -> None:
+    while stream.buffered_bytes():
+        stream.take()
+        rig.pump()
