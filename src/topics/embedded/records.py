@@ -5,14 +5,16 @@ first look makes all of them, once. Always holds: what was read is kept until th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import overload
 
 import msgspec
 
-from topics.model.payload import DATA_AT, META_MARK, split_blob
+from topics.model.payload import split_blob
 from topics.model.results import Record
-from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, HAS_NODE, HAS_TAG, RecordRun
+from topics.model.run import RecordRun
+from topics.wire.columns import take_columns
 
 
 class Records(Sequence[Record]):
@@ -54,18 +56,22 @@ class Records(Sequence[Record]):
         return repr(self._all())
 
 
-def _views(run: RecordRun) -> Iterator[Record]:
-    buf, unpack, raw = run.buf, BODY_HEAD.unpack_from, msgspec.Raw
-    for at, flags in zip(run.body_offs, run.flags, strict=True):
-        seq, ts, node_len, tag_len, data_len = unpack(buf, at)
-        at += BODY_HEAD_BYTES
-        node = str(buf[at : at + node_len], "utf-8") if flags & HAS_NODE else None
-        at += node_len
-        tag = str(buf[at : at + tag_len], "utf-8") if flags & HAS_TAG else None
-        at += tag_len
-        blob = bytes(buf[at : at + data_len])
-        if META_MARK in blob:
-            data, meta = split_blob(blob)
-            yield Record(seq, ts, node, tag, raw(data), msgspec.UNSET if meta is None else raw(meta))
-        else:
-            yield Record(seq, ts, node, tag, raw(blob[DATA_AT:-1]))
+def _views(run: RecordRun) -> Iterable[Record]:
+    """By columns, so that no line of Python runs for a plain record."""
+    columns = take_columns(run, None)
+    if columns is None:
+        return ()
+    nodes = map(_text, columns.nodes()) if columns.has_nodes else repeat(None)
+    tags = map(_text, columns.tags()) if columns.has_tags else repeat(None)
+    if columns.may_have_meta():
+        return map(_with_meta, columns.seqs, columns.ts, nodes, tags, columns.blobs())
+    return map(Record, columns.seqs, columns.ts, nodes, tags, map(msgspec.Raw, columns.datas()))
+
+
+def _text(given: bytes | None) -> str | None:
+    return None if given is None else given.decode()
+
+
+def _with_meta(seq: int, ts: int, node: str | None, tag: str | None, blob: bytes) -> Record:
+    data, meta = split_blob(blob)
+    return Record(seq, ts, node, tag, msgspec.Raw(data), msgspec.UNSET if meta is None else msgspec.Raw(meta))

@@ -1,7 +1,7 @@
 """Columns of a record run: the fixed fields of many bodies, taken apart at once.
 
 Few records are unpacked one by one; from `_FEW` on the fields are gathered by numpy, whose fixed cost is then worth it.
-Node, tag and blob bytes are sliced only when asked for. Used by `records` alone.
+Node, tag and blob bytes are sliced only when asked for. Used by `records`, and by the embedded library's own.
 """
 
 from array import array
@@ -74,6 +74,11 @@ class Columns:
     def blobs(self) -> list[bytes]:
         buf = self.buf
         return [buf[lo:hi] for lo, hi in zip(self.blob_ats, self.ends, strict=True)]
+
+    def datas(self) -> list[bytes]:
+        """The data of each record, where none has any meta."""
+        buf = self.buf
+        return [buf[lo + DATA_AT : hi - 1] for lo, hi in zip(self.blob_ats, self.ends, strict=True)]
 
     def data_tails(self) -> list[bytes]:
         """Each blob from its data on; the closing brace comes along."""
