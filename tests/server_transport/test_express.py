@@ -70,7 +70,8 @@ class Door:
         app = ServerApp(kernel.settings, keys=parse_keys(keys), clock=self.clock, host=SimHost())
         app.attach(kernel)
         self.app = app.app
-        self.hub = Hub(app.app, TransportSettings(), clock=self.clock, loop=self.loop)
+        transport = TransportSettings(max_body_bytes=kernel.settings.max_body_bytes)
+        self.hub = Hub(app.app, transport, clock=self.clock, loop=self.loop)
         self.taken: list[bool] = []
         take = ExpressWrites.take
 
@@ -331,6 +332,17 @@ def test_while_the_server_drains_nothing_goes_the_short_way(door: Door) -> None:
     door.turn()
     assert [b"Connection: close" in wire.sent for _, wire in peers] == [True, True]
     assert door.taken == []
+
+
+def test_a_body_over_the_limit_is_refused_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, max_body_bytes=1024)
+    try:
+        door.create()
+        answers = door.post([b'{"records":[{"data":"%b"}]}' % (b"x" * size) for size in (900, 1200)])
+        assert [answer.status for answer in answers] == [200, 413]
+        assert door.taken == [True]
+    finally:
+        door.loop.close()
 
 
 def test_what_travels_together_is_bounded(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ class H1Reader:
             return None
         end = data.find(_HEAD_END) + 4
         length = template.match(data[:end])
-        if length is None or length != len(data) - end:
+        if length is None or length != len(data) - end or length > self._limit_bytes:
             return None
         return template.head, data[end:]
 
