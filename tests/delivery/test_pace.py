@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
-from topics.api.pace import LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace
+from topics.api.pace import CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
 
 REST_MS = 100.0
 
@@ -72,6 +72,22 @@ def test_rests_of_many_feeds_follow_each_other_and_none_is_endless(batches: list
             assert hand.now_ms + rest_ms + 1.0 >= began_ms + paid_ms
 
 
+@pytest.mark.parametrize("written_per_ms", [0, 1, 10, 100])
+def test_a_feed_closes_in_on_a_head_that_moves_away(written_per_ms: int) -> None:
+    hand, head, at = Hand(), 1_000_000, 0
+    pursuit = Pursuit(hand.pace, head)
+    for _ in range(20):
+        hand.write()
+        pursuit.begin()
+        hand.now_ms += 1.0
+        rest_ms = pursuit.rest_ms(head=head + written_per_ms, read=256)
+        hand.now_ms += rest_ms
+        at, head = at + 256, head + round(written_per_ms * (1 + rest_ms))
+    share = (head - 1_000_000) / at
+    assert share <= max(1.3 / CLOSING_IN, written_per_ms * 1.1 / 256)
+    assert (rest_ms == 0) is (written_per_ms == 100)
+
+
 # --- feeds that rest --------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +99,7 @@ def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
         rig.write("a", number)
     rig.sim.checkpoint()
     rig.engine.state.recent.drop_topic(rig.topic("a").id)
-    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms: REST_MS)
+    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
     return rig
 
 

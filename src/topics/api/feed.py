@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from topics.api.batches import Batch, Batches, Options
+from topics.api.pace import Pursuit
 from topics.core.topic import TopicState
 from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.watched import Service, Watched
@@ -41,9 +42,9 @@ class Channel(Protocol):
 class Feed:
     __slots__ = (
         "_batches",
-        "_began_ms",
         "_busy",
         "_delivery",
+        "_pursuit",
         "at",
         "audience",
         "channel",
@@ -73,7 +74,7 @@ class Feed:
         self.closed = False
         self.audience: Audience | None = None  # it is served with others, and `at` is theirs
         self._busy = False
-        self._began_ms = 0.0  # of what it waits for
+        self._pursuit: Pursuit | None = None  # while it reads what is not in memory
         self.watched: Watched | None = None
 
     # --- beginning and end ----------------------------------------------------------------------------------------
@@ -145,12 +146,12 @@ class Feed:
     def _take(self, batch: Batch | Ticket[Batch], now_ms: float) -> bool:
         """Push a batch, or wait for it. True if it was pushed."""
         if not isinstance(batch, Batch):
-            self._begin_to_wait(now_ms)
+            self._begin_to_wait()
             batch.then(self._arrived)
             return False
         view = self.options.view
         if batch.records and not batch.has_text(view) and batch.is_large:
-            self._begin_to_wait(now_ms)
+            self._begin_to_wait()
             batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch))
             return False
         self.channel.push(self, batch, now_ms)
@@ -158,10 +159,13 @@ class Feed:
 
     # --- going on alone -------------------------------------------------------------------------------------------
 
-    def _begin_to_wait(self, now_ms: float) -> None:
-        """For files, for a thread, or at rest: services pass it over."""
+    def _begin_to_wait(self) -> None:
+        """For files, or for a thread: services pass it over."""
+        assert self.watched is not None
         self._busy = True
-        self._began_ms = now_ms
+        if self._pursuit is None:
+            self._pursuit = Pursuit(self._batches.pace, self.watched.topic.head)
+        self._pursuit.begin()
 
     def _waited(self) -> bool:
         """Is there still somebody to go on for?"""
@@ -184,16 +188,20 @@ class Feed:
 
     def _pursue(self, batch: Batch) -> None:
         """Push what was waited for and read on; services take over again once a read stays in memory."""
+        before = self.at
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
             return
-        assert self.watched is not None
-        pace = self._batches.pace
-        rest_ms = pace.rest_ms(self._began_ms) if self._is_behind(self.watched.topic) else 0.0
+        rest_ms = self._rest_ms(read=self.at - before)
         if rest_ms:
-            self._begin_to_wait(pace.now_ms())
-            pace.later(rest_ms, self._rested)
+            self._busy = True
+            self._batches.pace.later(rest_ms, self._rested)
         else:
             self._read_on()
+
+    def _rest_ms(self, *, read: int) -> float:
+        assert self.watched is not None
+        topic, pursuit = self.watched.topic, self._pursuit
+        return 0.0 if pursuit is None or not self._is_behind(topic) else pursuit.rest_ms(head=topic.head, read=read)
 
     def _rested(self) -> None:
         if self._waited():
@@ -205,6 +213,7 @@ class Feed:
         if not watched.deleted and self._is_behind(watched.topic) and self.channel.has_room(self):
             following = self._batches.alone(watched, self)
             if self._take(following, self._delivery.now_ms()):
+                self._pursuit = None
                 self.wake()
 
     def _failed(self, error: BaseException) -> None:

@@ -2,14 +2,15 @@
 
 Reading and rendering old records takes the interpreter, on whatever thread it is done. While others write, all feeds in
 history together are given a small share of it; while nobody does, they go as fast as they can. Always holds: what was
-spent waiting for a store hardly counts, and no rest is longer than REST_MS_MAX. Asked by `Feed`."""
+spent waiting for a store hardly counts; no rest is longer than REST_MS_MAX; and a feed rests only as long as it still
+comes closer to the head, several times as fast as the head moves away. Asked by `Feed`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-REST_RATIO = 8.0
-"""Rest for each millisecond of work: a ninth of the time is left for history."""
+REST_RATIO = 6.0
+"""Rest for each millisecond of work: a seventh of the time is left for history."""
 WORK_MS_MAX = 2.0
 """A batch takes no longer than this by itself; the rest of it was waiting."""
 REST_MS_MAX = 1000.0
@@ -17,6 +18,8 @@ REST_MS_MIN = 1.0
 """The loop's clock knows no shorter time."""
 LIVE_MS = 500.0
 """So long after a write there is live traffic."""
+CLOSING_IN = 4
+"""A feed reads at least so many records for each that is written, if it can."""
 
 
 class Pace:
@@ -42,12 +45,34 @@ class Pace:
         if seen != self._traffic_seen:
             self._live_until_ms = self.now_ms() + LIVE_MS
 
-    def rest_ms(self, began_ms: float) -> float:
+    def rest_ms(self, began_ms: float, *, most_ms: float = REST_MS_MAX) -> float:
         """For a batch that was begun then and is done now; 0 if there is no need to rest."""
         now = self.now_ms()
         if now >= self._live_until_ms:
             return 0.0
         due = max(self._paid_until_ms, now) + min(now - began_ms, WORK_MS_MAX) * REST_RATIO
-        self._paid_until_ms = min(due, now + REST_MS_MAX)
+        self._paid_until_ms = min(due, now + min(most_ms, REST_MS_MAX))
         rest = self._paid_until_ms - now
         return 0.0 if rest < REST_MS_MIN else rest
+
+
+class Pursuit:
+    """One feed on its way to the head; `begin` is called whenever it begins to wait for a batch."""
+
+    __slots__ = ("_began_ms", "_head", "_pace", "_seen_ms")
+
+    def __init__(self, pace: Pace, head: int) -> None:
+        self._pace = pace
+        self._head = head  # as of `_seen_ms`
+        self._began_ms = self._seen_ms = pace.now_ms()
+
+    def begin(self) -> None:
+        self._began_ms = self._pace.now_ms()
+
+    def rest_ms(self, *, head: int, read: int) -> float:
+        """After a batch that moved it by `read` seqs."""
+        now = self._pace.now_ms()
+        written, elapsed_ms = head - self._head, now - self._seen_ms
+        self._head, self._seen_ms = head, now
+        most_ms = REST_MS_MAX if written <= 0 else read * elapsed_ms / (CLOSING_IN * written)
+        return self._pace.rest_ms(self._began_ms, most_ms=most_ms)
