@@ -17,6 +17,7 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
+from topics.core.slots import FEW
 from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun, RunSource
 
 CHUNK_BYTES = 64 * 1024  # small writes share a chunk up to here; larger ones are chunks as they are, uncopied
@@ -95,7 +96,7 @@ def make_chunk(first_seq: int, frames: bytes, offs: array[int], flags: array[int
 
 def _body_offs(offs: array[int], start: int) -> array[int]:
     shift = start + WAL_BODY_AT
-    if len(offs) < 16:
+    if len(offs) < FEW:
         return array("I", [off + shift for off in offs])
     return array("I", (np.frombuffer(offs, np.uint32) + np.uint32(shift)).tobytes())
 

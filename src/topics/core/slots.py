@@ -16,6 +16,7 @@ Bools = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
+FEW = 64  # slots: below this a comprehension costs less than what numpy takes to begin
 _FIRST_LOOK = 64  # slots
 
 

@@ -9,6 +9,7 @@ seqs ascend within a chunk.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import cast
 
 from topics.model.match import TagMatch
 
@@ -92,14 +93,12 @@ class TailTags:
 
     def add(self, first_seq: int, tags: list[bytes | None]) -> None:
         """The tags of consecutive records; None where a record has none."""
-        seqs: Iterable[int]
-        if None in tags:
-            seqs = [seq for seq, tag in enumerate(tags, first_seq) if tag is not None]
-            if not seqs:
-                return
-        else:
-            seqs = range(first_seq, first_seq + len(tags))
-        self._chunk_for(first_seq).add(seqs, [tag for tag in tags if tag is not None])
+        if None not in tags:
+            self._chunk_for(first_seq).add(range(first_seq, first_seq + len(tags)), cast(list[bytes], tags))
+            return
+        given = [(seq, tag) for seq, tag in enumerate(tags, first_seq) if tag is not None]
+        if given:
+            self._chunk_for(first_seq).add([seq for seq, _ in given], [tag for _, tag in given])
 
     def _chunk_for(self, first_seq: int) -> _Chunk:
         """The open chunk; a new one when it is full, or when recovery fills in older records."""
