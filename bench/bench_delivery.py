@@ -3,9 +3,11 @@
     PYTHONPATH=src python bench/bench_delivery.py [latency] [idle] [stuck] [room] [--writes 200] [--seconds 5]
 
 The server is the real process; this one is its clients, on raw sockets with epoll, so that a thousand of them cost less
-than what is measured. A latency runs from handing the POST to the kernel until a stream's bytes are read, so it holds
-the request, the commit, the delivery and both socket calls. Writes are paced: the goals are for a server that is not
-short of time. The results of one run are kept in `bench/results/delivery.txt`.
+than what is measured. Both have processors of their own where there are two: a client that the scheduler puts on the
+server's processor would wait until all the others were sent to. A latency runs from handing the POST to the kernel
+until a stream's bytes are read, so it holds the request, the commit, the delivery and both socket calls. Writes are
+paced: the goals are for a server that is not short of time; `in a row` is the same without a pause. The yardstick is a
+loop that does nothing but send, read by the same code. The results of one run are kept in `bench/results/delivery.txt`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,24 @@ IDLE_STREAMS = 10_000
 IDLE_KIB_MAX = 25.0
 STUCK_TURNS = 12
 SPEAKERS = 100
+RECORD = b"event: record"
 PACKETS_PER_S = 50
+
+
+# --- processors -------------------------------------------------------------------------------------------------------
+
+PROCESSORS = sorted(os.sched_getaffinity(0))
+
+
+def on_clients_processor() -> None:
+    if len(PROCESSORS) > 1:
+        os.sched_setaffinity(0, PROCESSORS[-1:])
+
+
+def on_servers_processors() -> None:
+    """In a process that is just being started."""
+    if len(PROCESSORS) > 1:
+        os.sched_setaffinity(0, PROCESSORS[:-1])
 
 
 # --- server and plain requests ----------------------------------------------------------------------------------------
@@ -108,7 +127,8 @@ def server(**settings: object) -> Iterator[Server]:
             "TOPICS_MAX_WATCH_SESSIONS": "0",
             **{f"TOPICS_{name.upper()}": str(value) for name, value in settings.items()},
         }
-        process = subprocess.Popen([sys.executable, "-m", "topics.cli", "serve"], env=env, stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "topics.cli", "serve"]
+        process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, preexec_fn=on_servers_processors)
         try:
             while not port_file.exists():
                 assert process.poll() is None, "the server did not start"
@@ -139,43 +159,59 @@ def open_level_stream(server: Server, topics: dict[str, object], **fields: objec
     return stream
 
 
-class Watchers:
-    """Level streams of one topic, and when each of them got a record."""
+class Ears:
+    """Sockets that listen for a record, and when each of them heard it."""
 
-    def __init__(self, server: Server, topic: str, count: int) -> None:
-        self._server = server
-        self._topic = topic
-        self._writer = server.connect()
-        self._streams = {stream.fileno(): stream for stream in
-                         (open_level_stream(server, {topic: {"tail": True}}) for _ in range(count))}  # fmt: skip
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        self._by_number = {sock.fileno(): sock for sock in sockets}
         self._epoll = select.epoll()
-        for number in self._streams:
-            self._epoll.register(number, select.EPOLLIN)
-        self._epoll.register(self._writer.fileno(), select.EPOLLIN)
-        self._post = request("POST", f"/v0/topics/{topic}", {"records": [{"data": {"order": 12345, "state": "paid"}}]})
+        self._room = bytearray(1 << 16)
+        for sock in sockets:
+            self.listen(sock)
 
-    def write(self) -> list[float]:
-        """One write; milliseconds until each stream had it."""
-        now = time.perf_counter
+    def listen(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def hear(self, began: float, answers: socket.socket | None = None) -> list[float]:
+        """Milliseconds since `began` until each had the record; returns when `answers` was answered, too."""
+        now, room, by_number = time.perf_counter, self._room, self._by_number
         taken: list[float] = []
-        left, answered = set(self._streams), False
-        began = now()
-        self._writer.sendall(self._post)
+        left, answered = set(by_number), answers is None
         while left or not answered:
             for number, _ in self._epoll.poll(5.0):
-                if number == self._writer.fileno():
-                    answered = b"seqs" in self._writer.recv(65_536)
-                    continue
-                data = self._streams[number].recv(65_536)
-                if number in left and b"event: record" in data:
+                sock = by_number.get(number)
+                if sock is None:
+                    assert answers is not None
+                    answered = b"seqs" in answers.recv(65_536)
+                elif room.find(RECORD, 0, sock.recv_into(room)) >= 0 and number in left:
                     left.discard(number)
                     taken.append((now() - began) * 1e3)
         return taken
 
     def close(self) -> None:
         self._epoll.close()
-        for stream in self._streams.values():
-            stream.close()
+        for sock in self._by_number.values():
+            sock.close()
+
+
+class Watchers:
+    """Level streams of one topic, and when each of them got a record."""
+
+    def __init__(self, server: Server, topic: str, count: int) -> None:
+        self._writer = server.connect()
+        self._ears = Ears([open_level_stream(server, {topic: {"tail": True}}) for _ in range(count)])
+        self._ears.listen(self._writer)
+        self._post = request("POST", f"/v0/topics/{topic}", {"records": [{"data": {"order": 12345, "state": "paid"}}]})
+
+    def write(self) -> list[float]:
+        """One write; milliseconds until each stream had it."""
+        began = time.perf_counter()
+        self._writer.send(self._post)
+        return self._ears.hear(began, self._writer)
+
+    def close(self) -> None:
+        self._ears.close()
         self._writer.close()
 
 
@@ -189,7 +225,8 @@ def paced(watchers: Watchers, *, writes: int, pause_s: float) -> list[float]:
         watchers.write()
     taken: list[float] = []
     for _ in range(writes):
-        time.sleep(pause_s)
+        if pause_s:
+            time.sleep(pause_s)
         taken += watchers.write()
     return taken
 
@@ -214,28 +251,20 @@ uvloop.run(main())
 
 def bare_fan_out_ms(count: int, *, writes: int, pause_s: float) -> float:
     """The yardstick: a loop that does nothing but send what comes to `count` sockets. What it takes is the kernel's."""
-    process = subprocess.Popen([sys.executable, "-c", BARE_FAN_OUT], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", BARE_FAN_OUT]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=on_servers_processors)
     assert process.stdout is not None
     port = int(process.stdout.readline())
-    streams = {made.fileno(): made for made in (socket.create_connection(("127.0.0.1", port)) for _ in range(count))}
-    writer = next(iter(streams.values()))
-    writer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    epoll = select.epoll()
-    for number in streams:
-        epoll.register(number, select.EPOLLIN)
+    streams = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    streams[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    ears = Ears(streams)
     taken: list[float] = []
     for _ in range(writes):
         time.sleep(pause_s)
-        began, left = time.perf_counter(), count
-        writer.sendall(b"x" * 250)
-        while left:
-            for number, _ in epoll.poll(5.0):
-                streams[number].recv(65_536)
-                taken.append((time.perf_counter() - began) * 1e3)
-                left -= 1
-    epoll.close()
-    for made in streams.values():
-        made.close()
+        began = time.perf_counter()
+        streams[0].send(RECORD.ljust(400))
+        taken += ears.hear(began)
+    ears.close()
     process.kill()
     process.wait()
     return statistics.median(taken)
@@ -255,11 +284,13 @@ def latency(options: argparse.Namespace) -> None:
             cpu_s = live.cpu_s()
             taken = paced(watchers, writes=writes, pause_s=pause_s)
             cpu_us = (live.cpu_s() - cpu_s) / (writes + 5) / count * 1e6
+            row_ms = statistics.median(paced(watchers, writes=writes, pause_s=0.0))
             p50, p99 = statistics.median(taken), percentile(taken, 0.99)
             met = "met" if p50 < goal_ms else "MISSED"
             options.report.line(
                 f"  {count:5} watchers   p50 {p50:7.3f}   p99 {p99:7.3f}   goal p50 < {goal_ms} {met}"
-                f"   bare {bare_ms:6.3f}   server {cpu_us:5.1f} us per frame   pressure {live.pressure():.2f}"
+                f"   bare {bare_ms:6.3f}   in a row {row_ms:6.3f}   server {cpu_us:5.1f} us per frame"
+                f"   pressure {live.pressure():.2f}"
             )
             watchers.close()
 
@@ -398,6 +429,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--idle", type=int, default=IDLE_STREAMS)
     options = parser.parse_args()
+    on_clients_processor()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     options.idle = min(options.idle, hard - 100)
