@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
@@ -171,8 +172,9 @@ def test_a_client_that_stops_reading_gets_up_and_the_others_stay() -> None:
     streams = [rig.watch({"a": 0}) for _ in range(3)]
     streams[1].reads = False
     rig.write("a", 1)
-    assert seated(rig) == 3
     rig.write("a", 2)
+    assert seated(rig) == 3
+    rig.advance(50)
     assert seated(rig) == 2
     assert [stream.records("a") for stream in streams] == [[1, 2], [], [1, 2]]
     streams[1].reads = True
@@ -181,6 +183,36 @@ def test_a_client_that_stops_reading_gets_up_and_the_others_stay() -> None:
     assert seated(rig) == 3
     rig.write("a", 3)
     assert [stream.records("a") for stream in streams] == [[1, 2, 3]] * 3
+
+
+def test_between_two_looks_a_client_is_sent_no_more_than_it_may_be_ahead_of() -> None:
+    rig = Rig(patience=SMALL)
+    rig.put("a")
+    streams = [rig.watch({"a": "tail"}) for _ in range(2)]
+    streams[0].reads = False
+    for number in range(40):
+        rig.write("a", number)
+        assert streams[0].buffered_bytes() <= SMALL.hand_over_bytes + 400
+    assert seated(rig) == 1
+    assert streams[1].records("a") == list(range(40))
+
+
+def test_a_stream_that_cannot_be_written_to_takes_nothing_from_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.put("a")
+    streams = [rig.watch({"a": 0}) for _ in range(3)]
+    [audience] = audiences(rig)
+
+    def broken(data: bytes) -> None:
+        raise RuntimeError("the handle is closed")
+
+    feed = list(audience._lines)[1]
+    audience._lines[feed] = broken, audience._lines[feed][1]
+    rig.write("a", 1)
+    assert [stream.records("a") for stream in streams] == [[1], [], [1]]
+    assert "writing to a stream" in caplog.text
+    rig.write("a", 2)
+    assert [stream.records("a") for stream in streams] == [[1, 2]] * 3
 
 
 def test_a_stuck_client_is_cut_off_30000_ms_after_the_push_it_did_not_take() -> None:

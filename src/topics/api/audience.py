@@ -1,14 +1,15 @@
 """Audience: level streams of one topic that are sent the same bytes, in one go.
 
 A stream whose client has taken everything there is, and that asked for the same as others, sits down among them: one
-read, one frame and one chunk serve them all, and what remains per stream is a look at its transport and a write.
-Always holds: everyone seated stands at `at`, and nothing waits for a client but what was sent from here last. Whoever
-turns out to be slow, and everybody when there is more to say than plain records up to the head, gets up first and is
-served alone, so bounds, lagging and gaps stay the business of the single stream. Joined by `WatchStream`, served by
-`Watched` like any other watcher."""
+read, one frame and one chunk serve them all, and what remains per stream is a write.
+Always holds: everyone seated stands at `at`, and nothing waits for a client but what was sent since the last look, no
+more than a transport is given ahead of its client anyway. Whoever turns out to be slow, and everybody when there is
+more to say than plain records up to the head, gets up and is served alone, so bounds, lagging and gaps stay the
+business of the single stream. Joined by `WatchStream`, served by `Watched` like any other watcher."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,8 @@ from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
 from topics.net.messages import Line
 
+log = logging.getLogger("topics.delivery")
+
 
 class Listener(Protocol):
     """A seated stream."""
@@ -30,8 +33,7 @@ class Listener(Protocol):
 
 
 class _Seat(NamedTuple):
-    line: Line
-    place: Place
+    waiting: Callable[[], int]
     listener: Listener
     sent_bytes: int  # of the audience, when the stream sat down
 
@@ -70,7 +72,9 @@ class Audience:
         "_bytes_max",
         "_framed",
         "_is_looked_after",
+        "_lines",
         "_look_after",
+        "_looked_bytes",
         "_seats",
         "_sent_bytes",
         "_watched",
@@ -98,9 +102,11 @@ class Audience:
         self._batches = batches
         self._look_after = look_after
         self._is_looked_after = False
-        self._bytes_max = bytes_max  # a frame of this size is sent to each alone
+        self._bytes_max = bytes_max
         self._seats: dict[Feed, _Seat] = {}
+        self._lines: dict[Feed, tuple[Callable[[bytes], object], Place]] = {}  # all a push has to touch
         self._sent_bytes = 0
+        self._looked_bytes = 0  # sent when all clients were last seen to have taken everything
         self.name = watched.topic.name
         self.options = options
         self.at = at
@@ -116,13 +122,15 @@ class Audience:
     # --- coming and going -------------------------------------------------------------------------------------------
 
     def sit(self, feed: Feed, line: Line, place: Place, listener: Listener) -> None:
-        self._seats[feed] = _Seat(line, place, listener, self._sent_bytes)
+        self._seats[feed] = _Seat(line.waiting, listener, self._sent_bytes)
+        self._lines[feed] = line.write, place
         self._watched.watchers.pop(feed, None)
         feed.audience = self
 
     def leave(self, feed: Feed) -> None:
         """From here on the feed is a watcher by itself, standing where everyone here stands."""
         seat = self._seats.pop(feed)
+        del self._lines[feed]
         feed.audience, feed.at = None, self.at
         watched = self._watched
         watched.watchers[feed] = None
@@ -146,39 +154,43 @@ class Audience:
         if data is None:
             self._serve_alone(list(self._seats), service)
         else:
-            late = self._late()
-            if late:
-                self._serve_alone(late, service)
+            if self._sent_bytes - self._looked_bytes + len(data) > self._bytes_max:
+                self._serve_alone(self._late(), service)
             self._send(data, service.topic.head, service.now_ms)
         return False
 
     def _plain_data(self, batch: Batch | Ticket[Batch]) -> bytes | None:
         """Records up to the head and the news that this is all; None if there is something else to say, or to do."""
-        if (
-            not isinstance(batch, Batch)
-            or not batch.records
-            or (batch.is_large and not batch.has_text(self.options.view))
-        ):
+        if not isinstance(batch, Batch) or not batch.records or batch.outcome.tombstone is not None:
             return None
-        if batch.outcome.tombstone is not None or not batch.outcome.caught_up:
+        if not batch.outcome.caught_up or (batch.is_large and not batch.has_text(self.options.view)):
             return None
         data = frames_of(batch, self).alone(True)
         return data if len(data) < self._bytes_max else None
 
     def _send(self, data: bytes, at: int, now_ms: float) -> None:
+        framed, broken = self._framed(data), []
+        for line in self._lines.values():
+            write, place = line
+            try:
+                write(framed)
+                place.cursor = at
+            except Exception:
+                log.exception("writing to a stream of topic %s failed", self.name)
+                broken.append(line)
+        if broken:
+            for feed in [feed for feed, line in self._lines.items() if line in broken]:
+                self.leave(feed)
         self.at, self.sent_ms = at, now_ms
         self._sent_bytes += len(data)
-        framed = self._framed(data)
-        for line, place, _, _ in self._seats.values():
-            place.cursor = at
-            line.write(framed)
         if not self._is_looked_after:
             self._is_looked_after = True
             self._look_after(self)
 
     def _late(self) -> list[Feed]:
-        """Whose client has not taken what it was sent before."""
-        return [feed for feed, seat in self._seats.items() if seat.line.waiting()]
+        """Whose client has not taken what it was sent."""
+        self._looked_bytes = self._sent_bytes
+        return [feed for feed, seat in self._seats.items() if seat.waiting()]
 
     def _serve_alone(self, feeds: list[Feed], service: Service) -> None:
         for feed in feeds:
