@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import ColdUnavailable
-from topics.formats.buffers import I64, U32, gather_u8
+from topics.formats.buffers import I64, U32, gather_u8, pieces
 from topics.formats.columns import decode_columns
 from topics.formats.idx import Idx
 from topics.formats.sidecar import TagSidecar, encode_sidecar, sidecar_matches
@@ -113,9 +113,9 @@ def frame_tags(entries: Idx, data: memoryview | bytes, *, first_seq: int) -> lis
     )
     assert found.tag_offset is not None
     assert found.tag_len is not None
-    ends = (found.tag_offset + found.tag_len).tolist()
-    for slot, start, end in zip(found.slot.tolist(), found.tag_offset.tolist(), ends, strict=True):
-        tags[slot] = bytes(data[start:end])
+    texts = pieces(data, found.tag_offset, found.tag_len)
+    for slot, text in zip(found.slot.tolist(), texts, strict=True):
+        tags[slot] = text
     return tags
 
 
