@@ -8,14 +8,26 @@ from the offsets. What is not asked for is neither read nor decoded. Bad frames 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from topics.formats import blob as _blob
-from topics.formats.buffers import I64, U8, Bools, Buffer, byte_view, gather_rows, gather_u8, gather_u32
+from topics.formats.buffers import (
+    I64,
+    U8,
+    U64,
+    Bools,
+    Buffer,
+    Summing,
+    byte_view,
+    gather_rows,
+    gather_u8,
+    gather_u64,
+    hash_slices,
+)
 from topics.formats.idx import IDX_DELETED, Idx
 from topics.formats.segment_frame import (
     DELETED_BYTE,
@@ -26,12 +38,22 @@ from topics.formats.segment_frame import (
     HEAD_DTYPE,
     LEN_BYTES,
     OVERHEAD_BYTES,
+    TAIL_BYTES,
 )
 from topics.formats.segment_scan import verify_frames
 
 ALL: Final = frozenset({"node", "tag", "data", "meta"})
 
-_HEAD_WORD: Final = int.from_bytes(_blob.HEAD[:4], "little")
+_SEQ_AT, _TS_AT, _LENGTHS_AT = 5, 13, 21
+"""Places in a frame; the lengths of node, tag and blob make one word (u16, u16, u32)."""
+_U16: Final = np.uint64(0xFFFF)
+_U32: Final = np.uint64(0xFFFF_FFFF)
+# The first word of a blob without what lies behind its head.
+_BLOB_MASK: Final = np.uint64((1 << 8 * len(_blob.HEAD)) - 1)
+_BLOB_WORD: Final = np.uint64(int.from_bytes(_blob.HEAD, "little"))
+
+assert HEAD_DTYPE.fields is not None
+assert [HEAD_DTYPE.fields[name][1] for name in ("seq", "ts", "node_len")] == [_SEQ_AT, _TS_AT, _LENGTHS_AT]
 
 
 class BadSlot(NamedTuple):
@@ -95,12 +117,14 @@ def decode_columns(
     verify: bool = True,
     base: int = 0,
     include_dead: bool = False,
+    sums: Summing = hash_slices,
 ) -> FrameColumns:
     """Columns of the records in `slots` (all when None), which must ascend.
 
     `idx` is the whole index of the segment and `first_seq` the seq of its slot 0. `base` is the `.data` offset of the
     buffer's first byte, for callers that fetched only a range. Empty slots never appear; deleted ones (entry bit or
     flag byte) only with `include_dead`, then with bit 2 set in `flags`. Without any of `want` only flag bytes are read.
+    `sums` computes the checksums.
     """
     view = byte_view(data)
     slot = np.arange(len(idx), dtype=np.int64) if slots is None else np.asarray(slots, np.int64)
@@ -108,16 +132,18 @@ def decode_columns(
     present = entries["len"] != 0
     if not include_dead:
         present &= (entries["flags"] & IDX_DELETED) == 0
-    slot, entries = slot[present], entries[present]
+    if not present.all():
+        slot, entries = slot[present], entries[present]
     rows = _Rows(
         slot=slot,
         seq=slot + first_seq,
         ts=entries["ts"].astype(np.int64),
-        flags=entries["flags"],
+        flags=entries["flags"].copy(),
         offset=entries["offset"].astype(np.int64) - base,
         length=entries["len"].astype(np.int64),
     )
-    return _decode(data, view, rows, frozenset(want), verify=verify, include_dead=include_dead)
+    frames = _Frames(data, view, sums)
+    return _decode(frames, rows, frozenset(want), verify=verify, include_dead=include_dead)
 
 
 def decode_frames(
@@ -144,13 +170,29 @@ def decode_frames(
         offset=offset,
         length=length,
     )
-    return _decode(data, view, rows, frozenset(want), verify=verify, include_dead=include_dead)
+    frames = _Frames(data, view, hash_slices)
+    return _decode(frames, rows, frozenset(want), verify=verify, include_dead=include_dead)
+
+
+class _Frames(NamedTuple):
+    """Where the frames are, and who computes their checksums."""
+
+    data: Buffer
+    view: memoryview
+    sums: Summing
 
 
 @dataclass(slots=True)
-class _Rows:
-    """Rows still standing; `keep` drops the others from every column."""
+class _Columns:
+    """Columns of the rows still standing; `keep` drops the others."""
 
+    def keep(self, mask: Bools) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name)[mask])
+
+
+@dataclass(slots=True)
+class _Rows(_Columns):
     slot: I64
     seq: I64
     ts: I64
@@ -158,84 +200,102 @@ class _Rows:
     offset: I64
     length: I64
 
-    def keep(self, mask: Bools) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name)[mask])
+
+@dataclass(slots=True)
+class _Heads(_Columns):
+    """What headers say; `word` is length and flags."""
+
+    word: U64
+    node_len: I64
+    tag_len: I64
+    blob_len: I64
+    blob_at: I64
 
 
-def _decode(
-    data: Buffer, view: memoryview, rows: _Rows, want: frozenset[str], *, verify: bool, include_dead: bool
-) -> FrameColumns:
+def _decode(frames: _Frames, rows: _Rows, want: frozenset[str], *, verify: bool, include_dead: bool) -> FrameColumns:
     bad: list[BadSlot] = []
-    _reject(rows, bad, (rows.offset < 0) | (rows.offset + rows.length > len(view)), "short")
-    _reject(rows, bad, rows.length < OVERHEAD_BYTES, "lengths")
-    flagged = gather_u8(view, rows.offset + rows.length - 1) == DELETED_BYTE
+    _reject(rows, bad, _is_inside(rows, len(frames.view)), "short")
+    _reject(rows, bad, rows.length >= OVERHEAD_BYTES, "lengths")
+    flagged = gather_u8(frames.view, rows.offset + rows.length - 1) == DELETED_BYTE
     if include_dead:
         rows.flags = rows.flags | (flagged * np.uint8(IDX_DELETED))
     elif flagged.any():
         rows.keep(~flagged)
     if not want:
         return _columns(rows, want, None, None, bad)
-    head = _checked_heads(data, view, rows, bad, verify=verify)
-    meta = None
-    if want & {"data", "meta"}:
-        at = rows.offset + HEAD_BYTES + head["node_len"] + head["tag_len"]
-        meta = _blob.meta_lengths(data, at, head["data_len"].astype(np.int64))
+    head = _checked_heads(frames, rows, bad, verify=verify)
+    meta = _blob.meta_lengths(frames.data, head.blob_at, head.blob_len) if want & {"data", "meta"} else None
     return _columns(rows, want, head, meta, bad)
 
 
-def _reject(rows: _Rows, bad: list[BadSlot], mask: Bools, reason: str) -> bool:
-    if not mask.any():
+def _is_inside(rows: _Rows, size: int) -> Bools:
+    inside: Bools = (rows.offset >= 0) & (rows.offset + rows.length <= size)
+    return inside
+
+
+def _reject(rows: _Rows, bad: list[BadSlot], holds: Bools, reason: str) -> bool:
+    """Moves rows for which something does not hold to `bad`; False when there are none."""
+    if holds.all():
         return False
-    pairs = zip(rows.slot[mask].tolist(), rows.offset[mask].tolist(), strict=True)
+    pairs = zip(rows.slot[~holds].tolist(), rows.offset[~holds].tolist(), strict=True)
     bad.extend(BadSlot(slot, offset, reason) for slot, offset in pairs)
-    rows.keep(~mask)
+    rows.keep(holds)
     return True
 
 
-def _checked_heads(data: Buffer, view: memoryview, rows: _Rows, bad: list[BadSlot], *, verify: bool) -> Any:
+def _checked_heads(frames: _Frames, rows: _Rows, bad: list[BadSlot], *, verify: bool) -> _Heads:
     """Headers of the rows that pass every check; the others move from `rows` to `bad`."""
-    head = gather_rows(view, rows.offset, HEAD_DTYPE)
+    head = _heads(frames.view, rows.offset)
     for reason, check in _CHECKS if verify else _CHECKS_UNVERIFIED:
-        mask = ~check(data, view, rows, head)
-        if _reject(rows, bad, mask, reason):
-            head = head[~mask]
+        holds = check(frames, rows, head)
+        if _reject(rows, bad, holds, reason):
+            head.keep(holds)
     return head
 
 
-def _frame_len_fits(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
-    fits: Bools = head["frame_len"].astype(np.int64) + LEN_BYTES == rows.length
+def _heads(view: memoryview, offset: I64) -> _Heads:
+    lengths = gather_u64(view, offset + _LENGTHS_AT)
+    node_len, tag_len = (lengths & _U16).view(np.int64), (lengths >> np.uint64(16) & _U16).view(np.int64)
+    return _Heads(
+        word=gather_u64(view, offset),
+        node_len=node_len,
+        tag_len=tag_len,
+        blob_len=(lengths >> np.uint64(32)).view(np.int64),
+        blob_at=offset + node_len + tag_len + HEAD_BYTES,
+    )
+
+
+def _frame_len_fits(_: _Frames, rows: _Rows, head: _Heads) -> Bools:
+    fits: Bools = (head.word & _U32).view(np.int64) + LEN_BYTES == rows.length
     return fits
 
 
-def _sum_matches(data: Buffer, _: memoryview, rows: _Rows, __: Any) -> Bools:
-    return verify_frames(data, rows.offset, rows.length)
+def _sum_matches(frames: _Frames, rows: _Rows, _: _Heads) -> Bools:
+    return verify_frames(frames.data, rows.offset, rows.length, sums=frames.sums)
 
 
-def _lengths_add_up(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
-    inner = head["node_len"].astype(np.int64) + head["tag_len"] + head["data_len"]
-    holds: Bools = (inner + OVERHEAD_BYTES == rows.length) & (head["data_len"] >= _blob.BLOB_BYTES_MIN)
+def _lengths_add_up(_: _Frames, rows: _Rows, head: _Heads) -> Bools:
+    ends = head.blob_at + head.blob_len
+    holds: Bools = (ends + TAIL_BYTES == rows.offset + rows.length) & (head.blob_len >= _blob.BLOB_BYTES_MIN)
     return holds
 
 
-def _blob_wrapped(_: Buffer, view: memoryview, rows: _Rows, head: Any) -> Bools:
-    at = rows.offset + (head["node_len"].astype(np.int64) + head["tag_len"] + HEAD_BYTES)
-    last = at + head["data_len"] - 1
-    wrapped: Bools = (
-        (gather_u32(view, at) == _HEAD_WORD)
-        & (gather_u8(view, at + 4) == _blob.HEAD[4])
-        & (gather_u8(view, last) == _blob.TAIL[0])
-    )
+def _blob_wrapped(frames: _Frames, _: _Rows, head: _Heads) -> Bools:
+    # A whole word is there even of the shortest blob: the checksum follows it.
+    first, last = gather_u64(frames.view, head.blob_at), gather_u8(frames.view, head.blob_at + head.blob_len - 1)
+    wrapped: Bools = (first & _BLOB_MASK == _BLOB_WORD) & (last == _blob.TAIL[0])
     return wrapped
 
 
-def _seq_is_the_slots(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
-    same: Bools = head["seq"] == rows.seq.astype(np.uint64)
+def _seq_is_the_slots(frames: _Frames, rows: _Rows, _: _Heads) -> Bools:
+    same: Bools = gather_u64(frames.view, rows.offset + _SEQ_AT) == rows.seq.view(np.uint64)
     return same
 
 
-def _entry_describes(_: Buffer, __: memoryview, rows: _Rows, head: Any) -> Bools:
-    same: Bools = (head["ts"] == rows.ts.astype(np.uint64)) & (head["flags"] == (rows.flags & FLAGS_KNOWN))
+def _entry_describes(frames: _Frames, rows: _Rows, head: _Heads) -> Bools:
+    flags = (head.word >> np.uint64(32)).astype(np.uint8)
+    ts = gather_u64(frames.view, rows.offset + _TS_AT)
+    same: Bools = (ts == rows.ts.view(np.uint64)) & (flags == (rows.flags & FLAGS_KNOWN))
     return same
 
 
@@ -251,19 +311,19 @@ _CHECKS: Final = (
 _CHECKS_UNVERIFIED: Final = tuple((reason, check) for reason, check in _CHECKS if reason in ("frame_len", "lengths"))
 
 
-def _columns(rows: _Rows, want: frozenset[str], head: Any, meta: I64 | None, bad: list[BadSlot]) -> FrameColumns:
+def _columns(
+    rows: _Rows, want: frozenset[str], head: _Heads | None, meta: I64 | None, bad: list[BadSlot]
+) -> FrameColumns:
     texts: dict[str, I64 | None] = {f"{name}_{part}": None for name in _TEXTS for part in ("offset", "len")}
     if head is not None:
-        node_len, tag_len = head["node_len"].astype(np.int64), head["tag_len"].astype(np.int64)
-        blob_len, node_at = head["data_len"].astype(np.int64), rows.offset + HEAD_BYTES
-        blob_at = node_at + node_len + tag_len
-        texts |= {"blob_offset": blob_at, "blob_len": blob_len}
+        node_at = rows.offset + HEAD_BYTES
+        texts |= {"blob_offset": head.blob_at, "blob_len": head.blob_len}
         if "node" in want:
-            texts |= {"node_offset": node_at, "node_len": node_len}
+            texts |= {"node_offset": node_at, "node_len": head.node_len}
         if "tag" in want:
-            texts |= {"tag_offset": node_at + node_len, "tag_len": tag_len}
+            texts |= {"tag_offset": node_at + head.node_len, "tag_len": head.tag_len}
         if meta is not None:
-            texts |= _split(blob_at, blob_len, meta, want)
+            texts |= _split(head.blob_at, head.blob_len, meta, want)
     return FrameColumns(slot=rows.slot, seq=rows.seq, ts=rows.ts, flags=rows.flags, **texts, bad=tuple(sorted(bad)))
 
 
@@ -272,7 +332,9 @@ _TEXTS: Final = ("node", "tag", "blob", "data", "meta")
 
 def _split(blob_at: I64, blob_len: I64, meta: I64, want: frozenset[str]) -> dict[str, I64 | None]:
     """Places of the data and meta texts inside their blobs."""
-    wrap = np.where(meta < 0, _blob.BLOB_BYTES_MIN, meta + _blob.WRAP_META_BYTES)
+    wrap: I64 | int = _blob.BLOB_BYTES_MIN
+    if (meta >= 0).any():
+        wrap = np.where(meta < 0, _blob.BLOB_BYTES_MIN, meta + _blob.WRAP_META_BYTES)
     texts: dict[str, I64 | None] = {}
     if "data" in want:
         texts |= {"data_offset": blob_at + len(_blob.HEAD), "data_len": blob_len - wrap}

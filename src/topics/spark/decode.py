@@ -163,7 +163,7 @@ def strings(columns: FrameColumns, data: Buffer, name: str, rows: I64 | None) ->
         present = None if present is None else present[rows]
     if present is not None and not present.any():
         return pa.nulls(len(starts), pa.string())
-    gathered = _gather(data, starts, np.maximum(lengths, 0))
+    gathered = _gather(data, starts, np.maximum(lengths, 0) if name == "meta" else lengths)
     return gathered if present is None or present.all() else _with_nulls(gathered, present)
 
 
@@ -186,7 +186,9 @@ def _even(count: int) -> pa.Array:
 
 @lru_cache(maxsize=8)
 def _evens(count: int) -> pa.Array:
-    return pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
+    # Not `pa.array`, which loads pandas.
+    places = np.arange(0, 2 * count, 2, dtype=np.int32)
+    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(places)])
 
 
 def _with_nulls(array: pa.StringArray, present: Bools) -> pa.StringArray:

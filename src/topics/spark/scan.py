@@ -32,6 +32,7 @@ from topics.spark.decode import (
     wanted_texts,
 )
 from topics.spark.files import Files, open_files
+from topics.spark.hashing import arrow_sums
 from topics.spark.log import Address, open_log
 from topics.spark.loss import settle
 from topics.spark.options import OnLoss
@@ -146,7 +147,13 @@ class _Scan:
                 data: Buffer = pair.data.read(start, size) if whole is None else whole
                 seq = block.first_seq + a
                 columns = decode_columns(
-                    data, pair.idx[a:b], first_seq=seq, want=self.want, verify=self.spec.verify, base=base
+                    data,
+                    pair.idx[a:b],
+                    first_seq=seq,
+                    want=self.want,
+                    verify=self.spec.verify,
+                    base=base,
+                    sums=arrow_sums,
                 )
                 refuse_bad(columns, file=pair.name, first_seq=seq, base=base)
                 yield from self._emit(columns, data, end=block.first_seq + b, dead=dead)

@@ -30,6 +30,8 @@ REDACTION: Final = "(?i)secret|password|token|access[.]?key|api[.]?key|credentia
 
 PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
 
+LAUNCHER: Final = Path(__file__).with_name("python.sh")
+
 _CONF: Final = {
     PUSHDOWN_CONF: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -114,8 +116,9 @@ def broken_source_packages() -> dict[str, str]:
 
 def prepare_environment(master: str) -> None:
     """What the Java process and its Python workers inherit."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    python = _quick_python() if master.startswith("local") else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     os.environ["PYTHONPATH"] = python_path()
     cores = re.fullmatch(r"local\[(\d+|\*)(?:,\d+)?\]", master)
     if cores is not None:
@@ -123,6 +126,16 @@ def prepare_environment(master: str) -> None:
         os.environ.setdefault(PARALLELISM_ENV, str(count))
     elif master == "local":
         os.environ.setdefault(PARALLELISM_ENV, "1")
+
+
+def _quick_python() -> str:
+    """This interpreter by way of `python.sh`, where PySpark is an installed package with its archives inside."""
+    found = importlib.util.find_spec("pyspark")
+    home = Path(found.origin).parent if found is not None and found.origin is not None else Path()
+    if not (home / "python" / "lib" / "pyspark.zip").is_file() or not os.access(LAUNCHER, os.X_OK):
+        return sys.executable
+    os.environ["_TOPICS_SPARK_HOME"], os.environ["_TOPICS_SPARK_PYTHON"] = str(home), sys.executable
+    return str(LAUNCHER)
 
 
 def python_path() -> str:

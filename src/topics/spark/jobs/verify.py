@@ -18,6 +18,7 @@ from topics.formats.segment import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebui
 from topics.spark.batch import now_ms
 from topics.spark.directory import DirectoryLog, layout, newest_snapshot
 from topics.spark.files import Files, open_files
+from topics.spark.hashing import arrow_sums
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.log import Address
@@ -251,7 +252,13 @@ def check_segment(item: SegmentToCheck) -> Checked:
         for a, b, start, size in chunks(idx, 0, len(idx)):
             data = file.read(start, size)
             columns = decode_columns(
-                data, idx[a:b], first_seq=item.first_seq + a, want=ALL, base=start, include_dead=True
+                data,
+                idx[a:b],
+                first_seq=item.first_seq + a,
+                want=ALL,
+                base=start,
+                include_dead=True,
+                sums=arrow_sums,
             )
             frames += len(columns)
             for bad in columns.bad:
