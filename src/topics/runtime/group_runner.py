@@ -75,7 +75,7 @@ class GroupRunner:
     def pump(self) -> None:
         """Write what is queued. Called at the end of each turn that produced submissions."""
         while batch := self._commit.take(self.index, self._batch_frames_max, self._batch_bytes_max):
-            size = sum(sub.size for sub in batch)
+            size = sum([sub.size for sub in batch])
             if self._must_hand_over(size):
                 self._hand_over(batch)
             else:
