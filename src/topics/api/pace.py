@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-REST_RATIO = 6.0
-"""Rest for each millisecond of work: a seventh of the time is left for history."""
+REST_RATIO = 8.0
+"""Rest for each millisecond of work: a ninth of the time is left for history."""
 WORK_MS_MAX = 2.0
 """A batch takes no longer than this by itself; the rest of it was waiting."""
 REST_MS_MAX = 1000.0
