@@ -7,13 +7,15 @@ data: {"topic":"invoices",...}
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Iterable
 from typing import Protocol
 
 from topics.api.batches import Batch, Options
 from topics.net.sse import one_line
 from topics.wire import sse
+
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Addressee(Protocol):
@@ -46,7 +48,8 @@ class SseFrames:
             data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=outcome.head_seq)
             self.record = _tail(sse.RECORD, data)
         self.count = bool(self.record) + bool(self.tombstone)  # without `caught_up`
-        self.caught_up = _tail(sse.CAUGHT_UP, sse.caught_up_data(name, head_seq=outcome.head_seq))
+        data = sse.caught_up_data(name, head_seq=outcome.head_seq)
+        self.caught_up = b"\nevent: %b\ndata: %b\n\n" % (sse.CAUGHT_UP, data)  # our own words: one line
 
     def joined(self, gap_id: bytes, own_id: bytes, *, with_level: bool) -> bytes:
         """One write: tombstone, records, and the news that the client has seen everything."""
@@ -84,7 +87,7 @@ def piece(name: str, at: int) -> bytes:
 
 def id_of(pieces: Iterable[bytes]) -> bytes:
     """As `wire.sse.encode_id`, from parts that a stream keeps: with many topics each frame changes one of them."""
-    return urlsafe_b64encode(b"{" + b",".join(pieces) + b"}").rstrip(b"=")
+    return b2a_base64(b"{%b}" % b",".join(pieces), newline=False).translate(_URLSAFE).rstrip(b"=")
 
 
 def _tail(event: bytes, data: bytes) -> bytes:

@@ -126,11 +126,10 @@ class ReadySet:
 
     def finish(self, entry: Entry, *, more: bool = False) -> bool:
         """The service is over; `more`: something is left to do. True if the entry waits again."""
-        again_at = entry.again_at if entry.state == AGAIN else self._now_ms()
         if entry.state != AGAIN and not more:
             entry.state = IDLE
             return False
-        self._enqueue(entry, again_at, 0.0)
+        self._enqueue(entry, entry.again_at if entry.state == AGAIN else self._now_ms(), 0.0)
         return True
 
     # --- time -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ again before the next publication."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
 from topics.core.read import ReadRequest
@@ -96,11 +96,15 @@ class Watched(Entry):
     @property
     def is_shared(self) -> bool:
         """Does more than one stream or socket watch it?"""
-        return len(self.watchers) > 1 or any(len(audience) > 1 for audience in self.audiences.values())
+        return len(self.watchers) > 1 or any(map(_is_plural, self.audiences.values()))
 
     @property
     def is_idle(self) -> bool:
         return not self.watchers and (self.router is None or self.router.routing is None)
+
+
+def _is_plural(audience: Sized) -> bool:
+    return len(audience) > 1
 
 
 class Routed(Entry):
