@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from tests.crash.judging import judge_all
-from tests.crash.workloads import LOG_WORKLOADS, ONE_TOPIC_WORKLOADS, Workload
+from tests.crash.workloads import LOG_WORKLOADS, ONE_TOPIC_WORKLOADS, ONE_TURN_WORKLOADS, Workload
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workload", [*LOG_WORKLOADS, *ONE_TOPIC_WORKLOADS], ids=lambda workload: workload.name)
+@pytest.mark.parametrize(
+    "workload", [*LOG_WORKLOADS, *ONE_TOPIC_WORKLOADS, *ONE_TURN_WORKLOADS], ids=lambda workload: workload.name
+)
 def test_a_crash_at_any_call_keeps_what_was_promised(workload: Workload, crash_states: Callable[[int], None]) -> None:
     crash_states(judge_all(workload))

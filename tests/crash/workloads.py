@@ -91,6 +91,14 @@ def _group_commit(rig: Rig) -> None:
         rig.finish(submitted)
 
 
+def _together(rig: Rig, counts: tuple[tuple[int, ...], ...], size: int = 4) -> None:
+    """Writes that meet in a turn and travel as one submission, as far as the ceiling lets them."""
+    for turn in counts:
+        for count in turn:
+            rig.submit("t", count, size=size)
+        rig.sim.pump()
+
+
 def _rotation(rig: Rig) -> None:
     for _ in range(6):
         rig.write("f", 2, size=400)
@@ -328,6 +336,24 @@ def _direct(rig: Rig) -> None:
     rig.look("b")
 
 
+def _unrouted(rig: Rig, durability: str) -> None:
+    rig.create("a", durability)
+    rig.create("b", durability)
+    rig.write("b", 1)
+
+
+def _route_meanwhile(rig: Rig) -> None:
+    """A router begins while writes are on their way into its destination, and both go on in the same turns."""
+    rig.submit("b", 1)
+    rig.submit("b", 2)
+    rig.router("r", "a", "b")
+    for _ in range(2):
+        for name, count in (("a", 1), ("b", 1), ("a", 2), ("b", 2)):
+            rig.submit(name, count)
+        rig.sim.pump()
+        rig.look("b")
+
+
 def _kept(rig: Rig) -> None:
     _queue(rig, durability="fsync", leases_durable=True)
 
@@ -363,6 +389,17 @@ ONE_TOPIC_WORKLOADS = [
     for durability in ("disk", "fsync")
 ]
 """Torn at every byte of what was pending, or nearly."""
+MIXED_TURNS = ((1, 3, 1, 2), (5, 1, 2), (1, 1, 1, 1, 1, 1))
+ONE_TURN_WORKLOADS = [
+    Workload(
+        f"together-{durability}-{size}",
+        partial(_one, durability=durability),
+        partial(_together, counts=MIXED_TURNS, size=size),
+        {"seq_reserve": seq_reserve},
+        fineness=fineness,
+    )
+    for durability, size, seq_reserve, fineness in (("disk", 4, 2, 60), ("fsync", 4, 8, 60), ("disk", 300, 4, 8))
+]
 SEGMENT_WORKLOADS = [
     Workload("checkpoint", _two_classes, _checkpoint, fineness=4),
     Workload("seal", _two_classes, _seal, fineness=3),
@@ -388,6 +425,12 @@ ROUTER_WORKLOADS = [
     Workload("forward-once", lambda rig: _routed(rig, "fsync", once=True), _forward, fineness=0),
     Workload("direct-fsync", lambda rig: _routed(rig, "fsync"), _direct, fineness=0),
     Workload("direct-disk", lambda rig: _routed(rig, "disk", once=True), _direct, {"wal_shards": 2}, fineness=0),
+    Workload(
+        "meanwhile-fsync", partial(_unrouted, durability="fsync"), _route_meanwhile, {"wal_shards": 2}, fineness=0
+    ),
+    Workload(
+        "meanwhile-memory", partial(_unrouted, durability="memory"), _route_meanwhile, {"wal_shards": 2}, fineness=0
+    ),
 ]
 LAYOUT_WORKLOADS = [
     Workload("one-to-three", _two_classes, _snapshot, shards_after=(3, 1), fineness=2),
@@ -401,6 +444,7 @@ LAYOUT_WORKLOADS = [
 ALL = [
     *LOG_WORKLOADS,
     *ONE_TOPIC_WORKLOADS,
+    *ONE_TURN_WORKLOADS,
     *SEGMENT_WORKLOADS,
     *MIXED_WORKLOADS,
     *QUEUE_WORKLOADS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.queues.world import World
+from tests.queues.world import World, batch
 
 from topics.formats.bodies import Pin
 from topics.formats.frame import FrameType
@@ -69,6 +69,17 @@ def test_a_checkpoint_that_ends_late_does_not_give_a_new_router_the_place_of_an_
     assert world.forwarded("r") == 1
     world.snapshot()
     assert again(world).forwarded("r") == 1
+
+
+def test_a_router_begins_behind_the_writes_that_are_on_their_way(world: World) -> None:
+    """Otherwise a start that finds the router but not those writes gives their seqs to copies."""
+    world.write("e", 1)
+    tickets = [world.engine.write("e", batch(2)), world.engine.write("e", batch(3, 4))]
+    world.router("q", "a", "e")
+    assert [ticket.result().first_seq for ticket in tickets] == [2, 3]
+    begun = world.engine.state.routers.get("q")
+    assert begun is not None
+    assert begun.initial_dest_base == 4
 
 
 def test_direct_writes_keep_their_places_between_copies(world: World) -> None:

@@ -166,8 +166,8 @@ class Lifecycle:
 
     def _drop_settled(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
         if if_empty and topic.staged_count:
-            # Writes on their way count as there: wait for them by an empty submission behind them.
-            return chain(self._drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
+            # Writes on their way count as there.
+            return chain(self.drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
         return chain(self.detach(topic), lambda names: self._drop_detached(topic, op, names))
 
@@ -180,6 +180,7 @@ class Lifecycle:
         over = chain(settled(logged), lambda _: self.detached(topic, names))
         return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, names))))
 
-    def _drain(self, topic: TopicState) -> Ticket[None]:
+    def drain(self, topic: TopicState) -> Ticket[None]:
+        """Wait for the writes on their way, by an empty submission behind them."""
         sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)
         return self._ctx.commit.submit(self._ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)

@@ -65,7 +65,7 @@ class Routers:
     def _put(self, definition: RouterDef) -> Ticket[RouterPutDone]:
         known = check_router(self._ctx.state, definition, routers_max=self._ctx.settings.max_routers)
         if known is None:
-            return self._create(definition)
+            return self._create_behind(definition)
         if known.definition == definition:
             return resolved(RouterPutDone(False, definition))
         return self._undisturbed(known.source_id, lambda: self._update(known, definition))
@@ -83,6 +83,13 @@ class Routers:
             rev=self._table.last_rev + 1,
         )
         return self._log([op], lambda: RouterPutDone(False, definition))
+
+    def _create_behind(self, definition: RouterDef) -> Ticket[RouterPutDone]:
+        """Writes on their way into the destination come first: its copies begin behind them, and no pin says so."""
+        dest = self._ctx.state.topics.get(definition.dest)
+        if dest is not None and dest.staged_count:
+            return chain(self._lifecycle.drain(dest), lambda _: self._create_behind(definition))
+        return self._create(definition)
 
     def _create(self, definition: RouterDef) -> Ticket[RouterPutDone]:
         ctx = self._ctx
