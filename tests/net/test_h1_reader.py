@@ -172,6 +172,13 @@ def test_a_remembered_head_does_not_admit_a_bad_length(length: bytes) -> None:
     assert list(outcomes(reader, [first, second]))[1:] == read([second])
 
 
+def test_an_empty_line_may_come_before_each_of_many_equal_heads() -> None:
+    raw = b"\r\nPOST /t HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" * 4
+    assert read([raw]) == [Taken("POST", b"/t", b"x")] * 4
+    for pieces in cut_everywhere(raw):
+        assert read(pieces) == read([raw])
+
+
 def test_a_changed_head_is_not_mistaken_for_the_remembered_one() -> None:
     reader = H1Reader(LIMIT_BYTES)
     one = b"GET /a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer k1\r\n\r\n"

@@ -279,6 +279,16 @@ def test_answers_of_pipelined_requests_stay_in_order(door: Door) -> None:
     assert seqs == [before + 2, before + 3, before + 4]
 
 
+def test_an_empty_line_before_each_request_is_ignored_here_too(door: Door) -> None:
+    ((connection, wire),) = door.prime(1)
+    for number in range(3):
+        connection.data_received(b"\r\n")
+        door.send(connection, LINES, WRITE % number)
+        door.turn()
+    assert door.taken == [True] * 3
+    assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
+
+
 def test_a_peer_that_goes_before_its_answer_harms_nobody(door: Door) -> None:
     peers = door.prime(3)
     for connection, _ in peers:

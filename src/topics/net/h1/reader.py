@@ -98,6 +98,7 @@ class H1Reader:
         length = template.match(raw)
         if length is None:
             return self._new_head(end - 4)
+        self._blank_skipped = False
         self._restart(end)
         self._expect_body(template.head, length)
         return template.head
@@ -111,6 +112,7 @@ class H1Reader:
         length = template.match(data[:end])
         if length is None or length != len(data) - end or length > self._limit_bytes:
             return None
+        self._blank_skipped = False
         return template.head, data[end:]
 
     def _new_head(self, end: int) -> RequestHead | None:
