@@ -18,7 +18,7 @@ from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
-from topics.wire.records import View, render_runs
+from topics.wire.records import View, render_list, render_runs
 
 OffLoop = Callable[[Callable[[], bytes], Callable[[bytes | None, BaseException | None], None]], None]
 """Run a job on a thread, then tell its outcome on the loop."""
@@ -89,7 +89,10 @@ class Batch:
         return [body for run in runs for body in cache.render(run, view)]
 
     def _private(self, view: View) -> bytes:
-        return render_runs(self.outcome.runs, view)
+        runs = self.outcome.runs
+        if self.outcome.records == len(runs) == 1:  # live delivery is mostly one record at a time
+            return render_list(runs[0], None, view)[0]
+        return render_runs(runs, view)
 
     def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
         """Render a large batch on a thread; `text` has it when the ticket resolves."""
@@ -183,7 +186,10 @@ class Batches:
 
 def is_large(outcome: ReadOutcome) -> bool:
     """Is this more than may be rendered on the loop (delivery.md section 11)?"""
-    return sum(map(_run_bytes, outcome.runs)) > limits.RENDER_INLINE_BYTES_MAX
+    runs = outcome.runs
+    if len(runs) == 1 and len(runs[0].buf) <= limits.RENDER_INLINE_BYTES_MAX:
+        return False
+    return sum(map(_run_bytes, runs)) > limits.RENDER_INLINE_BYTES_MAX
 
 
 def _run_bytes(run: RecordRun) -> int:
