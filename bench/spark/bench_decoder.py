@@ -22,6 +22,7 @@ from topics.formats.columns import decode_columns
 from topics.formats.segment import read_idx, verify_frames
 from topics.spark.batch import plan_batch, read_spec
 from topics.spark.decode import Origin, record_batch
+from topics.spark.hashing import arrow_sums
 from topics.spark.options import read_options
 from topics.spark.scan import scan
 from topics.spark.schema import arrow_schema, table_fields
@@ -80,7 +81,7 @@ def parts(report: Report, data: Path) -> None:
     columns = decode_columns(raw, idx, first_seq=1)
     schema = arrow_schema(table_fields(("topic", "epoch", "seq", "ts", "node", "tag", "data", "meta"), with_loss=False))
     steps: list[tuple[str, Callable[[], object]]] = [
-        ("checksums", lambda: verify_frames(raw, offsets, lengths)),
+        ("checksums", lambda: verify_frames(raw, offsets, lengths, sums=arrow_sums)),
         ("headers and meta", lambda: decode_columns(raw, idx, first_seq=1, verify=False)),
         ("Arrow arrays", lambda: record_batch(columns, raw, None, origin=Origin("bench", 1), schema=schema)),
     ]

@@ -107,10 +107,20 @@ def as_if_killed(spark: SparkSession, query: StreamingQuery, folder: Path) -> No
     with frozen(java_pid(spark)):
         shutil.copytree(folder, left)
     query.stop()
-    while spark.sparkContext.statusTracker().getActiveStageIds():
-        time.sleep(0.01)
-    shutil.rmtree(folder)
-    left.rename(folder)
+    put_back(left, folder)
+
+
+def put_back(left: Path, folder: Path) -> None:
+    """Tasks of a stopped query write on for a moment, as those of a lost executor would: what they leave counts for
+    nothing, as no log of the query names it, but one of them may make the folder anew."""
+    for attempt in range(100):
+        with suppress(FileNotFoundError):
+            folder.rename(folder.with_name(f"{left.name}-over-{time.monotonic_ns()}"))
+        with suppress(OSError):
+            left.rename(folder)
+            return
+        time.sleep(0.01 * attempt)
+    raise AssertionError(f"{folder} cannot be put back")
 
 
 def kill_workers(spark: SparkSession, query: StreamingQuery) -> None:
