@@ -6,12 +6,13 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import pyarrow as pa
 import pytest
 from tests.spark.served import Served
 
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.spark.options import write_options
-from topics.spark.rows import Record, Row, Shape
+from topics.spark.rows import Record, Row, Shape, rows_of, shape_of
 from topics.spark.sink import TaskWriter, Written
 
 SHAPE = Shape("t", ("data",), {"data": None})
@@ -82,3 +83,13 @@ def test_a_row_that_no_server_takes_names_its_problem(served: Served) -> None:
         attempt(served, [bad], "k")
     assert attempt(served, [bad], "k", deadLetterTopic="letters").dead_letters == 1
     assert served.rows("letters")[0][4] == {"topic": "made", "reason": "data is not valid JSON", "data": "{"}
+
+
+def test_a_row_without_a_topic_says_so() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    schema = types.StructType().add("data", "string").add("topic", "string")
+    batch = pa.RecordBatch.from_pydict({"data": ["1"], "topic": pa.array([None], pa.string())})
+    assert [row.problem for row in rows_of(batch, shape_of(schema, None))] == [
+        "column topic is null, and option topic is not given"
+    ]
+    assert [(row.topic, row.problem) for row in rows_of(batch, shape_of(schema, "given"))] == [("given", "")]

@@ -46,7 +46,10 @@ def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, ser
                   't', timestamp'2026-01-31 10:11:12.345', 'z', timestamp_ntz'2026-01-31 10:11:12.345678',
                   'a', array(1, null, 3), 'r', cast(0.1 AS float), 'm', map('k', 1.5D, 'l', null),
                   'b', X'00FF', 'q', cast(1.10 AS decimal(9,2)),
-                  'f', cast('NaN' AS double), 'o', true, 's', named_struct('e', cast(null AS int))) AS data
+                  'f', cast('NaN' AS double), 'o', true, 's', named_struct('e', cast(null AS int)),
+                  'old', timestamp'0999-01-02 03:04:05.067', 'oldz', timestamp_ntz'0001-01-01 00:00:00',
+                  'v', array(null, null), 'w', named_struct('e', null), 'k', map(1, 'a', -2, 'b'),
+                  'y', map(true, date'0031-01-02')) AS data
            FROM range(3)"""
     ).coalesce(1)
     expected = [json.loads(row[0]) for row in df.select(f.to_json("data")).collect()]

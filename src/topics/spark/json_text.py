@@ -105,7 +105,7 @@ def _timestamp(value: datetime) -> str:
 
 
 def _local(value: datetime) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}"
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds")  # four digits of every year
 
 
 def _binary(value: bytes) -> str:
@@ -113,6 +113,7 @@ def _binary(value: bytes) -> str:
 
 
 _SIMPLE: Final[dict[str, ToPlain]] = {
+    "void": _same,
     "string": _same,
     "char": _same,
     "varchar": _same,

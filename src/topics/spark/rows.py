@@ -118,7 +118,9 @@ def _row(topic: str | None, data: bytes | None, tag: str | None, node: str | Non
 
 
 def _problem(topic: str | None, data: bytes | None, record: Record, size: int) -> str:
-    if topic is None or not is_topic_name(topic):
+    if topic is None:
+        return "column topic is null, and option topic is not given"
+    if not is_topic_name(topic):
         return f"{topic!r} is not a topic name"
     if data is None:
         return "data is null"
