@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 
 from topics.formats.blob import accounted_size, blob, blobs, split_blob
-from topics.formats.buffers import xxh3, xxh3_all
+from topics.formats.buffers import U32, xxh3, xxh3_all
 
 __all__ = [
     "DURABLE",
@@ -199,14 +199,18 @@ def encode_appends(
     alone = runs is not None and len(runs) == len(datas)
     gate = (DURABLE if durable else 0) | (0 if alone else MORE)
     fronts = [_FRONT.pack(_APPEND, gate | presence, topic_id) for presence in range(4)]
-    if tags is None and (nodes is None or isinstance(nodes, bytes)):
+    lens: U32 | None = None  # of the bodies, where somebody has counted already
+    if tags is None and not nodes and len(datas) >= _MANY:
+        head = _ALIKE.pack(fronts[0 if nodes is None else HAS_NODE], 0, _ALIKE_BACK.pack(ts, 0, 0), 0)
+        bodies, lens = _alike_many(head, first_seq, datas)
+    elif tags is None and (nodes is None or isinstance(nodes, bytes)):
         bodies = _alike(fronts, first_seq, ts, nodes, datas)
     else:
         bodies = _mixed(fronts, first_seq, ts, nodes, tags, datas)
     if not (more_after or alone):
         for end in (len(bodies),) if runs is None else accumulate(runs):
             bodies[end - 1] = _clear_more(bodies[end - 1])
-    return _seal(bodies)
+    return _seal(bodies) if len(bodies) < _MANY else _seal_many(bodies, lens)
 
 
 def _alike(fronts: Sequence[bytes], first_seq: int, ts: int, node: bytes | None, datas: Sequence[bytes]) -> list[bytes]:
@@ -215,18 +219,17 @@ def _alike(fronts: Sequence[bytes], first_seq: int, ts: int, node: bytes | None,
     back = _ALIKE_BACK.pack(ts, len(node or b""), 0)
     if node:
         return [pack(front, seq, back, len(data)) + node + data for seq, data in enumerate(datas, first_seq)]
-    if len(datas) >= _MANY:
-        return _alike_many(pack(front, 0, back, 0), first_seq, datas)
     return [pack(front, seq, back, len(data)) + data for seq, data in enumerate(datas, first_seq)]
 
 
-def _alike_many(head: bytes, first_seq: int, datas: Sequence[bytes]) -> list[bytes]:
-    """The same, by columns."""
+def _alike_many(head: bytes, first_seq: int, datas: Sequence[bytes]) -> tuple[list[bytes], U32]:
+    """The same by columns, without a node; and the lengths."""
     count = len(datas)
+    data_lens = np.fromiter(map(len, datas), np.uint32, count)
     heads = np.frombuffer(bytearray(head * count), _ALIKE_DTYPE)
     heads["seq"] = np.arange(first_seq, first_seq + count, dtype=np.uint64)
-    heads["data_len"] = np.fromiter(map(len, datas), np.uint32, count)
-    return list(map(add, heads.view(f"V{_ALIKE.size}").tolist(), datas))
+    heads["data_len"] = data_lens
+    return list(map(add, heads.view(f"V{_ALIKE.size}").tolist(), datas)), data_lens + np.uint32(_ALIKE.size)
 
 
 def _mixed(
@@ -270,8 +273,6 @@ def _clear_more(body: bytes) -> bytes:
 
 def _seal(bodies: list[bytes]) -> EncodedAppends:
     """Puts length fields and checksums around the checksummed parts."""
-    if len(bodies) >= _MANY:
-        return _seal_many(bodies)
     frame_lens = [len(body) + SUM_BYTES for body in bodies]
     lengths = [n + LEN_BYTES for n in frame_lens]
     parts: list[Any] = [b""] * (2 * len(bodies) + 1)
@@ -285,9 +286,11 @@ def _seal(bodies: list[bytes]) -> EncodedAppends:
     return EncodedAppends(b"".join(parts), offsets, lengths)
 
 
-def _seal_many(bodies: list[bytes]) -> EncodedAppends:
+def _seal_many(bodies: list[bytes], lens: U32 | None) -> EncodedAppends:
     """The same, by columns."""
-    frame_lens = np.fromiter(map(len, bodies), np.uint32, len(bodies)) + SUM_BYTES
+    frame_lens = (np.fromiter(map(len, bodies), np.uint32, len(bodies)) if lens is None else lens) + np.uint32(
+        SUM_BYTES
+    )
     if int(frame_lens.max()) > FRAME_LEN_MAX:
         raise ValueError(_ONE_FRAME_MAX)
     between = np.zeros(len(bodies), _SUM_AND_LEN_DTYPE)
