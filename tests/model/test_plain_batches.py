@@ -31,6 +31,17 @@ def test_texts_made_together_are_those_made_one_by_one(values: list[Any]) -> Non
         assert [bytes(text) for text in together] == [bytes(json_text(value)) for value in values]
 
 
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["\n", "\r\n", '"', "null"]), min_size=1
+    )
+)
+def test_strings_made_together_are_those_made_one_by_one(values: list[str]) -> None:
+    together = plain_texts(values)
+    assert together is not None
+    assert [bytes(text) for text in together] == [bytes(json_text(value)) for value in values]
+
+
 @pytest.mark.parametrize(
     "values",
     [

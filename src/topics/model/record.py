@@ -66,7 +66,7 @@ def build_batch(
 
 
 def build_plain_batch(
-    datas: list[msgspec.Raw], *, default_node: str | None = None, idempotency_key: str | None = None
+    datas: Sequence[Text], *, default_node: str | None = None, idempotency_key: str | None = None
 ) -> WriteBatch:
     """`build_batch` of records that have nothing but data."""
     count = len(datas)
@@ -74,7 +74,7 @@ def build_plain_batch(
     is_fine = 1 < count <= limits.RECORDS_PER_WRITE_MAX and max(sizes) <= limits.RECORD_BYTES_MAX
     is_plain = default_node is None and (idempotency_key is None or idempotency_key.isascii())
     if not (is_fine and is_plain):
-        records = [RecordIn(data) for data in datas]
+        records = [RecordIn(msgspec.Raw(data)) for data in datas]
         return build_batch(records, default_node=default_node, idempotency_key=idempotency_key)
     key = None if idempotency_key is None else _key_bytes(idempotency_key)
     blobs, _ = _blobs_without_meta(datas)
@@ -168,7 +168,7 @@ def _checked(blobs: list[bytes], count: int) -> list[bytes]:
     return blobs
 
 
-def _blobs_without_meta(datas: list[msgspec.Raw]) -> tuple[list[bytes], list[int]]:
+def _blobs_without_meta(datas: Sequence[Text]) -> tuple[list[bytes], list[int]]:
     blobs = (b'{"d":' + b'}\0{"d":'.join(datas) + b"}").split(b"\0")
     return _checked(blobs, len(datas)), list(map(len, datas))
 

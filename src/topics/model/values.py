@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from topics.errors import InvalidRequest
-from topics.model.record import RecordIn
+from topics.model.record import RecordIn, Text
 
 _encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 _decode_text = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -34,6 +35,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 _LOOKED_AT = frozenset((Event, msgspec.Raw))
+_STRINGS = {str}
 
 
 def record_of(value: Any) -> RecordIn:
@@ -48,17 +50,29 @@ def records_of(values: Iterable[Any]) -> list[RecordIn]:
     return [record_of(value) for value in values]
 
 
-def plain_texts(values: Sequence[Any]) -> list[msgspec.Raw] | None:
+def plain_texts(values: Sequence[Any]) -> Sequence[Text] | None:
     """The texts of many values, encoded together. None where each has to be looked at by itself: events, texts that
     are JSON already, nulls that may have been NaN, and whatever cannot be encoded."""
-    if not _LOOKED_AT.isdisjoint(map(type, values)):
+    kinds = set(map(type, values))
+    if not _LOOKED_AT.isdisjoint(kinds):
         return None
     try:
-        text = _encode(values)
-        texts = None if b"null" in text or not _is_unicode(text) else _decode_texts(text)
+        texts = _texts_of_strings(values) if kinds == _STRINGS else _texts_together(values)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError):
         return None
     return texts if texts is not None and len(texts) == len(values) else None
+
+
+def _texts_of_strings(values: Sequence[str]) -> list[bytes] | None:
+    """A string's text has no line break, and nobody can have put broken JSON into it."""
+    text = _encode_lines(values)
+    return text[:-1].split(b"\n") if _is_unicode(text) else None
+
+
+def _texts_together(values: Sequence[Any]) -> list[msgspec.Raw] | None:
+    """Reading what was written shows that it is JSON: a `Json` inside a value was put in as it is."""
+    text = _encode(values)
+    return None if b"null" in text or not _is_unicode(text) else _decode_texts(text)
 
 
 def json_text(value: Any) -> msgspec.Raw:
