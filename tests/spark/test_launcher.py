@@ -69,4 +69,4 @@ def test_workers_have_the_installed_modules(spark: SparkSession) -> None:
 
         return str(pyspark.__file__)
 
-    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [os.path.realpath(pyspark.__file__)]

@@ -131,7 +131,8 @@ def prepare_environment(master: str) -> None:
 def _quick_python() -> str:
     """This interpreter by way of `python.sh`, where PySpark is an installed package with its archives inside."""
     found = importlib.util.find_spec("pyspark")
-    home = Path(found.origin).parent if found is not None and found.origin is not None else Path()
+    # Without links, for so Spark names the archives.
+    home = Path(found.origin).resolve().parent if found is not None and found.origin is not None else Path()
     if not (home / "python" / "lib" / "pyspark.zip").is_file() or not os.access(LAUNCHER, os.X_OK):
         return sys.executable
     os.environ["_TOPICS_SPARK_HOME"], os.environ["_TOPICS_SPARK_PYTHON"] = str(home), sys.executable
