@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from topics.api import express
 from topics.api.build import ServerApp
 from topics.api.express import BODY_BYTES_MAX, ExpressWrites
 from topics.core.read import ReadRequest
 from topics.engine.joint import BYTES_MAX, JointWrite
 from topics.errors import CommitFailed, WalReadOnly
-from topics.model.config import resolve_config
+from topics.model.config import patch_from, resolve_config
 from topics.server.h1_connection import H1Connection
 from topics.server.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock, SimHost
@@ -82,7 +83,7 @@ class Door:
         monkeypatch.setattr(ExpressWrites, "take", noting)
 
     def create(self, name: str = "t", **config: Any) -> None:
-        self.sim.call(lambda engine: engine.put_topic(name, resolve_config(_patch(config))))
+        self.sim.call(lambda engine: engine.put_topic(name, resolve_config(patch_from(config))))
         self.post([WRITE % 0])  # the first write raises the seq ceiling, which takes a turn of its own
         self.taken.clear()
 
@@ -147,12 +148,6 @@ class Answer:
 
     def without_times(self) -> bytes:
         return re.sub(rb"\d+\.\d+", b"#", self.body)
-
-
-def _patch(config: dict[str, Any]) -> Any:
-    from topics.wire.requests import decode_config
-
-    return decode_config(json.dumps(config).encode())
 
 
 @pytest.fixture
@@ -313,7 +308,7 @@ def test_a_failed_commit_is_told_to_each_of_them(door: Door) -> None:
 def test_requests_of_a_key_are_counted_and_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     door = Door(monkeypatch, keys="secret:write", max_inflight_per_key=2)
     try:
-        door.sim.call(lambda engine: engine.put_topic("t", resolve_config(_patch({}))))
+        door.sim.call(lambda engine: engine.put_topic("t", resolve_config(patch_from({}))))
         fields = "Authorization: Bearer secret\r\n"
         door.post([WRITE % 0], fields=fields)
         for _ in range(3):  # if one were not uncounted, there would be no place left
@@ -406,7 +401,7 @@ def test_what_does_not_fit_is_refused_as_elsewhere(
 ) -> None:
     door = Door(monkeypatch, **settings)
     try:
-        door.sim.call(lambda engine: engine.put_topic("t", resolve_config(_patch(config))))
+        door.sim.call(lambda engine: engine.put_topic("t", resolve_config(patch_from(config))))
         peers = door.prime(1)
         large = b'{"records":[{"data":"%b"}]}' % (b"x" * 320)
         usual, before = door.usual(large), door.head()
@@ -433,3 +428,13 @@ def test_a_log_that_takes_no_writes_says_so_as_elsewhere(door: Door) -> None:
         assert (short.status, short.json) == (usual.status, usual.json)
     assert usual.json["error"]["code"] == WalReadOnly("write").code
     assert door.head() == before
+
+
+def test_a_write_of_several_records_is_decoded_once(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[bytes] = []
+    decode = express.decode_write
+    monkeypatch.setattr(express, "decode_write", lambda body: looked_at.append(body) or decode(body))
+    several = b'{"records":[{"data":1},{"data":2}]}'
+    answers = door.post([several, WRITE % 1])
+    assert [answer.json["count"] for answer in answers] == [2, 1]
+    assert several not in looked_at

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from topics.api.call import Call, error_response
+from topics.api.express import ExpressWrites, admits_express
 from topics.api.inflight import InFlight
 from topics.errors import NotReady, ShuttingDown, TopicsError
-from topics.net.messages import Express, Request, RequestHead, Responder, Response
+from topics.net.messages import Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
 from topics.wire.endpoints import implemented
 from topics.wire.keys import Key, KeyRing
 from topics.wire.paths import Routes, Target
 
 Handler = Callable[[Call], None]
-OfferExpress = Callable[[str, RequestHead, Key | None, InFlight], Express | None]
+MakeExpress = Callable[[str, RequestHead, Key | None, InFlight], ExpressWrites]
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
 
@@ -64,8 +65,8 @@ class App:
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
-        self.express: dict[str, OfferExpress] = {}
-        """By handler: what may be offered to requests that repeat a head."""
+        self.express: dict[str, MakeExpress] = {}
+        """By handler: what is offered to requests that repeat a head."""
         self.on_shutdown: list[Callable[[], None]] = []
 
     def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
@@ -96,9 +97,9 @@ class App:
         return None
 
     def _offer_express(self, found: Found, head: RequestHead) -> None:
-        offer = self.express.get(found.handler)
-        if offer is not None and found.refusal is None:
-            head.express = offer(found.target.name, head, found.key, self._inflight)
+        make = self.express.get(found.handler)
+        if make is not None and found.refusal is None and admits_express(head):
+            head.express = make(found.target.name, head, found.key, self._inflight).take
 
     def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)

@@ -1,9 +1,9 @@
-"""ExpressWrites: the short way of a write of one record that goes with others of its turn.
+"""ExpressWrites: the short way of a write of one record, alone or with others of its turn.
 
-On a busy topic nearly every request repeats the head of the one before and brings one record, and a submission of the
-topic is growing already (`engine.joint`). Then only the body needs a look: no call, no ticket, no routing. Always
-holds: whoever is not taken here goes the usual way as if nothing had happened, and whoever is gets the same bytes it
-would have got there. Offered by `App` for heads that allow it, called by connections."""
+Most requests repeat the head of the one before on their connection, and many bring one record and no further wish. Then
+only the body needs a look: no call, no ticket, no routing. Always holds: whoever is not taken here goes the usual way
+as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for heads that
+allow it, called by connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
 from topics.errors import Throttled, TopicsError
 from topics.model.record import OneRecord, one_record
-from topics.net.messages import Express, RequestHead, Responder
+from topics.net.messages import RequestHead, Responder
 from topics.wire.bodies import is_json
 from topics.wire.keys import Key
 from topics.wire.query import bool_param, parse_query
@@ -24,6 +24,7 @@ from topics.wire.requests import WriteRequest, decode_write
 
 BODY_BYTES_MAX = 4096
 """A larger body is rarely one record, or costs more than the way it takes."""
+_DATA_KEY = b'"data"'
 
 
 def admits_express(head: RequestHead) -> bool:
@@ -31,20 +32,6 @@ def admits_express(head: RequestHead) -> bool:
     headers = head.headers
     special = head.chunked or head.expects_continue or b"content-encoding" in headers or b"idempotency-key" in headers
     return head.is_plain and head.keep_alive and not special and is_json(headers.get(b"content-type"))
-
-
-def offer_express_writes(
-    engine: Engine,
-    name: str,
-    head: RequestHead,
-    key: Key | None,
-    inflight: InFlight,
-    *,
-    monotonic: Callable[[], float],
-) -> Express | None:
-    if not admits_express(head):
-        return None
-    return ExpressWrites(engine, name, head, key=key, inflight=inflight, monotonic=monotonic).take
 
 
 class ExpressWrites:
@@ -55,12 +42,11 @@ class ExpressWrites:
     def __init__(
         self,
         engine: Engine,
+        monotonic: Callable[[], float],
         name: str,
         head: RequestHead,
-        *,
         key: Key | None,
         inflight: InFlight,
-        monotonic: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._name = name
@@ -72,7 +58,7 @@ class ExpressWrites:
 
     def take(self, body: bytes, responder: Responder) -> bool:
         """False: this request goes the usual way."""
-        if len(body) > BODY_BYTES_MAX:
+        if len(body) > BODY_BYTES_MAX or body.count(_DATA_KEY) != 1:  # more than one record is not decoded twice
             return False
         record = _only_record(body)
         if record is None:

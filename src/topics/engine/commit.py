@@ -40,10 +40,7 @@ class CommitTicket(Ticket[Any]):
         gate: Callable[[], bool] | None,
         barrier: bool,
     ) -> None:
-        self.done = False  # as in the base class, without a call: there is one per submission
-        self.value = None
-        self.error = None
-        self._waiters = None
+        super().__init__()
         self.finish = finish
         self.on_failure = on_failure
         self.gate = gate
