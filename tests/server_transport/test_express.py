@@ -27,6 +27,7 @@ from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import SimFs
 from topics.wire.keys import parse_keys
 from topics.wire.records import View, render_runs
+from topics.wire.requests import WriteRequest, decode_write
 
 LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
@@ -432,8 +433,13 @@ def test_a_log_that_takes_no_writes_says_so_as_elsewhere(door: Door) -> None:
 
 def test_a_write_of_several_records_is_decoded_once(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[bytes] = []
-    decode = express.decode_write
-    monkeypatch.setattr(express, "decode_write", lambda body: looked_at.append(body) or decode(body))
+    decode = decode_write
+
+    def noting(body: bytes) -> WriteRequest:
+        looked_at.append(body)
+        return decode(body)
+
+    monkeypatch.setattr(express, "decode_write", noting)
     several = b'{"records":[{"data":1},{"data":2}]}'
     answers = door.post([several, WRITE % 1])
     assert [answer.json["count"] for answer in answers] == [2, 1]
