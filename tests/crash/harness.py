@@ -16,7 +16,7 @@ from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
-from topics.model.record import RecordIn, build_batch
+from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.storage.fs import Fs
 from topics.testing.clock import SimClock, SimHost
@@ -34,6 +34,24 @@ SMALL: dict[str, Any] = {
 @lru_cache(maxsize=64)
 def settings_of(given: tuple[tuple[str, Any], ...]) -> Settings:
     return Settings.from_kwargs(**{**SMALL, **dict(given)})
+
+
+class Joined:
+    """Who waits for writes that were given together."""
+
+    def __init__(self, instance: Instance, writes: list[Write]) -> None:
+        self.instance = instance
+        self.writes = writes
+
+    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+        assert count == len(self.writes)
+        self.instance.created = True
+        for seq, write in enumerate(self.writes, first_seq):
+            write.first_seq = seq
+
+    def fail(self, error: BaseException) -> None:
+        for write in self.writes:
+            write.failed = True
 
 
 class Rig:
@@ -106,13 +124,30 @@ class Rig:
         write = Write(tokens, instance.durability)
         instance.writes.append(write)
         batch = build_batch([RecordIn(data=msgspec.Raw(msgspec.json.encode(token)), tag=tag) for token in tokens])
+        return write, self._submit(name, instance, write, batch)
+
+    def _submit(self, name: str, instance: Instance, write: Write, batch: WriteBatch) -> Ticket[Any] | None:
         try:
             ticket = self.sim.submit(lambda engine: engine.write(name, batch))
         except TopicsError:
             write.failed = True
-            return write, None
+            return None
         ticket.then(lambda done: self._told(instance, write, done))
-        return write, ticket
+        return ticket
+
+    def join(self, name: str, count: int, *, size: int = 4) -> None:
+        """Writes of one record each, given together as connections bring them, without waiting for them."""
+        instance = self.ledger.instance(name)
+        records, writes = [], []
+        for _ in range(count):
+            self.ledger.writes_made += 1
+            token = f"{name}.{self.ledger.writes_made}.0.{'x' * size}"
+            records.append(RecordIn(data=msgspec.Raw(msgspec.json.encode(token))))
+            writes.append(Write([token], instance.durability))
+        instance.writes += writes
+        if not self.sim.engine.join(name, build_batch(records), Joined(instance, writes)):
+            for record, write in zip(records, writes, strict=True):
+                self._submit(name, instance, write, build_batch([record]))
 
     @staticmethod
     def _told(instance: Instance, write: Write, done: Ticket[Any]) -> None:

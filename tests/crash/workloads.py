@@ -99,6 +99,16 @@ def _together(rig: Rig, counts: tuple[tuple[int, ...], ...], size: int = 4) -> N
         rig.sim.pump()
 
 
+def _joined(rig: Rig) -> None:
+    """Single writes of a turn that were given together, between others."""
+    rig.write("t")
+    for joined, count in ((3, 2), (1, 1), (4, 3)):
+        rig.join("t", joined)
+        rig.submit("t", count)
+        rig.join("t", joined)
+        rig.sim.pump()
+
+
 def _rotation(rig: Rig) -> None:
     for _ in range(6):
         rig.write("f", 2, size=400)
@@ -399,6 +409,10 @@ ONE_TURN_WORKLOADS = [
         fineness=fineness,
     )
     for durability, size, seq_reserve, fineness in (("disk", 4, 2, 60), ("fsync", 4, 8, 60), ("disk", 300, 4, 8))
+]
+ONE_TURN_WORKLOADS += [
+    Workload(f"joined-{durability}", partial(_one, durability=durability), _joined, fineness=60)
+    for durability in ("disk", "fsync")
 ]
 SEGMENT_WORKLOADS = [
     Workload("checkpoint", _two_classes, _checkpoint, fineness=4),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,7 +24,7 @@ from topics.errors import TopicsError
 from topics.model.appended import Appended
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
-from topics.model.record import RecordIn, build_batch, one_record
+from topics.model.record import RecordIn, build_batch
 from topics.testing import SimClock, SimFs
 from topics.testing.driver import SimKernel
 
@@ -35,11 +36,27 @@ TAGS = (None, None, "a", "ab", "b")
 Command = Callable[[Engine], Ticket[Any]]
 
 
-class Joined(Ticket[Appended]):
-    """A write that may go with others of its turn, as a connection gives it."""
+class Joined(Ticket[list[Any]]):
+    """Writes of one record that go together, as connections bring them; or one by one, if they may not."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.answers: list[Any] = [None] * count
 
     def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
-        self.resolve(Appended(first_seq, count, first_seq + count - 1))
+        assert count == len(self.answers)
+        self.resolve([(seq, 1, seq, False) for seq in range(first_seq, first_seq + count)])
+
+    def follow(self, at: int, write: Callable[[], Ticket[Appended]]) -> None:
+        try:
+            write().then(lambda done: self._note(at, said(done)))
+        except TopicsError as error:
+            self._note(at, error.code)
+
+    def _note(self, at: int, answer: Any) -> None:
+        self.answers[at] = answer
+        if None not in self.answers:
+            self.resolve(self.answers)
 
 
 class Twin:
@@ -89,6 +106,8 @@ def said(ticket: Ticket[Any]) -> Any:
     value = ticket.value
     if isinstance(value, Appended):
         return (value.first_seq, value.count, value.head, value.deduped)
+    if isinstance(value, list):
+        return value
     return getattr(value, "deleted", None)  # the rest of it tells of the moment
 
 
@@ -147,13 +166,14 @@ class Commands:
         return lambda engine: engine.write(name, batch)
 
     def join(self, name: str) -> Command:
-        record = self._record()
-        one = one_record(record)
-        assert one is not None
+        records = [self._record() for _ in range(self.rng.choice([1, 1, 2, 4]))]
 
         def give(engine: Engine) -> Ticket[Any]:
-            ticket = Joined()
-            return ticket if engine.join(name, one, ticket) else engine.write(name, build_batch([record]))
+            ticket = Joined(len(records))
+            if not engine.join(name, build_batch(records), ticket):
+                for at, record in enumerate(records):
+                    ticket.follow(at, partial(engine.write, name, build_batch([record])))
+            return ticket
 
         return give
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from topics.api.call import Call, error_response
-from topics.api.express import ExpressWrites, admits_express
+from topics.api.express import Express, admits_express
 from topics.api.inflight import InFlight
+from topics.engine.engine import Engine
 from topics.errors import NotReady, ShuttingDown, TopicsError
 from topics.net.messages import Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
@@ -22,7 +23,6 @@ from topics.wire.keys import Key, KeyRing
 from topics.wire.paths import Routes, Target
 
 Handler = Callable[[Call], None]
-MakeExpress = Callable[[str, RequestHead, Key | None, InFlight], ExpressWrites]
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
 
@@ -65,8 +65,7 @@ class App:
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
-        self.express: dict[str, MakeExpress] = {}
-        """By handler: what is offered to requests that repeat a head."""
+        self._express: Express | None = None
         self.on_shutdown: list[Callable[[], None]] = []
 
     def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
@@ -97,9 +96,17 @@ class App:
         return None
 
     def _offer_express(self, found: Found, head: RequestHead) -> None:
-        make = self.express.get(found.handler)
-        if make is not None and found.refusal is None and admits_express(head):
-            head.express = make(found.target.name, head, found.key, self._inflight).take
+        express = self._express
+        if express is not None and found.handler == "write" and found.refusal is None and admits_express(head):
+            head.express = express.writes(found.target.name, head, found.key).take
+
+    def write_express(self, engine: Engine) -> None:
+        """Offer the short way to writes that repeat a head; `settle` is to be called at the end of each turn."""
+        self._express = Express(engine, monotonic=self._monotonic, inflight=self._inflight)
+
+    def settle(self) -> None:
+        if self._express is not None:
+            self._express.settle()
 
     def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)

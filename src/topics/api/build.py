@@ -6,13 +6,11 @@ the kernel when there is one."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call
 from topics.api.console import Console
-from topics.api.express import ExpressWrites
 from topics.api.live import Live
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
@@ -128,7 +126,8 @@ class ServerApp:
         self.metrics.gauges.queue_counters = engine.queues.counters
         self.metrics.gauges.leases = self._leases
         self.app.serve_directly(self._endpoints)
-        self.app.express["write"] = partial(ExpressWrites, engine, self._clock.monotonic)
+        self.app.write_express(engine)
+        kernel.before_turn.append(self.app.settle)
         self.app.progress = None
 
     def _attach_live(self, kernel: Kernel) -> Live:

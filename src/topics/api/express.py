@@ -1,7 +1,8 @@
-"""ExpressWrites: the short way of a write of one record, alone or with others of its turn.
+"""ExpressWrites: the short way of writes of one record, for all that come in one turn.
 
 Most requests repeat the head of the one before on their connection, and many bring one record and no further wish. Then
-only the body needs a look: no call, no ticket, no routing. Always holds: whoever is not taken here goes the usual way
+only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends, or until their connection
+brings something else, and then given to the engine together. Always holds: whoever is not taken here goes the usual way
 as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for heads that
 allow it, called by connections."""
 
@@ -13,17 +14,22 @@ from time import perf_counter
 from topics.api.call import error_response
 from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
-from topics.errors import Throttled, TopicsError
-from topics.model.record import OneRecord, one_record
-from topics.net.messages import RequestHead, Responder
+from topics.errors import InvalidRequest, RecordTooLarge, Throttled
+from topics.limits import KIB
+from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.net.messages import ExpressResponder, RequestHead
 from topics.wire.bodies import is_json
 from topics.wire.keys import Key
 from topics.wire.query import bool_param, parse_query
-from topics.wire.replies import one_append_reply
-from topics.wire.requests import WriteRequest, decode_write
+from topics.wire.replies import one_append_replies
+from topics.wire.requests import decode_one
 
 BODY_BYTES_MAX = 4096
 """A larger body is rarely one record, or costs more than the way it takes."""
+KEPT_MAX = 256
+KEPT_BYTES_MAX = 64 * KIB
+"""More are given to the engine before the turn ends."""
+HEADS_MAX = 4096
 _DATA_KEY = b'"data"'
 
 
@@ -34,92 +40,165 @@ def admits_express(head: RequestHead) -> bool:
     return head.is_plain and head.keep_alive and not special and is_json(headers.get(b"content-type"))
 
 
+class Express:
+    """The short way of one server: who goes it in this turn."""
+
+    def __init__(self, engine: Engine, *, monotonic: Callable[[], float], inflight: InFlight) -> None:
+        self.engine = engine
+        self.monotonic = monotonic
+        self.inflight = inflight
+        self._writes: dict[tuple[str, bool, Key | None], ExpressWrites] = {}
+        self._stirred: list[ExpressWrites] = []
+
+    def writes(self, name: str, head: RequestHead, key: Key | None) -> ExpressWrites:
+        """Heads that mean the same share one, so that what they bring can go together."""
+        return_seqs = bool_param(parse_query(head.query), "return_seqs", default=True)
+        kind = (name, return_seqs, key)
+        writes = self._writes.get(kind)
+        if writes is None:
+            if len(self._writes) >= HEADS_MAX:
+                self._writes.clear()  # connections keep theirs
+            writes = self._writes[kind] = ExpressWrites(self, name, key, return_seqs=return_seqs)
+        return writes
+
+    def stir(self, writes: ExpressWrites) -> None:
+        """These have taken something and are to be settled when the turn ends."""
+        if not self._stirred:
+            self.engine.context.commit.wake()
+        self._stirred.append(writes)
+
+    def settle(self) -> None:
+        """Give the engine all that was taken."""
+        while self._stirred:
+            stirred, self._stirred = self._stirred, []
+            for writes in stirred:
+                writes.settle()
+
+
 class ExpressWrites:
     """The writes with one head: one topic, one key."""
 
-    __slots__ = ("_engine", "_inflight", "_key", "_name", "monotonic", "return_seqs", "topic")
+    __slots__ = (
+        "_bodies",
+        "_bytes",
+        "_express",
+        "_key",
+        "_name",
+        "_records",
+        "_responders",
+        "_started_s",
+        "return_seqs",
+        "topic",
+    )
 
-    def __init__(
-        self,
-        engine: Engine,
-        monotonic: Callable[[], float],
-        name: str,
-        head: RequestHead,
-        key: Key | None,
-        inflight: InFlight,
-    ) -> None:
-        self._engine = engine
+    def __init__(self, express: Express, name: str, key: Key | None, *, return_seqs: bool) -> None:
+        self._express = express
         self._name = name
         self._key = key
-        self._inflight = inflight
-        self.monotonic = monotonic
-        self.return_seqs = bool_param(parse_query(head.query), "return_seqs", default=True)
+        self._bodies: list[bytes] = []
+        self._records: list[RecordIn] = []
+        self._responders: list[ExpressResponder] = []
+        self._bytes = 0
+        self._started_s = 0.0
+        self.return_seqs = return_seqs
         self.topic = name.encode()
 
-    def take(self, body: bytes, responder: Responder) -> bool:
+    def take(self, body: bytes, responder: ExpressResponder) -> bool:
         """False: this request goes the usual way."""
         if len(body) > BODY_BYTES_MAX or body.count(_DATA_KEY) != 1:  # more than one record is not decoded twice
             return False
-        record = _only_record(body)
-        if record is None:
+        record = decode_one(body)
+        if record is None or (self._key is not None and not self._enter(self._key)):
             return False
-        if self._key is not None and not self._enter(self._key):
-            return False
-        if self._engine.join(self._name, record, ExpressWrite(self, responder)):
-            return True
-        self.leave()
-        return False
+        records = self._records
+        if not records:
+            self._started_s = self._express.monotonic()
+            self._express.stir(self)
+        records.append(record)
+        self._bodies.append(body)
+        self._responders.append(responder)
+        self._bytes += len(body)
+        if len(records) >= KEPT_MAX or self._bytes >= KEPT_BYTES_MAX:
+            self.settle()
+        return True
+
+    def settle(self) -> None:
+        """Give the engine what was taken."""
+        bodies, records, responders = self._bodies, self._records, self._responders
+        if not records:
+            return
+        self._bodies, self._records, self._responders, self._bytes = [], [], [], 0
+        batch = _batch(records)
+        if batch is not None:
+            self._give(batch, bodies, responders)
+            return
+        for body, record, responder in zip(bodies, records, responders, strict=True):  # who is it?
+            self._give(_batch([record]), [body], [responder])
+
+    def _give(self, batch: WriteBatch | None, bodies: list[bytes], responders: list[ExpressResponder]) -> None:
+        """Whoever breaks a rule, or has to be looked at more closely by the engine, goes the usual way."""
+        waiting = _Waiting(self, responders, self._started_s)
+        try:
+            is_taken = batch is not None and self._express.engine.join(self._name, batch, waiting)
+        except Exception as error:
+            waiting.fail(error)
+            return
+        if not is_taken:
+            self.leave(len(responders))
+            for responder, body in zip(responders, bodies, strict=True):
+                responder.decline(body)
 
     def _enter(self, key: Key) -> bool:
         try:
-            self._inflight.enter(key)
+            self._express.inflight.enter(key)
         except Throttled:
             return False
         return True
 
-    def leave(self) -> None:
+    def leave(self, count: int) -> None:
         if self._key is not None:
-            self._inflight.leave(self._key)
+            for _ in range(count):
+                self._express.inflight.leave(self._key)
+
+    def now_s(self) -> float:
+        return self._express.monotonic()
 
 
-class ExpressWrite:
-    """Waits for one write and answers it; a `Writer` of the engine."""
+class _Waiting:
+    """Waits for the writes of one settlement and answers them; a `Writer` of the engine."""
 
-    __slots__ = ("_responder", "_started_s", "_submitted_s", "_writes")
+    __slots__ = ("_responders", "_started_s", "_submitted_s", "_writes")
 
-    def __init__(self, writes: ExpressWrites, responder: Responder) -> None:
+    def __init__(self, writes: ExpressWrites, responders: list[ExpressResponder], started_s: float) -> None:
         self._writes = writes
-        self._responder = responder
-        self._started_s = writes.monotonic()
+        self._responders = responders
+        self._started_s = started_s
         self._submitted_s = perf_counter()
 
     def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
-        assert count == 1, "only writes of one record come this way"
-        writes = self._writes
-        writes.leave()
-        body = one_append_reply(
+        writes, responders = self._writes, self._responders
+        assert count == len(responders), "each of them brought one record"
+        writes.leave(count)
+        bodies = one_append_replies(
             writes.topic,
-            first_seq,
+            range(first_seq, first_seq + count),
             return_seqs=writes.return_seqs,
-            server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
+            server_total_ms=(writes.now_s() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
             sync_ms=sync_ms,
         )
-        self._responder.reply_ok(body)
+        for responder, body in zip(responders, bodies, strict=True):
+            responder.reply_ok(body)
 
     def fail(self, error: BaseException) -> None:
-        self._writes.leave()
-        self._responder.reply(error_response(error))
+        self._writes.leave(len(self._responders))
+        for responder in self._responders:
+            responder.reply(error_response(error))
 
 
-def _only_record(body: bytes) -> OneRecord | None:
-    """The record of a write that is nothing but one record; None for any other body, bad ones included."""
+def _batch(records: list[RecordIn]) -> WriteBatch | None:
+    """None if some record breaks a rule."""
     try:
-        request: WriteRequest = decode_write(body)
-        if len(request.records) != 1 or request.node is not None or request.idempotency_key is not None:
-            return None
-        if request.config is not None or request.create is not None:
-            return None
-        return one_record(request.records[0])
-    except (TopicsError, UnicodeEncodeError):
+        return build_batch(records)
+    except (InvalidRequest, RecordTooLarge):
         return None

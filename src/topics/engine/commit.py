@@ -143,7 +143,7 @@ class Commit:
         state = self._groups[group]
         if state.read_only is not None:
             raise WalReadOnly(state.read_only)
-        if state.depth >= self._queue_max and not internal:
+        if state.depth + submission.writes > self._queue_max and not internal:
             self.count_full(group)
             raise WalFull()
         if self.growing:
@@ -151,12 +151,12 @@ class Commit:
         ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
         submission.ticket = ticket
         state.queued.append(submission)
-        self._deepen(state)
+        self._deepen(state, submission.writes)
         self._wake()
         return ticket
 
-    def _deepen(self, state: _Group) -> None:
-        depth = state.depth = state.depth + 1
+    def _deepen(self, state: _Group, writes: int) -> None:
+        depth = state.depth = state.depth + writes
         if depth > state.depth_peak:
             state.depth_peak = depth
         if depth >= self._queue_max:
@@ -169,13 +169,13 @@ class Commit:
         is written."""
         self.growing[topic_id] = submission
 
-    def grow(self, group: int, submission: Submission) -> bool:
-        """One more write wants to travel with a submission that grows; False if there is no place for it."""
+    def grow(self, group: int, submission: Submission, writes: int) -> bool:
+        """More writes want to travel with a submission that grows; False if there is no place for all of them."""
         state = self._groups[group]
-        if state.depth >= self._queue_max:
+        if state.depth + writes > self._queue_max:
             return False
-        submission.writes += 1
-        self._deepen(state)
+        submission.writes += writes
+        self._deepen(state, writes)
         return True
 
     def _stop_growing(self, topic_id: int) -> None:

@@ -32,7 +32,7 @@ from topics.model import results
 from topics.model.appended import Appended
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.match import TagMatch
-from topics.model.record import OneRecord, WriteBatch
+from topics.model.record import WriteBatch
 
 T = TypeVar("T")
 
@@ -104,14 +104,14 @@ class Engine:
             return self._write(name, batch, create, config)
         return self.admit(name, lambda: self._write(name, batch, create, config), may_refuse=may_refuse)
 
-    def join(self, name: str, record: OneRecord, writer: Writer) -> bool:
-        """A write of one record that may go with others of its turn; if it may not, nothing has happened."""
+    def join(self, name: str, records: WriteBatch, writer: Writer) -> bool:
+        """Writes of one record each that may go with others of their turn; if some may not, nothing has happened."""
         topic = self.state.topics.get(name)
         if topic is None or not self.admission.is_open:
             return False
         if self.context.parking and self.context.parking.is_held(name):
             return False
-        return self.writes.join(topic, record, writer)
+        return self.writes.join(topic, records, writer)
 
     def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
         if self.context.parking and self.context.parking.is_held(name):

@@ -19,7 +19,7 @@ from topics.formats.frame import encode_appends
 from topics.limits import KIB
 from topics.model.appended import Appended
 from topics.model.ops import Append
-from topics.model.record import OneRecord, WriteBatch
+from topics.model.record import WriteBatch
 from topics.model.submission import Submission
 
 WRITES_MAX = 1024
@@ -30,13 +30,13 @@ RECORDS_EACH_MAX = 256
 
 
 class Writer(Protocol):
-    """Whoever waits for one of the writes."""
+    """Whoever waits for one of the writes, or for several that came together."""
 
     def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
-        """It is committed and published."""
+        """They are committed and published."""
 
     def fail(self, error: BaseException) -> None:
-        """It is not, for all that is known."""
+        """They are not, for all that is known."""
 
 
 class WriteTicket(Ticket[Appended]):
@@ -59,8 +59,8 @@ class WriteTicket(Ticket[Appended]):
 class JointWrite(Submission):
     __slots__ = (
         "_blobs",
-        "_counts",
         "_nodes",
+        "_runs",
         "_sizes",
         "_tags",
         "_writers",
@@ -72,8 +72,11 @@ class JointWrite(Submission):
         "ts",
     )
 
-    def __init__(self, topic: TopicState, *, group: int, first_seq: int, ts: int, durable: bool) -> None:
+    def __init__(
+        self, topic: TopicState, *, group: int, first_seq: int, ts: int, durable: bool, writes: int = 1
+    ) -> None:
         super().__init__([], frame_count=0, durable=durable, topic_id=topic.id, size=0)
+        self.writes = writes
         self.topic = topic
         self.group = group
         self.config = topic.config
@@ -84,16 +87,16 @@ class JointWrite(Submission):
         self._sizes: list[int] = []
         self._tags: list[bytes | None] = []
         self._nodes: list[bytes | None] = []
-        self._counts: list[int] = []
-        self._writers: list[Writer] = []
+        self._runs: list[int] = []  # records of each write
+        self._writers: list[tuple[Writer, int]] = []  # with the number of records each waits for
 
-    def takes(self, size: int, now: int) -> bool:
-        """Whether a write that comes now is like the others: all that would differ is checked here."""
+    def takes(self, writes: int, size: int, now: int) -> bool:
+        """Whether writes that come now are like the others: all that would differ is checked here."""
         is_alike = now <= self.ts and self.config is self.topic.config
-        return is_alike and self.bytes + size <= BYTES_MAX and len(self._writers) < WRITES_MAX
+        return is_alike and self.bytes + size <= BYTES_MAX and self.writes + writes <= WRITES_MAX
 
-    def add(self, batch: WriteBatch, writer: Writer) -> None:
-        """Take in a write, whose seqs are the next ones."""
+    def add(self, batch: WriteBatch, writer: Writer, *, runs: list[int]) -> None:
+        """Take in writes, `runs` of records, whose seqs are the next ones."""
         assert not self.ops, "a write was added to a submission that is sealed"
         count, nodes = batch.count, batch.nodes
         self._blobs += batch.blobs
@@ -101,20 +104,8 @@ class JointWrite(Submission):
         self._tags += [None] * count if batch.tags is None else batch.tags
         self._nodes += nodes if isinstance(nodes, list) else [nodes] * count
         self.bytes += batch.total_bytes
-        self._counts.append(count)
-        self._writers.append(writer)
-
-    def add_one(self, record: OneRecord, writer: Writer) -> None:
-        """`add` for the commonest write of all."""
-        assert not self.ops, "a write was added to a submission that is sealed"
-        blob, size, tag, node = record
-        self._blobs.append(blob)
-        self._sizes.append(size)
-        self._tags.append(tag)
-        self._nodes.append(node)
-        self.bytes += size
-        self._counts.append(1)
-        self._writers.append(writer)
+        self._runs += runs
+        self._writers.append((writer, count))
 
     def reservation(self) -> Reservation:
         return Reservation(self.first_seq, len(self._sizes), self.bytes, self.ts, None)
@@ -130,7 +121,7 @@ class JointWrite(Submission):
             nodes=batch.nodes,
             tags=batch.tags,
             durable=self.durable,
-            runs=self._counts,
+            runs=self._runs,
         )
         op = make_append(
             self.topic,
@@ -170,11 +161,11 @@ class JointWrite(Submission):
         commit: CommitTicket = self.ticket  # type: ignore[assignment]
         self.ticket = None  # the ticket knows us: a cycle would be left to the collector
         if done.error is not None:
-            for writer in self._writers:
+            for writer, _ in self._writers:
                 writer.fail(done.error)
             return
         written_s, sync_ms = commit.written_s, done.value or 0.0
         seq = self.first_seq
-        for count, writer in zip(self._counts, self._writers, strict=True):
+        for writer, count in self._writers:
             writer.written(seq, count, written_s=written_s, sync_ms=sync_ms)
             seq += count

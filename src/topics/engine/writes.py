@@ -22,7 +22,7 @@ from topics.errors import CommitFailed, Throttled, TopicsError
 from topics.formats.frame import encode_appends
 from topics.model.appended import Appended
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
-from topics.model.record import OneRecord, WriteBatch
+from topics.model.record import WriteBatch
 from topics.model.submission import Submission
 
 LEAST_MS = 0.001
@@ -136,11 +136,17 @@ class Writes:
             return False
         return topic.config.is_fsync or last_seq <= topic.ceiling
 
-    def _open_joint(self, topic: TopicState, reservation: Reservation, group: int) -> JointWrite:
-        """Refused like any submission; the first write is to be added at once."""
+    def _open_joint(self, topic: TopicState, reservation: Reservation, group: int, *, writes: int = 1) -> JointWrite:
+        """Refused like any submission; the first writes are to be added at once."""
         commit = self._ctx.commit
-        durable = topic.config.is_fsync
-        joint = JointWrite(topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, durable=durable)
+        joint = JointWrite(
+            topic,
+            group=group,
+            first_seq=reservation.first_seq,
+            ts=reservation.ts,
+            durable=topic.config.is_fsync,
+            writes=writes,
+        )
         commit.submit(
             group,
             joint,
@@ -151,53 +157,53 @@ class Writes:
         commit.let_grow(topic.id, joint)
         return joint
 
-    def join(self, topic: TopicState, record: OneRecord, writer: Writer) -> bool:
-        """A plain write of one record, with those of its turn or as the first of them; False, and nothing has happened,
-        if it has to go the long way."""
-        size, now = record[1], self._ctx.clock.now_ms()
+    def join(self, topic: TopicState, records: WriteBatch, writer: Writer) -> bool:
+        """Plain writes of one record each, with others of their turn or as the first of them; False, and nothing has
+        happened, if some have to go the long way."""
+        now = self._ctx.clock.now_ms()
         joint: JointWrite | None = self._ctx.commit.growing.get(topic.id)  # type: ignore[assignment]
-        if joint is None or not self._reserve_in(joint, count=1, size=size, largest=size, now=now):
-            joint = self._begin(topic, size, now)
+        if joint is None or not self._reserve_in(joint, records, now, writes=records.count):
+            joint = self._begin(topic, records, now)
         if joint is None:
             return False
-        joint.add_one(record, writer)
+        joint.add(records, writer, runs=[1] * records.count)
         self._refill_ahead(joint)
         return True
 
-    def _begin(self, topic: TopicState, size: int, now: int) -> JointWrite | None:
-        """A submission that begins with a plain write of one record; None if this one is not plain enough."""
-        config = topic.config
-        if config.is_ephemeral or (config.cap_bytes and size > config.cap_bytes) or not self._fits(size):
+    def _begin(self, topic: TopicState, records: WriteBatch, now: int) -> JointWrite | None:
+        """A submission that begins with plain writes of one record; None if some are not plain enough."""
+        config, count, size = topic.config, records.count, records.total_bytes
+        if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self._fits(size):
             return None
-        if not self._may_join(topic, size=size, last_seq=topic.reserved_head + 1):
+        if not self._may_join(topic, size=size, last_seq=topic.reserved_head + count):
             return None
-        reservation = reserve(topic, count=1, size=size, now=now)
+        reservation = reserve(topic, count=count, size=size, now=now)
         try:
-            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id))
+            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id), writes=count)
         except TopicsError:
             release(topic, reservation, reuse_seqs=True)
             return None
 
     def _join(self, joint: JointWrite, batch: WriteBatch, now: int) -> Ticket[Appended] | None:
         """The short way of a write that differs in nothing but its records; None if it has to go the long one."""
-        if not self._reserve_in(joint, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes, now=now):
+        if not self._reserve_in(joint, batch, now, writes=1):
             return None
         return self._add(joint, batch)
 
     def _add(self, joint: JointWrite, batch: WriteBatch) -> Ticket[Appended]:
         ticket = WriteTicket()
-        joint.add(batch, ticket)
+        joint.add(batch, ticket, runs=[batch.count])
         self._refill_ahead(joint)
         return ticket
 
-    def _reserve_in(self, joint: JointWrite, *, count: int, size: int, largest: int, now: int) -> bool:
-        ctx, topic = self._ctx, joint.topic
+    def _reserve_in(self, joint: JointWrite, batch: WriteBatch, now: int, *, writes: int) -> bool:
+        ctx, topic, count, size = self._ctx, joint.topic, batch.count, batch.total_bytes
         config, last_seq = joint.config, topic.reserved_head + count
-        if not joint.takes(size, now) or (last_seq > topic.ceiling and not config.is_fsync):
+        if not joint.takes(writes, size, now) or (last_seq > topic.ceiling and not config.is_fsync):
             return False
-        if (config.cap_bytes and largest > config.cap_bytes) or not self._fits(size):
+        if (config.cap_bytes and batch.max_bytes > config.cap_bytes) or not self._fits(size):
             return False
-        if not ctx.commit.grow(joint.group, joint):
+        if not ctx.commit.grow(joint.group, joint, writes):
             return False
         topic.reserved_head = last_seq
         topic.staged_count += count

@@ -216,8 +216,13 @@ class Responder(Protocol):
         """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
 
 
-Express = Callable[[bytes, Responder], bool]
-"""Takes a body and answers later; False, and nothing has happened, if this one has to go the usual way."""
+class ExpressResponder(Responder, Protocol):
+    def decline(self, body: bytes) -> None:
+        """In place of an answer: the request, with this body, goes the usual way after all."""
+
+
+Express = Callable[[bytes, ExpressResponder], bool]
+"""Takes a body, to answer or decline it later; False, and nothing has happened, if it has to go the usual way."""
 
 
 class Application(Protocol):
@@ -228,6 +233,9 @@ class Application(Protocol):
 
     def handle(self, request: Request, responder: Responder) -> None:
         """Take a request whose body is complete."""
+
+    def settle(self) -> None:
+        """Act on all that was taken by `express`, before something behind it is handled."""
 
     def abandon(self, request: Request) -> None:
         """`head` let this request pass, but `handle` will not be called for it."""

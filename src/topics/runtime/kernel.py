@@ -42,7 +42,7 @@ class Kernel:
         self.store = recovered.store
         self.driver = driver
         shards = recovered.store.layout.shards
-        self.commit = Commit(shards, queue_max=settings.wal_queue, wake=driver.wake)
+        self.commit = Commit(shards, queue_max=settings.wal_queue, wake=self._wake)
         self.jobs = KernelJobs(self.store, driver)
         self.engine = Engine(
             state=recovered.state,
@@ -67,6 +67,9 @@ class Kernel:
         self.jobs.run_checkpoint = self.checkpointer.run
         self.timetable.every_tick.append(self.engine.tick)
         self.engine.context.wake_at = self._tick_at
+        self.before_turn: list[Callable[[], None]] = []
+        """Whoever keeps the commands of a turn, to give them all at once when it ends."""
+        self._is_settling = False
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):
             if group.read_only is not None:
@@ -79,8 +82,18 @@ class Kernel:
 
     def flush(self) -> None:
         """End a turn: let whoever was stirred act, then write everything that was submitted since the last flush."""
+        self._is_settling = True
+        try:
+            for settle in self.before_turn:
+                settle()
+        finally:
+            self._is_settling = False
         self.engine.turn()
         self.writers.pump()
+
+    def _wake(self) -> None:
+        if not self._is_settling:  # what is submitted then is written by the flush that is under way
+            self.driver.wake()
 
     def tick(self) -> None:
         """Do what is due; called about every 50 ms, or as often as a simulator likes."""

@@ -47,6 +47,8 @@ class H1Connection(H1Output):
     def data_received(self, data: bytes) -> None:
         if self._goes_express(data):
             return
+        if self._exchanges:
+            self.hub.app.settle()  # what was taken before this came is before it
         self._reader.receive(data)
         if self._mode == READING:
             self._feed()
@@ -118,12 +120,7 @@ class H1Connection(H1Output):
         request = Request(head, self._reader.content_length, self.address, hub.monotonic())
         exchange = H1Exchange(self, head, request, not head.keep_alive)
         self._exchanges.append(exchange)
-        try:
-            refusal = hub.app.head(request)
-        except Exception as error:
-            refusal = failure_response(error)
-        if refusal is not None:
-            self._refuse(exchange, refusal)
+        if not self._is_admitted(exchange, request):
             return None
         length = request.content_length
         if length is not None and length > hub.settings.max_body_bytes:
@@ -134,6 +131,24 @@ class H1Connection(H1Output):
         if head.expects_continue and self._exchanges[0] is exchange:
             self._send_continue()
         return exchange
+
+    def _is_admitted(self, exchange: H1Exchange, request: Request) -> bool:
+        try:
+            refusal = self.hub.app.head(request)
+        except Exception as error:
+            refusal = failure_response(error)
+        if refusal is not None:
+            self._refuse(exchange, refusal)
+        return refusal is None
+
+    def go_usual_way(self, exchange: H1Exchange, body: bytes) -> None:
+        """The application took a request and gives it back: it is the only one here, and complete."""
+        if self._mode == GONE:
+            return
+        assert exchange.head is not None
+        request = exchange.request = Request(exchange.head, len(body), self.address, self.hub.monotonic())
+        if self._is_admitted(exchange, request):
+            self._dispatch(exchange, body)
 
     def _dispatch(self, exchange: H1Exchange, body: bytes) -> None:
         request = exchange.request

@@ -75,6 +75,9 @@ class H1Exchange:
         self._answered = True
         self._conn.finish_plain(self, hub.renderer.ok(body))
 
+    def decline(self, body: bytes) -> None:
+        self._conn.go_usual_way(self, body)
+
     def _send(self, response: Response) -> None:
         try:
             data = self._render(response)

@@ -5,7 +5,7 @@ in rendered (`records`). Topic names of existing topics are plain ASCII by their
 Called by api at the end of a request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -69,14 +69,22 @@ def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: 
     )
 
 
-def one_append_reply(
-    topic: bytes, seq: int, *, return_seqs: bool, server_total_ms: float, append_ms: float, sync_ms: float
-) -> bytes:
-    """`append_reply` of one record that was neither deduplicated nor the first of its topic nor kept waiting."""
-    return (
-        b'{"topic":"%b","first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":1,"created":false,"deduped":false,'
+def one_append_replies(
+    topic: bytes,
+    seqs: Iterable[int],
+    *,
+    return_seqs: bool,
+    server_total_ms: float,
+    append_ms: float,
+    sync_ms: float,
+) -> list[bytes]:
+    """`append_reply` for each of several writes of one record that went together, and were neither deduplicated nor the
+    first of their topic nor kept waiting. They differ in nothing but their seqs."""
+    form = (
+        b'{"topic":"%b","first_seq":#,"last_seq":#%b,"head_seq":#,"count":1,"created":false,"deduped":false,'
         b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
-    ) % (topic, seq, seq, b',"seqs":[%d]' % seq if return_seqs else b"", seq, server_total_ms, append_ms, sync_ms)
+    ) % (topic, b',"seqs":[#]' if return_seqs else b"", server_total_ms, append_ms, sync_ms)
+    return [form.replace(b"#", b"%d" % seq) for seq in seqs]
 
 
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:

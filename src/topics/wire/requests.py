@@ -17,7 +17,7 @@ from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder
+from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, is_too_deep
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
 NodeFilter = str | list[str] | None
@@ -60,6 +60,12 @@ class WriteRequest(msgspec.Struct, frozen=True):
         if self.create is not None:
             return self.create
         return self.config is None or self.config.auto_create
+
+
+class OneWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A write of one record, and no further wish."""
+
+    records: tuple[RecordIn]
 
 
 class DiffRequest(msgspec.Struct, frozen=True):
@@ -200,6 +206,22 @@ class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             create=self.create,
             disable_backpressure=self.disable_backpressure,
         )
+
+
+_decode_one = msgspec.json.Decoder(OneWrite).decode
+
+
+def decode_one(body: bytes) -> RecordIn | None:
+    """The record of a body that is nothing but a write of one; None for any other body, bad ones included."""
+    try:
+        record = _decode_one(body).records[0]
+        if not body.isascii():
+            body.decode()
+    except REFUSALS:
+        return None
+    if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body):
+        return None
+    return record
 
 
 _SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3  # three levels are around a payload
