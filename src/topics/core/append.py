@@ -11,6 +11,7 @@ The seq ceiling is the engine's.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -117,14 +118,16 @@ def make_append(
     offs: array[int],
     lens: array[int],
     hops: int = 0,
+    ts: Sequence[int] | None = None,
 ) -> Append:
-    """The op of a reserved write. `file` and `base` are set once the frames are written."""
+    """The op of a reserved write. `file` and `base` are set once the frames are written. With `ts` each record has its
+    own time."""
     count = batch.count
     return Append(
         topic_id=topic.id,
         first_seq=reservation.first_seq,
         count=count,
-        ts=array("Q", (reservation.ts,)) * count,
+        ts=array("Q", (reservation.ts,)) * count if ts is None else array("Q", ts),
         sizes=array("I", batch.sizes),
         flags=_flags(batch, hops),
         tags=batch.tags,

@@ -2,8 +2,8 @@
 
 On a busy topic the writes of a turn differ in nothing but their records, so they are encoded, written, applied and
 published together; each is still a run of its own in the log and is answered for itself. Always holds: the seqs of its
-writes are consecutive, in order of arrival; all have one timestamp, one class and one config. Opened and filled by
-`engine.writes`, sealed by `engine.commit`."""
+writes are consecutive, in order of arrival, and their times do not fall; all have one class and one config. Opened and
+filled by `engine.writes`, sealed by `engine.commit`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class WriteTicket(Ticket[Appended]):
 class JointWrite(Submission):
     __slots__ = (
         "_blobs",
+        "_moments",
         "_nodes",
         "_runs",
         "_sizes",
@@ -81,8 +82,9 @@ class JointWrite(Submission):
         self.group = group
         self.config = topic.config
         self.first_seq = first_seq
-        self.ts = ts
+        self.ts = ts  # of the last write
         self.bytes = 0  # accounted
+        self._moments = [(ts, 0)]  # times, and the number of records before each
         self._blobs: list[bytes] = []
         self._sizes: list[int] = []
         self._tags: list[bytes | None] = []
@@ -90,10 +92,15 @@ class JointWrite(Submission):
         self._runs: list[int] = []  # records of each write
         self._writers: list[tuple[Writer, int]] = []  # with the number of records each waits for
 
-    def takes(self, writes: int, size: int, now: int) -> bool:
-        """Whether writes that come now are like the others: all that would differ is checked here."""
-        is_alike = now <= self.ts and self.config is self.topic.config
+    def takes(self, writes: int, size: int) -> bool:
+        """Whether more writes can be like the others: all that would differ is checked here."""
+        is_alike = self.config is self.topic.config
         return is_alike and self.bytes + size <= BYTES_MAX and self.writes + writes <= WRITES_MAX
+
+    def move_on(self, ts: int) -> None:
+        """Whatever is added from now on has this time."""
+        self.ts = ts
+        self._moments.append((ts, len(self._sizes)))
 
     def add(self, batch: WriteBatch, writer: Writer, *, runs: list[int]) -> None:
         """Take in writes, `runs` of records, whose seqs are the next ones."""
@@ -112,11 +119,11 @@ class JointWrite(Submission):
 
     def seal(self) -> None:
         """All are there: encode them. The op is `ops[0]` from now on."""
-        reservation, batch = self.reservation(), self._batch()
+        reservation, batch, ts = self.reservation(), self._batch(), self._times()
         encoded = encode_appends(
             topic_id=self.topic_id,
             first_seq=self.first_seq,
-            ts=self.ts,
+            ts=self.ts if ts is None else ts,
             datas=batch.blobs,
             nodes=batch.nodes,
             tags=batch.tags,
@@ -130,11 +137,19 @@ class JointWrite(Submission):
             frames=encoded.buffer,
             offs=array("I", encoded.offsets),
             lens=array("I", encoded.lengths),
+            ts=ts,
         )
         self.ops.append(op)
         self.frames.append(encoded.buffer)
         self.size = len(encoded.buffer)
         self.frame_count = self.client_frames = reservation.count
+
+    def _times(self) -> list[int] | None:
+        """The time of each record; None if all have the same."""
+        if len(self._moments) == 1:
+            return None
+        ends = [at for _, at in self._moments[1:]] + [len(self._sizes)]
+        return [ts for (ts, at), end in zip(self._moments, ends, strict=True) for _ in range(at, end)]
 
     def _batch(self) -> WriteBatch:
         tags, nodes, sizes = self._tags, self._nodes, self._sizes

@@ -199,12 +199,15 @@ class Writes:
     def _reserve_in(self, joint: JointWrite, batch: WriteBatch, now: int, *, writes: int) -> bool:
         ctx, topic, count, size = self._ctx, joint.topic, batch.count, batch.total_bytes
         config, last_seq = joint.config, topic.reserved_head + count
-        if not joint.takes(writes, size, now) or (last_seq > topic.ceiling and not config.is_fsync):
+        if not joint.takes(writes, size) or (last_seq > topic.ceiling and not config.is_fsync):
             return False
         if (config.cap_bytes and batch.max_bytes > config.cap_bytes) or not self._fits(size):
             return False
         if not ctx.commit.grow(joint.group, joint, writes):
             return False
+        if now > joint.ts:
+            joint.move_on(now)
+            topic.reserved_ts = now
         topic.reserved_head = last_seq
         topic.staged_count += count
         topic.staged_bytes += size

@@ -109,7 +109,7 @@ _SUM: Final = struct.Struct("<Q")
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
 assert _HEAD.size == HEAD_BYTES - LEN_BYTES
 _SUM_AND_LEN_DTYPE: Final = np.dtype([("sum", "<u8"), ("len", "<u4")])
-_ALIKE_DTYPE: Final = np.dtype([("front", "V10"), ("seq", "<u8"), ("back", "V12"), ("data_len", "<u4")])
+_ALIKE_DTYPE: Final = np.dtype([("front", "V10"), ("seq", "<u8"), ("ts", "<u8"), ("lens", "V4"), ("data_len", "<u4")])
 _MANY: Final = 256
 """Frames from which on columns are worth their making."""
 
@@ -174,7 +174,7 @@ def encode_appends(
     *,
     topic_id: int,
     first_seq: int,
-    ts: int,
+    ts: int | Sequence[int],
     datas: Sequence[bytes],
     nodes: Sequence[bytes | None] | bytes | None = None,
     tags: Sequence[bytes | None] | None = None,
@@ -184,15 +184,16 @@ def encode_appends(
 ) -> EncodedAppends:
     """One submission of Append frames with seqs from `first_seq` on.
 
-    `datas` are payload blobs. `nodes` is one node for all records or one entry each. All frames but the last have
-    `more` set; the last has it too when frames of the same submission follow (`more_after`). With `runs` they are
-    several writes that only travel together, each a run by itself: that many records each.
+    `datas` are payload blobs. `nodes` is one node for all records or one entry each, and so is `ts`. All frames but the
+    last have `more` set; the last has it too when frames of the same submission follow (`more_after`). With `runs` they
+    are several writes that only travel together, each a run by itself: that many records each.
     """
     if len(datas) == 1:
         node = nodes if nodes is None or isinstance(nodes, bytes) else nodes[0]
         tag = None if tags is None else tags[0]
         gate = (DURABLE if durable else 0) | (MORE if more_after else 0)
-        frame = _frame(_APPEND, gate, topic_id, first_seq, ts, node, tag, datas[0])
+        moment = ts if isinstance(ts, int) else ts[0]
+        frame = _frame(_APPEND, gate, topic_id, first_seq, moment, node, tag, datas[0])
         return EncodedAppends(frame, [0], [len(frame)])
     if not datas:
         return EncodedAppends(b"", [], [])
@@ -201,9 +202,8 @@ def encode_appends(
     fronts = [_FRONT.pack(_APPEND, gate | presence, topic_id) for presence in range(4)]
     lens: U32 | None = None  # of the bodies, where somebody has counted already
     if tags is None and not nodes and len(datas) >= _MANY:
-        head = _ALIKE.pack(fronts[0 if nodes is None else HAS_NODE], 0, _ALIKE_BACK.pack(ts, 0, 0), 0)
-        bodies, lens = _alike_many(head, first_seq, datas)
-    elif tags is None and (nodes is None or isinstance(nodes, bytes)):
+        bodies, lens = _alike_many(fronts[0 if nodes is None else HAS_NODE], first_seq, ts, datas)
+    elif tags is None and (nodes is None or isinstance(nodes, bytes)) and isinstance(ts, int):
         bodies = _alike(fronts, first_seq, ts, nodes, datas)
     else:
         bodies = _mixed(fronts, first_seq, ts, nodes, tags, datas)
@@ -222,11 +222,14 @@ def _alike(fronts: Sequence[bytes], first_seq: int, ts: int, node: bytes | None,
     return [pack(front, seq, back, len(data)) + data for seq, data in enumerate(datas, first_seq)]
 
 
-def _alike_many(head: bytes, first_seq: int, datas: Sequence[bytes]) -> tuple[list[bytes], U32]:
+def _alike_many(
+    front: bytes, first_seq: int, ts: int | Sequence[int], datas: Sequence[bytes]
+) -> tuple[list[bytes], U32]:
     """The same by columns, without a node; and the lengths."""
     count = len(datas)
     data_lens = np.fromiter(map(len, datas), np.uint32, count)
-    heads = np.frombuffer(bytearray(head * count), _ALIKE_DTYPE)
+    heads = np.frombuffer(bytearray(_ALIKE.pack(front, 0, bytes(_ALIKE_BACK.size), 0) * count), _ALIKE_DTYPE)
+    heads["ts"] = ts
     heads["seq"] = np.arange(first_seq, first_seq + count, dtype=np.uint64)
     heads["data_len"] = data_lens
     return list(map(add, heads.view(f"V{_ALIKE.size}").tolist(), datas)), data_lens + np.uint32(_ALIKE.size)
@@ -235,19 +238,20 @@ def _alike_many(head: bytes, first_seq: int, datas: Sequence[bytes]) -> tuple[li
 def _mixed(
     fronts: Sequence[bytes],
     first_seq: int,
-    ts: int,
+    ts: int | Sequence[int],
     nodes: Sequence[bytes | None] | bytes | None,
     tags: Sequence[bytes | None] | None,
     datas: Sequence[bytes],
 ) -> list[bytes]:
-    """Checksummed parts of frames whose tags or nodes differ."""
+    """Checksummed parts of frames whose tags, nodes or times differ."""
     node_texts, node_bits = _optional(nodes, HAS_NODE, len(datas))
     tag_texts, tag_bits = _optional(tags, HAS_TAG, len(datas))
     pack = _MIXED.pack
-    rows = zip(node_bits, tag_bits, count(first_seq), node_texts, tag_texts, datas, strict=False)
+    moments = repeat(ts) if isinstance(ts, int) else ts
+    rows = zip(node_bits, tag_bits, count(first_seq), moments, node_texts, tag_texts, datas, strict=False)
     return [
-        pack(fronts[a | b], seq, ts, len(node), len(tag), len(data)) + node + tag + data
-        for a, b, seq, node, tag, data in rows
+        pack(fronts[a | b], seq, moment, len(node), len(tag), len(data)) + node + tag + data
+        for a, b, seq, moment, node, tag, data in rows
     ]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from topics.formats.buffers import (
     gather_u8,
     gather_u64,
     hash_slices,
-    xxh3,
+    xxh3_all,
 )
 from topics.formats.idx import IDX_DTYPE, Idx
 
@@ -59,7 +58,7 @@ _HEAD: Final = struct.Struct("<BQQHHI")
 _LEN: Final = struct.Struct("<I")
 unpack_len: Final = _LEN.unpack_from
 # Checksum, flag byte and the next frame's length field lie side by side.
-_TAIL_AND_LEN: Final = struct.Struct("<QBI")
+_TAIL_AND_LEN_DTYPE: Final[np.dtype[np.void]] = np.dtype([("sum", "<u8"), ("flag", "u1"), ("frame_len", "<u4")])
 
 # Bytes [14, 38+N+M+P) of a WAL frame are bytes [5, 29+N+M+P) of its segment frame.
 _WAL_SHARED_AT: Final = 14
@@ -67,6 +66,7 @@ _WAL_FLAGS_AT: Final = 5
 _WAL_TS_AT: Final = 22
 # Records per inner run: their bytes stay in the processor's cache.
 _RUN: Final = 2048
+_STRETCH_FACTOR: Final = 4
 
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
 assert _HEAD.size == HEAD_BYTES - LEN_BYTES
@@ -99,7 +99,7 @@ def encode_segment_frames(
     bodies = [_body(*row) for row in rows]
     lens = np.array([len(body) + LEN_BYTES + TAIL_BYTES for body in bodies], np.int64)
     flags = np.array([body[0] for body in bodies], np.uint8)
-    return SegmentFrames(_seal(bodies), _entries(lens, flags=flags, ts=ts, base=base))
+    return SegmentFrames(_seal(bodies, lens - LEN_BYTES), _entries(lens, flags=flags, ts=ts, base=base))
 
 
 def segment_frames_from_wal(
@@ -124,17 +124,30 @@ def segment_frames_from_wal(
         _verify_wal(wal_buffer, view, starts, ends, file)
     flags: U8 = gather_u8(view, starts + _WAL_FLAGS_AT) & np.uint8(FLAGS_KNOWN)
     ts = gather_u64(view, starts + _WAL_TS_AT)
-    source: Any = wal_buffer if isinstance(wal_buffer, bytes) else view
+    lens = sizes - (wal_frame.OVERHEAD_BYTES - OVERHEAD_BYTES)
     runs = []
     for at in range(0, len(starts), _RUN):
         rows = slice(at, at + _RUN)
-        triples = zip(flags[rows].tolist(), (starts[rows] + _WAL_SHARED_AT).tolist(), ends[rows].tolist(), strict=True)
-        runs.append(_seal([_FLAG_BYTES[flag] + source[a:b] for flag, a, b in triples]))
-    lens = sizes - (wal_frame.OVERHEAD_BYTES - OVERHEAD_BYTES)
+        bodies = _bodies_in_wal(view, starts[rows], ends[rows], flags[rows])
+        runs.append(_seal(bodies, lens[rows] - LEN_BYTES))
     return SegmentFrames(b"".join(runs), _entries(lens, flags=flags, ts=ts, base=base))
 
 
 _FLAG_BYTES: Final = tuple(bytes((flag,)) for flag in range(FLAGS_KNOWN + 1))
+
+
+def _bodies_in_wal(view: memoryview, starts: I64, ends: I64, flags: U8) -> list[bytes]:
+    """The checksummed parts of segment frames. In the log their flags do not lie in front of the rest; in a copy of a
+    stretch they are put there, over the end of the topic id, so that each part is one slice."""
+    low, high = int(starts.min()), int(ends.max())
+    if high - low > _STRETCH_FACTOR * int((ends - starts).sum()):  # much of others lies in between
+        triples = zip(flags.tolist(), (starts + _WAL_SHARED_AT).tolist(), ends.tolist(), strict=True)
+        return [_FLAG_BYTES[flag] + view[a:b] for flag, a, b in triples]
+    stretch = np.frombuffer(view[low:high], np.uint8).copy()
+    begins = starts + (_WAL_SHARED_AT - 1 - low)
+    stretch[begins] = flags
+    source = stretch.tobytes()
+    return [source[a:b] for a, b in zip(begins.tolist(), (ends - low).tolist(), strict=True)]
 
 
 def _body(seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes) -> bytes:
@@ -144,16 +157,18 @@ def _body(seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes)
     return b"".join((_HEAD.pack(flags, seq, ts, len(node), len(tag), len(data)), node, tag, data))
 
 
-def _seal(bodies: list[bytes]) -> bytes:
+def _seal(bodies: list[bytes], frame_lens: I64) -> bytes:
     """Puts length fields, checksums and flag bytes around the checksummed parts."""
     if not bodies:
         return b""
-    frame_lens = [len(body) + TAIL_BYTES for body in bodies]
+    between = np.zeros(len(bodies), _TAIL_AND_LEN_DTYPE)
+    between["sum"] = xxh3_all(bodies)
+    between["flag"] = LIVE_BYTE
+    between["frame_len"][:-1] = frame_lens[1:]
     parts: list[Any] = [b""] * (2 * len(bodies) + 1)
-    parts[0] = _LEN.pack(frame_lens[0])
+    parts[0] = _LEN.pack(int(frame_lens[0]))
     parts[1::2] = bodies
-    pack, following = _TAIL_AND_LEN.pack, chain(frame_lens[1:], (0,))
-    parts[2::2] = [pack(xxh3(body), LIVE_BYTE, frame_len) for body, frame_len in zip(bodies, following, strict=True)]
+    parts[2::2] = between.view(f"V{between.itemsize}").tolist()
     parts[-1] = parts[-1][:TAIL_BYTES]
     return b"".join(parts)
 

@@ -6,7 +6,7 @@ so that each endpoint calls it at its place in the order. Queue calls are in `qu
 encoding, by the client.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -169,7 +169,7 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
         self._decode_plain = msgspec.json.Decoder(_PlainWrite).decode
 
     def __call__(self, body: bytes) -> WriteRequest:
-        if len(body) >= SHORTEST_DEEP_TEXT and body.isascii() and b"\\" not in body and b'"meta"' not in body:
+        if len(body) >= SHORTEST_DEEP_TEXT and body.isascii() and b"\\" not in body:
             try:
                 plain = self._decode_plain(body)
             except REFUSALS:
@@ -180,8 +180,13 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
         return BodyDecoder.__call__(self, body)
 
 
-class _PlainRecord(RecordIn, frozen=True, gc=False, forbid_unknown_fields=True):
-    pass
+class _PlainRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A `RecordIn` that has no `meta`."""
+
+    data: msgspec.Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: ClassVar[msgspec.UnsetType] = msgspec.UNSET
 
 
 class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,9 +199,10 @@ class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disable_backpressure: bool = False
 
     def is_shallow(self, body: bytes) -> bool:
-        """Whether its depth is within the limit, for a body without `meta`; False if that is not clear."""
-        is_each_key_once = body.count(b'"data"') == len(self.records)
-        return is_each_key_once and max([len(record.data) for record in self.records], default=0) <= _SHALLOW_BYTES
+        """Whether its depth is within the limit; False if that is not clear."""
+        datas = [record.data for record in self.records]
+        is_each_key_once = body.count(b'"data"') == len(datas)
+        return is_each_key_once and max(map(len, datas), default=0) <= _SHALLOW_BYTES
 
     def request(self) -> WriteRequest:
         return WriteRequest(
