@@ -135,8 +135,11 @@ class Tail:
         """The run that takes a record at `first_seq`, which must have no slot yet; a new run if it touches none."""
         runs = self.runs
         at = len(runs) if runs and runs[-1].first_seq < first_seq else bisect_right(runs, first_seq, key=_first_seq)
-        if at and runs[at - 1].next_seq == first_seq and runs[at - 1].count < RUN_SLOTS_MAX:
-            return runs[at - 1]
+        if at:
+            before = runs[at - 1]
+            count = len(before.flags)
+            if before.first_seq + count == first_seq and count < RUN_SLOTS_MAX:
+                return before
         run = TailRun(first_seq)
         runs.insert(at, run)
         return run

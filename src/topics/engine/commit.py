@@ -40,7 +40,10 @@ class CommitTicket(Ticket[Any]):
         gate: Callable[[], bool] | None,
         barrier: bool,
     ) -> None:
-        super().__init__()
+        self.done = False
+        self.value = None
+        self.error = None
+        self._waiters = None
         self.finish = finish
         self.on_failure = on_failure
         self.gate = gate

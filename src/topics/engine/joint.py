@@ -19,7 +19,7 @@ from topics.formats.frame import encode_appends
 from topics.limits import KIB
 from topics.model.appended import Appended
 from topics.model.ops import Append
-from topics.model.record import WriteBatch
+from topics.model.record import WriteBatch, joined
 from topics.model.submission import Submission
 
 WRITES_MAX = 1024
@@ -58,15 +58,13 @@ class WriteTicket(Ticket[Appended]):
 
 class JointWrite(Submission):
     __slots__ = (
-        "_blobs",
+        "_batches",
         "_moments",
-        "_nodes",
         "_runs",
-        "_sizes",
-        "_tags",
         "_writers",
         "bytes",
         "config",
+        "count",
         "first_seq",
         "group",
         "topic",
@@ -83,12 +81,10 @@ class JointWrite(Submission):
         self.config = topic.config
         self.first_seq = first_seq
         self.ts = ts  # of the last write
+        self.count = 0  # records
         self.bytes = 0  # accounted
         self._moments = [(ts, 0)]  # times, and the number of records before each
-        self._blobs: list[bytes] = []
-        self._sizes: list[int] = []
-        self._tags: list[bytes | None] = []
-        self._nodes: list[bytes | None] = []
+        self._batches: list[WriteBatch] = []
         self._runs: list[int] = []  # records of each write
         self._writers: list[tuple[Writer, int]] = []  # with the number of records each waits for
 
@@ -100,26 +96,23 @@ class JointWrite(Submission):
     def move_on(self, ts: int) -> None:
         """Whatever is added from now on has this time."""
         self.ts = ts
-        self._moments.append((ts, len(self._sizes)))
+        self._moments.append((ts, self.count))
 
     def add(self, batch: WriteBatch, writer: Writer, *, runs: list[int]) -> None:
         """Take in writes, `runs` of records, whose seqs are the next ones."""
         assert not self.ops, "a write was added to a submission that is sealed"
-        count, nodes = batch.count, batch.nodes
-        self._blobs += batch.blobs
-        self._sizes += batch.sizes
-        self._tags += [None] * count if batch.tags is None else batch.tags
-        self._nodes += nodes if isinstance(nodes, list) else [nodes] * count
+        self.count += batch.count
         self.bytes += batch.total_bytes
+        self._batches.append(batch)
         self._runs += runs
-        self._writers.append((writer, count))
+        self._writers.append((writer, batch.count))
 
     def reservation(self) -> Reservation:
-        return Reservation(self.first_seq, len(self._sizes), self.bytes, self.ts, None)
+        return Reservation(self.first_seq, self.count, self.bytes, self.ts, None)
 
     def seal(self) -> None:
         """All are there: encode them. The op is `ops[0]` from now on."""
-        reservation, batch, ts = self.reservation(), self._batch(), self._times()
+        batch, ts = self._batch(), self._times()
         encoded = encode_appends(
             topic_id=self.topic_id,
             first_seq=self.first_seq,
@@ -132,7 +125,7 @@ class JointWrite(Submission):
         )
         op = make_append(
             self.topic,
-            reservation,
+            self.reservation(),
             batch,
             frames=encoded.buffer,
             offs=array("I", encoded.offsets),
@@ -142,28 +135,17 @@ class JointWrite(Submission):
         self.ops.append(op)
         self.frames.append(encoded.buffer)
         self.size = len(encoded.buffer)
-        self.frame_count = self.client_frames = reservation.count
+        self.frame_count = self.client_frames = self.count
 
     def _times(self) -> list[int] | None:
         """The time of each record; None if all have the same."""
         if len(self._moments) == 1:
             return None
-        ends = [at for _, at in self._moments[1:]] + [len(self._sizes)]
+        ends = [at for _, at in self._moments[1:]] + [self.count]
         return [ts for (ts, at), end in zip(self._moments, ends, strict=True) for _ in range(at, end)]
 
     def _batch(self) -> WriteBatch:
-        tags, nodes, sizes = self._tags, self._nodes, self._sizes
-        count = len(sizes)
-        return WriteBatch(
-            self._blobs,
-            sizes,
-            None if tags.count(None) == count else tags,
-            nodes[0] if nodes.count(nodes[0]) == count else nodes,
-            None,
-            count,
-            self.bytes,
-            max(sizes),
-        )
+        return self._batches[0] if len(self._batches) == 1 else joined(self._batches)
 
     @property
     def op(self) -> Append:

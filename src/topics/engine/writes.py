@@ -221,7 +221,9 @@ class Writes:
         op = joint.op
         op.file = joint.file
         op.base = joint.offset
-        return self.publish(joint.topic, op, joint).sync_ms
+        self._publish(joint.topic, op)
+        ticket: CommitTicket = joint.ticket  # type: ignore[assignment]
+        return max(ticket.sync_ms, LEAST_MS) if joint.durable else 0.0
 
     def _refill_ahead(self, joint: JointWrite) -> None:
         """After what was reserved was added: a mark of the topic is a submission of its own, behind this one."""
@@ -274,10 +276,7 @@ class Writes:
 
     def publish(self, topic: TopicState, op: Append, sub: Submission | None) -> Appended:
         """Make a committed batch visible; times come from its submission, if it needed one."""
-        effect = apply(self._ctx.state, op)
-        self._ctx.published(topic)
-        if effect.removal is not None:
-            self._ctx.removed(topic, effect)
+        self._publish(topic, op)
         append_ms = sync_ms = 0.0
         if sub is not None:
             ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
@@ -285,6 +284,12 @@ class Writes:
             if topic.config.is_fsync:
                 sync_ms = max(ticket.sync_ms, LEAST_MS)
         return Appended(op.first_seq, op.count, op.last_seq, append_ms=append_ms, sync_ms=sync_ms)
+
+    def _publish(self, topic: TopicState, op: Append) -> None:
+        effect = apply(self._ctx.state, op)
+        self._ctx.published(topic)
+        if effect.removal is not None:
+            self._ctx.removed(topic, effect)
 
     def _release(self, topic: TopicState, reservation: Reservation, error: BaseException) -> None:
         certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"

@@ -94,6 +94,31 @@ def _key_bytes(key: str) -> bytes:
     return encoded
 
 
+def joined(batches: Sequence[WriteBatch]) -> WriteBatch:
+    """Their records, one behind the other. Keys are left behind: only batches without one are joined."""
+    blobs: list[bytes] = []
+    sizes: list[int] = []
+    tags: list[bytes | None] = []
+    nodes: list[bytes | None] = []
+    for batch in batches:
+        assert batch.key is None, "a key belongs to a write of its own"
+        blobs += batch.blobs
+        sizes += batch.sizes
+        tags += [None] * batch.count if batch.tags is None else batch.tags
+        nodes += batch.nodes if isinstance(batch.nodes, list) else [batch.nodes] * batch.count
+    count = len(sizes)
+    return WriteBatch(
+        blobs,
+        sizes,
+        None if tags.count(None) == count else tags,
+        nodes[0] if nodes.count(nodes[0]) == count else nodes,
+        None,
+        count,
+        sum(sizes),
+        max(sizes),
+    )
+
+
 def one_record(record: RecordIn, default: bytes | None = None) -> OneRecord | None:
     """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
     data, meta = record.data, record.meta
