@@ -100,9 +100,10 @@ class App:
         if express is not None and found.handler == "write" and found.refusal is None and admits_express(head):
             head.express = express.writes(found.target.name, head, found.key).take
 
-    def write_express(self, engine: Engine) -> None:
-        """Offer the short way to writes that repeat a head; `settle` is to be called at the end of each turn."""
+    def write_express(self, engine: Engine) -> Express:
+        """Offer the short way to writes that repeat a head; it is to be told of the end of each turn."""
         self._express = Express(engine, monotonic=self._monotonic, inflight=self._inflight)
+        return self._express
 
     def settle(self) -> None:
         if self._express is not None:

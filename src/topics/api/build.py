@@ -126,8 +126,7 @@ class ServerApp:
         self.metrics.gauges.queue_counters = engine.queues.counters
         self.metrics.gauges.leases = self._leases
         self.app.serve_directly(self._endpoints)
-        self.app.write_express(engine)
-        kernel.before_turn.append(self.app.settle)
+        kernel.before_turn.append(self.app.write_express(engine).end_turn)
         self.app.progress = None
 
     def _attach_live(self, kernel: Kernel) -> Live:

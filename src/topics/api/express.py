@@ -49,6 +49,8 @@ class Express:
         self.inflight = inflight
         self._writes: dict[tuple[str, bool, Key | None], ExpressWrites] = {}
         self._stirred: list[ExpressWrites] = []
+        self._usual = 0  # settled at the end of the last turn
+        self._has_waited = False
 
     def writes(self, name: str, head: RequestHead, key: Key | None) -> ExpressWrites:
         """Heads that mean the same share one, so that what they bring can go together."""
@@ -66,6 +68,20 @@ class Express:
         if not self._stirred:
             self.engine.context.commit.wake()
         self._stirred.append(writes)
+
+    def end_turn(self) -> bool:
+        """Settle; or, if fewer came than the last time, say True once and wait for one more look at the sockets. A turn
+        costs more than that look, and clients who were answered together ask again nearly together."""
+        if not self._stirred:
+            return False
+        kept = sum([len(writes) for writes in self._stirred])
+        if kept < self._usual and not self._has_waited:
+            self._has_waited = True
+            return True
+        self._has_waited = False
+        self._usual = kept
+        self.settle()
+        return False
 
     def settle(self) -> None:
         """Give the engine all that was taken."""
@@ -102,6 +118,10 @@ class ExpressWrites:
         self._started_s = 0.0
         self.return_seqs = return_seqs
         self.topic = name.encode()
+
+    def __len__(self) -> int:
+        """Taken and not settled."""
+        return len(self._records)
 
     def take(self, body: bytes, responder: ExpressResponder) -> bool:
         """False: this request goes the usual way."""

@@ -67,8 +67,8 @@ class Kernel:
         self.jobs.run_checkpoint = self.checkpointer.run
         self.timetable.every_tick.append(self.engine.tick)
         self.engine.context.wake_at = self._tick_at
-        self.before_turn: list[Callable[[], None]] = []
-        """Whoever keeps the commands of a turn, to give them all at once when it ends."""
+        self.before_turn: list[Callable[[], bool]] = []
+        """Whoever keeps the commands of a turn, to give them all at once when it ends; True if not just yet."""
         self._is_settling = False
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):
@@ -84,10 +84,11 @@ class Kernel:
         """End a turn: let whoever was stirred act, then write everything that was submitted since the last flush."""
         self._is_settling = True
         try:
-            for settle in self.before_turn:
-                settle()
+            wait = [True for settle in self.before_turn if settle()]
         finally:
             self._is_settling = False
+        if wait:
+            self.driver.wake()
         self.engine.turn()
         self.writers.pump()
 
