@@ -36,7 +36,7 @@ class Report:
             met = value >= at_least if at_least else value <= at_most
             self.missed += not met
             verdict = f"goal {'>=' if at_least else '<='} {shown(at_least or at_most)}   {'ok' if met else 'MISSED'}"
-        self.line(f"{name:44} {shown(value):>12} {unit:12} {verdict}")
+        self.line(f"{name:50} {shown(value):>12} {unit:12} {verdict}")
 
     def save(self) -> None:
         RESULTS.mkdir(exist_ok=True)

@@ -98,11 +98,12 @@ class ExpressWrites:
         "_bodies",
         "_bytes",
         "_express",
-        "_key",
         "_name",
         "_records",
         "_responders",
         "_started_s",
+        "key",
+        "monotonic",
         "return_seqs",
         "topic",
     )
@@ -110,12 +111,13 @@ class ExpressWrites:
     def __init__(self, express: Express, name: str, key: Key | None, *, return_seqs: bool) -> None:
         self._express = express
         self._name = name
-        self._key = key
+        self.key = key
         self._bodies: list[bytes] = []
         self._records: list[RecordIn] = []
         self._responders: list[ExpressResponder] = []
         self._bytes = 0
         self._started_s = 0.0
+        self.monotonic = express.monotonic
         self.return_seqs = return_seqs
         self.topic = name.encode()
 
@@ -128,11 +130,11 @@ class ExpressWrites:
         if len(body) > BODY_BYTES_MAX or body.count(_DATA_KEY) != 1:  # more than one record is not decoded twice
             return False
         record = decode_one(body)
-        if record is None or (self._key is not None and not self._enter(self._key)):
+        if record is None or (self.key is not None and not self._enter(self.key)):
             return False
         records = self._records
         if not records:
-            self._started_s = self._express.monotonic()
+            self._started_s = self.monotonic()
             self._express.stir(self)
         records.append(record)
         self._bodies.append(body)
@@ -176,12 +178,9 @@ class ExpressWrites:
         return True
 
     def leave(self, count: int) -> None:
-        if self._key is not None:
+        if self.key is not None:
             for _ in range(count):
-                self._express.inflight.leave(self._key)
-
-    def now_s(self) -> float:
-        return self._express.monotonic()
+                self._express.inflight.leave(self.key)
 
 
 class _Waiting:
@@ -198,12 +197,13 @@ class _Waiting:
     def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
         assert count == len(responders), "each of them brought one record"
-        writes.leave(count)
+        if writes.key is not None:
+            writes.leave(count)
         bodies = one_append_replies(
             writes.topic,
             range(first_seq, first_seq + count),
             return_seqs=writes.return_seqs,
-            server_total_ms=(writes.now_s() - self._started_s) * 1e3,
+            server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
             sync_ms=sync_ms,
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -127,7 +127,7 @@ def make_append(
         topic_id=topic.id,
         first_seq=reservation.first_seq,
         count=count,
-        ts=array("Q", (reservation.ts,)) * count if ts is None else array("Q", ts),
+        ts=_repeated("Q", reservation.ts, count) if ts is None else array("Q", ts),
         sizes=array("I", batch.sizes),
         flags=_flags(batch, hops),
         tags=batch.tags,
@@ -147,9 +147,14 @@ def _flags(batch: WriteBatch, hops: int) -> array[int]:
     if tags is not None and None not in tags:
         common |= HAS_TAG
         tags = None
-    flags = array("B", (common,)) * batch.count
+    flags = _repeated("B", common, batch.count)
     if tags is not None:
         flags = array("B", [flag if tag is None else flag | HAS_TAG for flag, tag in zip(flags, tags, strict=True)])
     if isinstance(nodes, list):
         flags = array("B", [flag if node is None else flag | HAS_NODE for flag, node in zip(flags, nodes, strict=True)])
     return flags
+
+
+def _repeated(code: Literal["B", "Q"], value: int, count: int) -> array[int]:
+    one: array[int] = array(code, (value,))
+    return one if count == 1 else one * count

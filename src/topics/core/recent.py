@@ -121,8 +121,10 @@ class ChunkList:
         self.firsts.append(chunk.first_seq)
 
     def last_that_ends_at(self, seq: int) -> Chunk | None:
-        chunk = self.chunks[-1] if self.chunks else None
-        return chunk if chunk is not None and chunk.next_seq == seq else None
+        if not self.chunks:
+            return None
+        chunk = self.chunks[-1]
+        return chunk if chunk.first_seq + len(chunk.body_offs) == seq else None
 
     def drop_first(self, count: int) -> None:
         del self.chunks[:count]

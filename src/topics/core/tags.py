@@ -9,7 +9,6 @@ seqs ascend within a chunk.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import cast
 
 from topics.model.match import TagMatch
 
@@ -94,7 +93,7 @@ class TailTags:
     def add(self, first_seq: int, tags: list[bytes | None]) -> None:
         """The tags of consecutive records; None where a record has none."""
         if None not in tags:
-            self._chunk_for(first_seq).add(range(first_seq, first_seq + len(tags)), cast(list[bytes], tags))
+            self._chunk_for(first_seq).add(range(first_seq, first_seq + len(tags)), tags)  # type: ignore[arg-type]
             return
         given = [(seq, tag) for seq, tag in enumerate(tags, first_seq) if tag is not None]
         if given:
@@ -102,9 +101,13 @@ class TailTags:
 
     def _chunk_for(self, first_seq: int) -> _Chunk:
         """The open chunk; a new one when it is full, or when recovery fills in older records."""
-        if not self._chunks or self._chunks[-1].count >= CHUNK_SEQS or self._chunks[-1].last_seq >= first_seq:
-            self._chunks.append(_Chunk())
-        return self._chunks[-1]
+        if self._chunks:
+            chunk = self._chunks[-1]
+            if chunk.count < CHUNK_SEQS and chunk.last_seq < first_seq:
+                return chunk
+        chunk = _Chunk()
+        self._chunks.append(chunk)
+        return chunk
 
     def take(self, match: TagMatch, *, below: int) -> list[int]:
         """Remove and return the entries below the bound that match; unordered, dead seqs perhaps among them."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -194,8 +194,9 @@ class Commit:
 
     # --- out to the writer ---------------------------------------------------------------------------------------
 
-    def pending(self, group: int) -> bool:
-        return bool(self._groups[group].queued)
+    def queue(self, group: int) -> Sized:
+        """What is to be taken, as long as the group lives: empty when there is nothing."""
+        return self._groups[group].queued
 
     def take(self, group: int, frames_max: int, bytes_max: int) -> list[Submission]:
         """The next batch to write: at least one submission if any is queued, else within both bounds."""
@@ -360,5 +361,6 @@ class Commit:
         if self.some_full:
             self.some_full = any(state.depth >= self._queue_max for state in self._groups)
         waiters = self.room_waiters
-        for _ in range(len(waiters)):
-            waiters.popleft()()
+        if waiters:
+            for _ in range(len(waiters)):
+                waiters.popleft()()

@@ -51,6 +51,7 @@ class GroupRunner:
         self.wal = wal
         self.window_s = window_us / 1e6
         self._commit = commit
+        self._queue = commit.queue(index)
         self._post = post
         self._sync_interval_s = sync_interval_ms / 1000
         self._batch_frames_max = batch_frames_max
@@ -74,7 +75,8 @@ class GroupRunner:
 
     def pump(self) -> None:
         """Write what is queued. Called at the end of each turn that produced submissions."""
-        while batch := self._commit.take(self.index, self._batch_frames_max, self._batch_bytes_max):
+        while self._queue:
+            batch = self._commit.take(self.index, self._batch_frames_max, self._batch_bytes_max)
             size = sum([sub.size for sub in batch])
             if self._must_hand_over(size):
                 self._hand_over(batch)
@@ -95,14 +97,13 @@ class GroupRunner:
         return self._threaded_until > 0.0 and time.monotonic() < self._threaded_until
 
     def _write_here(self, batch: list[Submission]) -> None:
-        began = time.perf_counter()
         try:
             self.wal.write(batch)
         except CommitFailed as error:
             self._commit.write_failed(self.index, batch, error)
             self.request_sync()  # what was written before may still be synced; if not, its waiters are told there
             return
-        took_s = time.perf_counter() - began
+        took_s = self.wal.stats.last_write_s
         if took_s > SLOW_WRITE_S:
             self._threaded_until = time.monotonic() + min(SLOW_PENALTY * took_s, SLOW_PENALTY_MAX_S)
             self.wal.stats.slow_writes += 1

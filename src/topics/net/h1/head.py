@@ -27,29 +27,29 @@ class HeadTemplate:
     Most clients send the same head over and over, but for the length of the body; then nothing needs parsing. A head
     that matches is byte for byte the one that was checked, so it needs no second check."""
 
-    __slots__ = ("_after", "_before", "_length", "_raw", "head")
+    __slots__ = ("_after", "_before", "head", "length", "raw")
 
     def __init__(self, head: RequestHead, raw: bytes, length: int) -> None:
         field = _LENGTH_FIELD.search(raw)
         self.head = head
-        self._raw = raw  # the last one that matched
-        self._length = length
+        self.raw = raw  # the last one that matched
+        self.length = length  # of the body it declared, -1 if none
         self._before = raw if field is None else raw[: field.start(1)]
         self._after = b"" if field is None else raw[field.end(1) :]
 
     def match(self, raw: bytes) -> int | None:
         """The body length of a head that repeats this one, -1 if it declares none; None if it is another head."""
-        if raw == self._raw:
-            return self._length
+        if raw == self.raw:
+            return self.length
         before, after = self._before, self._after
         if not after or not (raw.startswith(before) and raw.endswith(after)):
             return None
         digits = raw[len(before) : len(raw) - len(after)]
         if not digits.isdigit() or len(digits) > CONTENT_LENGTH_DIGITS_MAX:
             return None
-        self._raw = raw
-        self._length = int(digits)
-        return self._length
+        self.raw = raw
+        self.length = int(digits)
+        return self.length
 
 
 class _Fields:

@@ -108,8 +108,12 @@ class H1Reader:
         template = self._template
         if template is None or template.head.express is None or self._pos < len(self._buf):
             return None
-        end = data.find(_HEAD_END) + 4
-        length = template.match(data[:end])
+        length: int | None
+        if data.startswith(template.raw):  # which ends where a head ends
+            end, length = len(template.raw), template.length
+        else:
+            end = data.find(_HEAD_END) + 4
+            length = template.match(data[:end])
         if length is None or length != len(data) - end or length > self._limit_bytes:
             return None
         self._blank_skipped = False
