@@ -145,7 +145,7 @@ class Rig:
             records.append(RecordIn(data=msgspec.Raw(msgspec.json.encode(token))))
             writes.append(Write([token], instance.durability))
         instance.writes += writes
-        if not self.sim.engine.join(name, build_batch(records), Joined(instance, writes)):
+        if not self.sim.engine.join(name, build_batch(records), Joined(instance, writes), runs=[1] * count):
             for record, write in zip(records, writes, strict=True):
                 self._submit(name, instance, write, build_batch([record]))
 

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from topics.api import express
 from topics.api.build import ServerApp
 from topics.api.express import BODY_BYTES_MAX, ExpressWrites
 from topics.core.read import ReadRequest
-from topics.engine.joint import BYTES_MAX, JointWrite
+from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX, JointWrite
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config
-from topics.model.record import RecordIn
 from topics.server.h1_connection import H1Connection
 from topics.server.h1_exchange import H1Exchange
 from topics.server.hub import Hub, TransportSettings
@@ -29,7 +27,6 @@ from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import SimFs
 from topics.wire.keys import parse_keys
 from topics.wire.records import View, render_runs
-from topics.wire.requests import decode_one
 
 LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
@@ -246,7 +243,7 @@ def test_a_bad_body_is_refused_as_elsewhere_and_stores_nothing(door: Door, body:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"records":[{"data":1},{"data":2}]}',
+        b'{"records":[%b]}' % b",".join([b'{"data":1}'] * (RECORDS_EACH_MAX + 1)),
         b'{"records":[{"data":1}],"node":"n"}',
         b'{"records":[{"data":1}],"idempotency_key":"k"}',
         b'{"records":[{"data":1}],"create":false}',
@@ -256,7 +253,7 @@ def test_a_bad_body_is_refused_as_elsewhere_and_stores_nothing(door: Door, body:
 )
 def test_other_writes_go_the_usual_way(door: Door, body: bytes) -> None:
     answers = door.post([WRITE % 1, body])
-    assert door.taken == [True, False]
+    assert door.taken[-1] is False
     assert [answer.status for answer in answers] == [200, 200]
 
 
@@ -448,16 +445,18 @@ def test_a_log_that_takes_no_writes_says_so_as_elsewhere(door: Door) -> None:
     assert door.head() == before
 
 
-def test_a_write_of_several_records_is_decoded_once(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[bytes] = []
-    decode = decode_one
-
-    def noting(body: bytes) -> RecordIn | None:
-        looked_at.append(body)
-        return decode(body)
-
-    monkeypatch.setattr(express, "decode_one", noting)
-    several = b'{"records":[{"data":1},{"data":2}]}'
-    answers = door.post([several, WRITE % 1])
-    assert [answer.json["count"] for answer in answers] == [2, 1]
-    assert several not in looked_at
+@pytest.mark.parametrize("query", ["", "?return_seqs=false"])
+@pytest.mark.parametrize("count", [3, 20])
+def test_writes_of_any_few_records_go_together(door: Door, query: str, count: int) -> None:
+    records = [b'{"data":%d,"tag":"b"}' % n if n % 3 else b'{"data":"%d","node":"n"}' % n for n in range(count)]
+    body = b'{"records":[%b]}' % b",".join(records)
+    usual, stored = door.usual(body, query=query), door.last(count)
+    answers = door.post([WRITE % 1, body, body, WRITE % 2], query=query)
+    assert door.taken == [True] * 4
+    first = door.head() - 2 * count - 1
+    assert [answer.json["first_seq"] for answer in answers] == [first, first + 1, first + 1 + count, door.head()]
+    told = answers[2].json
+    assert told.get("seqs") == (None if query else [*range(first + 1 + count, door.head())])
+    assert list(told) == list(usual.json)
+    assert [told["count"], told["head_seq"], told["last_seq"]] == [count, door.head() - 1, door.head() - 1]
+    assert door.last(count + 1).startswith(stored)

@@ -170,7 +170,7 @@ class Commands:
 
         def give(engine: Engine) -> Ticket[Any]:
             ticket = Joined(len(records))
-            if not engine.join(name, build_batch(records), ticket):
+            if not engine.join(name, build_batch(records), ticket, runs=[1] * len(records)):
                 for at, record in enumerate(records):
                     ticket.follow(at, partial(engine.write, name, build_batch([record])))
             return ticket

@@ -1,6 +1,6 @@
-"""ExpressWrites: the short way of writes of one record, for all that come in one turn.
+"""ExpressWrites: the short way of small writes, for all that come in one turn.
 
-Most requests repeat the head of the one before on their connection, and many bring one record and no further wish. Then
+Most requests repeat the head of the one before on their connection, and most bring records and no further wish. Then
 only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends, or until their connection
 brings something else, and then given to the engine together. Always holds: whoever is not taken here goes the usual way
 as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for heads that
@@ -14,23 +14,25 @@ from time import perf_counter
 from topics.api.call import error_response
 from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
+from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled
-from topics.limits import KIB
+from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.net.messages import ExpressResponder, RequestHead
 from topics.wire.bodies import is_json
 from topics.wire.keys import Key
 from topics.wire.query import bool_param, parse_query
-from topics.wire.replies import one_append_replies
-from topics.wire.requests import decode_one
+from topics.wire.replies import append_replies
+from topics.wire.requests import decode_records
 
-BODY_BYTES_MAX = 4096
-"""A larger body is rarely one record, or costs more than the way it takes."""
-KEPT_MAX = 256
+BODY_BYTES_MAX = 32 * KIB
+"""A larger body costs more than the way it takes."""
+KEPT_RECORDS_MAX = 4096
 KEPT_BYTES_MAX = 64 * KIB
 """More are given to the engine before the turn ends."""
 HEADS_MAX = 4096
-_DATA_KEY = b'"data"'
+assert KEPT_RECORDS_MAX + RECORDS_EACH_MAX <= RECORDS_PER_WRITE_MAX
+assert KEPT_BYTES_MAX + BODY_BYTES_MAX <= BYTES_MAX
 
 
 def admits_express(head: RequestHead) -> bool:
@@ -101,6 +103,7 @@ class ExpressWrites:
         "_name",
         "_records",
         "_responders",
+        "_runs",
         "_started_s",
         "key",
         "monotonic",
@@ -114,6 +117,7 @@ class ExpressWrites:
         self.key = key
         self._bodies: list[bytes] = []
         self._records: list[RecordIn] = []
+        self._runs: list[int] = []  # records of each
         self._responders: list[ExpressResponder] = []
         self._bytes = 0
         self._started_s = 0.0
@@ -123,45 +127,49 @@ class ExpressWrites:
 
     def __len__(self) -> int:
         """Taken and not settled."""
-        return len(self._records)
+        return len(self._responders)
 
     def take(self, body: bytes, responder: ExpressResponder) -> bool:
         """False: this request goes the usual way."""
-        if len(body) > BODY_BYTES_MAX or body.count(_DATA_KEY) != 1:  # more than one record is not decoded twice
+        if len(body) > BODY_BYTES_MAX:
             return False
-        record = decode_one(body)
-        if record is None or (self.key is not None and not self._enter(self.key)):
+        records = decode_records(body)
+        if not records or len(records) > RECORDS_EACH_MAX or (self.key is not None and not self._enter(self.key)):
             return False
-        records = self._records
-        if not records:
+        if not self._responders:
             self._started_s = self.monotonic()
             self._express.stir(self)
-        records.append(record)
+        self._records += records
+        self._runs.append(len(records))
         self._bodies.append(body)
         self._responders.append(responder)
         self._bytes += len(body)
-        if len(records) >= KEPT_MAX or self._bytes >= KEPT_BYTES_MAX:
+        if self._bytes >= KEPT_BYTES_MAX or len(self._records) >= KEPT_RECORDS_MAX:
             self.settle()
         return True
 
     def settle(self) -> None:
         """Give the engine what was taken."""
-        bodies, records, responders = self._bodies, self._records, self._responders
-        if not records:
+        bodies, records, runs, responders = self._bodies, self._records, self._runs, self._responders
+        if not responders:
             return
-        self._bodies, self._records, self._responders, self._bytes = [], [], [], 0
+        self._bodies, self._records, self._runs, self._responders, self._bytes = [], [], [], [], 0
         batch = _batch(records)
         if batch is not None:
-            self._give(batch, bodies, responders)
+            self._give(batch, runs, bodies, responders)
             return
-        for body, record, responder in zip(bodies, records, responders, strict=True):  # who is it?
-            self._give(_batch([record]), [body], [responder])
+        end = 0
+        for body, run, responder in zip(bodies, runs, responders, strict=True):  # who is it?
+            begin, end = end, end + run
+            self._give(_batch(records[begin:end]), [run], [body], [responder])
 
-    def _give(self, batch: WriteBatch | None, bodies: list[bytes], responders: list[ExpressResponder]) -> None:
+    def _give(
+        self, batch: WriteBatch | None, runs: list[int], bodies: list[bytes], responders: list[ExpressResponder]
+    ) -> None:
         """Whoever breaks a rule, or has to be looked at more closely by the engine, goes the usual way."""
-        waiting = _Waiting(self, responders, self._started_s)
+        waiting = _Waiting(self, runs, responders, self._started_s)
         try:
-            is_taken = batch is not None and self._express.engine.join(self._name, batch, waiting)
+            is_taken = batch is not None and self._express.engine.join(self._name, batch, waiting, runs=runs)
         except Exception as error:
             waiting.fail(error)
             return
@@ -186,22 +194,26 @@ class ExpressWrites:
 class _Waiting:
     """Waits for the writes of one settlement and answers them; a `Writer` of the engine."""
 
-    __slots__ = ("_responders", "_started_s", "_submitted_s", "_writes")
+    __slots__ = ("_responders", "_runs", "_started_s", "_submitted_s", "_writes")
 
-    def __init__(self, writes: ExpressWrites, responders: list[ExpressResponder], started_s: float) -> None:
+    def __init__(
+        self, writes: ExpressWrites, runs: list[int], responders: list[ExpressResponder], started_s: float
+    ) -> None:
         self._writes = writes
+        self._runs = runs
         self._responders = responders
         self._started_s = started_s
         self._submitted_s = perf_counter()
 
     def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
-        assert count == len(responders), "each of them brought one record"
+        assert count == sum(self._runs), "all of them go together"
         if writes.key is not None:
-            writes.leave(count)
-        bodies = one_append_replies(
+            writes.leave(len(responders))
+        bodies = append_replies(
             writes.topic,
-            range(first_seq, first_seq + count),
+            first_seq,
+            self._runs,
             return_seqs=writes.return_seqs,
             server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,

@@ -104,14 +104,14 @@ class Engine:
             return self._write(name, batch, create, config)
         return self.admit(name, lambda: self._write(name, batch, create, config), may_refuse=may_refuse)
 
-    def join(self, name: str, records: WriteBatch, writer: Writer) -> bool:
-        """Writes of one record each that may go with others of their turn; if some may not, nothing has happened."""
+    def join(self, name: str, records: WriteBatch, writer: Writer, *, runs: list[int]) -> bool:
+        """Writes, `runs` of records, that may go with others of their turn; if some may not, nothing has happened."""
         topic = self.state.topics.get(name)
         if topic is None or not self.admission.is_open:
             return False
         if self.context.parking and self.context.parking.is_held(name):
             return False
-        return self.writes.join(topic, records, writer)
+        return self.writes.join(topic, records, writer, runs=runs)
 
     def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
         if self.context.parking and self.context.parking.is_held(name):

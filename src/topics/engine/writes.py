@@ -157,21 +157,21 @@ class Writes:
         commit.let_grow(topic.id, joint)
         return joint
 
-    def join(self, topic: TopicState, records: WriteBatch, writer: Writer) -> bool:
-        """Plain writes of one record each, with others of their turn or as the first of them; False, and nothing has
-        happened, if some have to go the long way."""
+    def join(self, topic: TopicState, records: WriteBatch, writer: Writer, *, runs: list[int]) -> bool:
+        """Plain writes of so many records each, with others of their turn or as the first of them; False, and nothing
+        has happened, if some have to go the long way."""
         now = self._ctx.clock.now_ms()
         joint: JointWrite | None = self._ctx.commit.growing.get(topic.id)  # type: ignore[assignment]
-        if joint is None or not self._reserve_in(joint, records, now, writes=records.count):
-            joint = self._begin(topic, records, now)
+        if joint is None or not self._reserve_in(joint, records, now, writes=len(runs)):
+            joint = self._begin(topic, records, now, writes=len(runs))
         if joint is None:
             return False
-        joint.add(records, writer, runs=[1] * records.count)
+        joint.add(records, writer, runs=runs)
         self._refill_ahead(joint)
         return True
 
-    def _begin(self, topic: TopicState, records: WriteBatch, now: int) -> JointWrite | None:
-        """A submission that begins with plain writes of one record; None if some are not plain enough."""
+    def _begin(self, topic: TopicState, records: WriteBatch, now: int, *, writes: int) -> JointWrite | None:
+        """A submission that begins with plain writes; None if some are not plain enough."""
         config, count, size = topic.config, records.count, records.total_bytes
         if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self._fits(size):
             return None
@@ -179,7 +179,7 @@ class Writes:
             return None
         reservation = reserve(topic, count=count, size=size, now=now)
         try:
-            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id), writes=count)
+            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id), writes=writes)
         except TopicsError:
             release(topic, reservation, reuse_seqs=True)
             return None

@@ -5,7 +5,7 @@ in rendered (`records`). Topic names of existing topics are plain ASCII by their
 Called by api at the end of a request.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -34,12 +34,12 @@ def append_performance(server_total_ms: float, done: Appended, *, throttle_wait_
     """A write that was found done already shows no log times."""
     if done.deduped:
         return performance(server_total_ms)
-    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f%b}' % (
-        server_total_ms,
-        done.append_ms,
-        done.sync_ms,
-        _throttled(throttle_wait_ms) if throttle_wait_ms else b"",
-    )
+    spent = _append_performance(server_total_ms, done.append_ms, done.sync_ms)
+    return spent[:-1] + _throttled(throttle_wait_ms) + b"}" if throttle_wait_ms else spent
+
+
+def _append_performance(server_total_ms: float, append_ms: float, sync_ms: float) -> bytes:
+    return b'{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}' % (server_total_ms, append_ms, sync_ms)
 
 
 def diff_performance(server_total_ms: float, *, records_scanned: int, cold_segments_read: int = 0) -> bytes:
@@ -69,22 +69,33 @@ def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: 
     )
 
 
-def one_append_replies(
+def append_replies(
     topic: bytes,
-    seqs: Iterable[int],
+    first_seq: int,
+    counts: Sequence[int],
     *,
     return_seqs: bool,
     server_total_ms: float,
     append_ms: float,
     sync_ms: float,
 ) -> list[bytes]:
-    """`append_reply` for each of several writes of one record that went together, and were neither deduplicated nor the
-    first of their topic nor kept waiting. They differ in nothing but their seqs."""
-    form = (
-        b'{"topic":"%b","first_seq":#,"last_seq":#%b,"head_seq":#,"count":1,"created":false,"deduped":false,'
-        b'"performance":{"server_total_ms":%.3f,"wal_append_ms":%.3f,"fsync_ms":%.3f}}'
-    ) % (topic, b',"seqs":[#]' if return_seqs else b"", server_total_ms, append_ms, sync_ms)
-    return [form.replace(b"#", b"%d" % seq) for seq in seqs]
+    """`append_reply` for each of several writes, of so many records, that went together. None of them was deduplicated,
+    the first of its topic, or kept waiting."""
+    performance = _append_performance(server_total_ms, append_ms, sync_ms)
+    if counts.count(1) == len(counts):  # they differ in nothing but their seqs
+        seqs = b',"seqs":[#]' if return_seqs else b""
+        form = (
+            b'{"topic":"%b","first_seq":#,"last_seq":#%b,"head_seq":#,"count":1,"created":false,"deduped":false,'
+            b'"performance":%b}'
+        ) % (topic, seqs, performance)
+        return [form.replace(b"#", b"%d" % seq) for seq in range(first_seq, first_seq + len(counts))]
+    bodies = []
+    for count in counts:
+        done = Appended(first_seq, count, first_seq + count - 1)
+        outcome = append_outcome(done, seqs=seqs_field(done) if return_seqs else b"")
+        bodies.append(b'{"topic":"%b",%b,"performance":%b}' % (topic, outcome, performance))
+        first_seq += count
+    return bodies
 
 
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:

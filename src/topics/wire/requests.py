@@ -6,6 +6,7 @@ so that each endpoint calls it at its place in the order. Queue calls are in `qu
 encoding, by the client.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -60,12 +61,6 @@ class WriteRequest(msgspec.Struct, frozen=True):
         if self.create is not None:
             return self.create
         return self.config is None or self.config.auto_create
-
-
-class OneWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A write of one record, and no further wish."""
-
-    records: tuple[RecordIn]
 
 
 class DiffRequest(msgspec.Struct, frozen=True):
@@ -189,20 +184,25 @@ class _PlainRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
     meta: ClassVar[msgspec.UnsetType] = msgspec.UNSET
 
 
-class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `WriteRequest` without `config`, and without anything we do not know."""
+class _PlainRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records, and nothing that we do not know."""
 
     records: list[_PlainRecord]
-    node: str | None = None
-    idempotency_key: str | None = None
-    create: bool | None = None
-    disable_backpressure: bool = False
 
     def is_shallow(self, body: bytes) -> bool:
         """Whether its depth is within the limit; False if that is not clear."""
         datas = [record.data for record in self.records]
         is_each_key_once = body.count(b'"data"') == len(datas)
         return is_each_key_once and max(map(len, datas), default=0) <= _SHALLOW_BYTES
+
+
+class _PlainWrite(_PlainRecords, frozen=True, forbid_unknown_fields=True):
+    """A `WriteRequest` without `config`, and without anything we do not know."""
+
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    disable_backpressure: bool = False
 
     def request(self) -> WriteRequest:
         return WriteRequest(
@@ -214,20 +214,32 @@ class _PlainWrite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-_decode_one = msgspec.json.Decoder(OneWrite).decode
+class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    records: list[RecordIn]
 
 
-def decode_one(body: bytes) -> RecordIn | None:
-    """The record of a body that is nothing but a write of one; None for any other body, bad ones included."""
+_decode_records = msgspec.json.Decoder(_Records).decode
+_decode_plain_records = msgspec.json.Decoder(_PlainRecords).decode
+
+
+def decode_records(body: bytes) -> Sequence[RecordIn] | None:
+    """The records of a body that is nothing but records; None for any other body, bad ones included."""
+    if not (body.startswith(b'{"records"') and body.endswith(b"]}")):
+        return None
+    if len(body) >= SHORTEST_DEEP_TEXT and body.isascii() and b"\\" not in body:
+        try:
+            plain = _decode_plain_records(body)
+        except REFUSALS:
+            pass
+        else:
+            return plain.records if plain.is_shallow(body) or not is_too_deep(body) else None  # type: ignore[return-value]
     try:
-        record = _decode_one(body).records[0]
+        records = _decode_records(body).records
         if not body.isascii():
             body.decode()
     except REFUSALS:
         return None
-    if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body):
-        return None
-    return record
+    return None if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body) else records
 
 
 _SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3  # three levels are around a payload
