@@ -38,9 +38,10 @@ def encode_sidecar(*, tags: Sequence[bytes | None], sizes: npt.ArrayLike, data_l
     if len(sizes_column) != len(tags):
         raise ValueError(f"{len(tags)} tags for {len(sizes_column)} sizes")
     postings: dict[bytes, list[int]] = {}
-    for slot, tag in enumerate(tags):
-        if tag is not None:
-            postings.setdefault(tag, []).append(slot)
+    if tags.count(None) < len(tags):  # many topics have no tags at all
+        for slot, tag in enumerate(tags):
+            if tag is not None:
+                postings.setdefault(tag, []).append(slot)
     ordered = sorted(postings)
     runs = [postings[tag] for tag in ordered]
     text = b"".join(ordered)
