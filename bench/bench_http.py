@@ -7,9 +7,9 @@ machine is compared with itself: the yardsticks of the same run (Uvicorn answeri
 answering a constant, which no Python server on them can surpass; `bare_handler.py`, the same work without an engine;
 raw `fdatasync`) say what it can do. The goals in requests per second were set on a machine where such a bare handler
 made 72,000 to 82,000 writes of one record and about a million records by hundreds; as parts of it they hold anywhere.
-Both are measured in turns, and the median of the turns counts. A lone client and its server wait for each other, so both
-are put on one processor; with two of them, each request holds two wake-ups of an idle processor, which in a virtual
-machine take longer than the request. Processor time per request is the server's own, and the steadier figure.
+Both are measured in turns, and the median of the turns counts. A lone client and its server wait for each other, so
+both are put on one processor; with two of them, each request holds two wake-ups of an idle processor, which in a
+virtual machine take longer than the request. Processor time per request is the server's own, and the steadier figure.
 """
 
 from __future__ import annotations
