@@ -237,6 +237,16 @@ def test_on_fsync_and_ephemeral_topics_strong_equals_eventual(rig: Rig, durabili
     assert strong.records("a") == [1]
 
 
+@pytest.mark.parametrize("durability", ["disk", "fsync", "ephemeral"])
+def test_a_strong_watch_from_beyond_the_head_is_told_that_the_topic_is_new(rig: Rig, durability: str) -> None:
+    rig.put("a", durability=durability)
+    rig.write("a", 1)
+    rig.sim.sync_all()
+    strong = rig.watch({"a": 40}, strong=True)
+    assert strong.events() == ["tombstone", "record", "caught-up"]
+    assert strong.frames()[0].data["reason"] == "recreated"
+
+
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(["write", "sync", "open", "cut", "turn"]), max_size=20))
 def test_a_strong_watch_never_shows_what_a_power_cut_could_take(script: list[str]) -> None:

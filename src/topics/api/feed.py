@@ -122,7 +122,7 @@ class Feed:
         head = topic.head
         if self.options.bounds.strong:
             head = self._delivery.synced.limit(topic)
-            if self.at > head:
+            if head < self.at <= topic.head:
                 return False  # it began at a head that is not synced yet
         return self.at != head or not self.is_level
 
