@@ -100,6 +100,21 @@ def test_the_stream_ends_with_its_queue(client: Client, http: httpx.Client, topi
         assert stream.frame() == {}
 
 
+def test_a_worker_that_is_behind_hears_of_the_end_of_its_queue(client: Client, http: httpx.Client, topic: str) -> None:
+    client.put(topic, type="queue")
+    client.write(topic, *["x" * 500_000] * 20)
+    with http.stream("GET", f"/v0/topics/{topic}/work?node=w&max=20") as response:
+        stream = Stream(response)
+        assert stream.frame() == {"retry": "2000"}
+        eventually(lambda: client.state(topic)["queue"]["in_flight"] > 1)
+        client.ok("DELETE", f"/v0/topics/{topic}")
+        frame = stream.frame()
+        while frame["event"] == "job":
+            frame = stream.frame()
+        assert json.loads(frame["data"])["code"] == 409
+        assert stream.frame() == {}
+
+
 def test_the_order_of_refusals(client: Client, topic: str) -> None:
     path = f"/v0/topics/{topic}/work"
     client.refused(client.send("GET", path, accept="application/json"), 406, "not_acceptable")

@@ -13,6 +13,7 @@ from tests.delivery.rig import Rig, Stream, bodies_of, last_id
 from topics.api.outbound import Patience
 from topics.api.sessions import Place
 from topics.api.sse_frames import id_of, piece
+from topics.api.streams import FAREWELL_MS
 from topics.api.watch import WatchStream
 from topics.errors import NotFound, Throttled
 from topics.testing import SimHost
@@ -481,6 +482,9 @@ def test_the_cap_per_key_counts_each_key_alone() -> None:
         def shut_down(self) -> None:
             return
 
+        def cut_off(self) -> None:
+            return
+
     mine, yours = Quiet(), Quiet()
     streams.enter(mine, b"me")
     streams.check_room(b"you")
@@ -505,3 +509,30 @@ def test_a_stream_that_was_closed_before_it_began_holds_no_place(rig: Rig) -> No
     assert len(rig.live.streams) == 0
     assert session.streams == 0
     assert not rig.live.delivery._watched
+
+
+# --- the end of the server --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topics", [1, 2])
+def test_a_stream_that_is_behind_when_the_server_stops_still_hears_the_last_words(rig: Rig, topics: int) -> None:
+    for name in "ab"[:topics]:
+        rig.write(name, *["x" * 50_000] * 20)
+    stream = rig.watch(dict.fromkeys("ab"[:topics], 0), reads=False)
+    rig.live.streams.shut_down()
+    assert not stream.closed
+    stream.take()
+    assert (stream.closed, stream.was_aborted) == (True, False)
+    last = stream.frames()[-1]
+    assert (last.event, last.data["code"]) == ("error", "server_shutting_down")
+
+
+def test_a_stream_that_is_stuck_when_the_server_stops_is_cut_off(rig: Rig) -> None:
+    rig.write("a", *["x" * 50_000] * 20)
+    stream = rig.watch({"a": 0}, reads=False)
+    rig.live.streams.shut_down()
+    rig.advance(int(FAREWELL_MS) - 100)
+    assert not stream.closed
+    rig.advance(200)
+    assert stream.was_aborted
+    assert len(rig.live.streams) == 0

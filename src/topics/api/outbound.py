@@ -250,6 +250,15 @@ class Outbound(Pulse, Generic[T]):
         self._queue = None
         self._frames = self._bytes = 0
 
+    def give_up(self, last_words: bytes) -> None:
+        """End now, with last words if they fit behind what the transport still has; else the client is cut off."""
+        self.clear()
+        if self._stream.buffered_bytes() < self._patience.hand_over_bytes:
+            self._stream.send(last_words)
+            self._stream.end()
+        else:
+            self._stream.abort()
+
 
 class Messages(Pulse):
     """Of a socket: how many messages its client has not taken."""

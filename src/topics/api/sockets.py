@@ -248,6 +248,9 @@ class Socket:
         self._sink.send_text(ws.error_frame(None, ws.SHUTTING_DOWN, "the server is shutting down"))
         self._sink.close(GOING_AWAY)
 
+    def cut_off(self) -> None:
+        self._sink.abort()
+
     def _ended(self) -> None:
         if self.closed:
             return

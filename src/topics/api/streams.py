@@ -18,13 +18,18 @@ BEAT_SLOT_MS = 50.0
 """Silence is looked at once per tick, so streams due in one tick share a slot."""
 RETRY_READ_MS = 1000.0
 """A feed whose read failed tries again after this long."""
+FAREWELL_MS = 2000.0
+"""When the server stops, a client that is behind has so long to take what it was sent; the last words follow."""
 
 
 class Stream(Protocol):
     """An open stream or socket."""
 
     def shut_down(self) -> None:
-        """Say the last words and end."""
+        """Say the last words and end, as soon as the client has taken what it was sent before."""
+
+    def cut_off(self) -> None:
+        """It has had its time."""
 
 
 class Beating(Stream, Protocol):
@@ -46,6 +51,7 @@ class Streams:
         self._beat_of: dict[Stream, int] = {}
         self._retries: list[tuple[float, int, Feed]] = []
         self._order = 0
+        self._cut_ms: float | None = None  # the server drains: whoever is still there then is cut off
         self.shed_total = 0
         self.too_slow_total = 0
 
@@ -109,8 +115,12 @@ class Streams:
             for stream in list(self._beats.get(slot, ())):
                 self._forget_beat(stream)
                 self.beat_at(stream.beat(now), stream)
+        if self._cut_ms is not None and now >= self._cut_ms:
+            for left in list(self._open):
+                left.cut_off()
 
     def shut_down(self) -> None:
         """The server drains: everyone says goodbye."""
+        self._cut_ms = self.now_ms() + FAREWELL_MS
         for stream in list(self._open):
             stream.shut_down()

@@ -63,7 +63,7 @@ class WatchStream:
         self._session = session
         self._sink = sink
         self._heartbeat_ms = session.heartbeat_ms
-        self._outbound: Outbound[Mark] = Outbound(self, sink, services.patience, services.streams.look_after)
+        self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
         self._feeds: list[Feed] = []
         self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
         self._open_feeds = 0
@@ -170,24 +170,26 @@ class WatchStream:
 
     # --- Owner: what becomes of it ----------------------------------------------------------------------------------
 
-    def handed_over(self, mark: Mark) -> None:
-        feed = mark.feed
-        feed.queued -= 1
-        if not feed.closed:
-            self._moved(mark)
-            if not feed.queued and len(self._feeds) > 1:
-                feed.wake()
+    def handed_over(self, mark: Mark | None) -> None:
+        if mark is not None:
+            feed = mark.feed
+            feed.queued -= 1
+            if not feed.closed:
+                self._moved(mark)
+                if not feed.queued and len(self._feeds) > 1:
+                    feed.wake()
         if self._is_ending:
             self._end_when_empty()
 
-    def dropped(self, marks: list[Mark]) -> None:
+    def dropped(self, marks: list[Mark | None]) -> None:
         self._services.streams.shed_total += 1
-        for feed in {mark.feed for mark in marks}:
+        of_feeds = [mark for mark in marks if mark is not None]
+        for feed in {mark.feed for mark in of_feeds}:
             place = self._session.places[feed.number]
             feed.at, feed.epoch = place.cursor, place.epoch
             feed.is_level = False
             self._pieces[feed.number] = piece(feed.name, feed.at)
-        for mark in marks:
+        for mark in of_feeds:
             mark.feed.queued -= 1
 
     def has_room_again(self) -> None:
@@ -200,7 +202,7 @@ class WatchStream:
     def too_slow(self) -> None:
         self._services.streams.too_slow_total += 1
         data = sse.error_data("slow_consumer", "nothing was taken from this stream for too long")
-        self._farewell(framing.frame(None, sse.ERROR, data))
+        self._outbound.give_up(framing.frame(None, sse.ERROR, data))
 
     # --- Listener: served together with others ----------------------------------------------------------------------
 
@@ -242,16 +244,16 @@ class WatchStream:
         return max(sent_ms, now_ms - self._heartbeat_ms + 1) + self._heartbeat_ms
 
     def shut_down(self) -> None:
-        self._farewell(framing.frame(None, sse.ERROR, sse.shutdown_data()))
-
-    def _farewell(self, frame: bytes) -> None:
-        """Last words, if they fit behind what the transport still has; else the client is cut off."""
+        """The last words come behind what the client was sent already; nothing else does."""
+        for feed in self._feeds:
+            feed.close()
         self._outbound.clear()
-        if self._sink.buffered_bytes() < self._services.patience.hand_over_bytes:
-            self._sink.send(frame)
-            self._sink.end()
-        else:
-            self._sink.abort()
+        frame = framing.frame(None, sse.ERROR, sse.shutdown_data())
+        self._outbound.offer(frame, None, self._services.streams.now_ms(), keep=True)
+        self._end_when_empty()
+
+    def cut_off(self) -> None:
+        self._sink.abort()
 
     def _end_when_empty(self) -> None:
         self._is_ending = True

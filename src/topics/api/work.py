@@ -54,15 +54,15 @@ class WorkEndpoint:
 
 
 class WorkConnection:
-    __slots__ = ("_outbound", "_patience", "_sent_ms", "_sink", "_streams", "_work", "closed")
+    __slots__ = ("_is_ending", "_outbound", "_sent_ms", "_sink", "_streams", "_work", "closed")
 
     def __init__(self, streams: Streams, work: WorkStream, sink: StreamSink, patience: Patience) -> None:
         self._streams = streams
         self._work = work
         self._sink = sink
-        self._patience = patience
-        self._outbound: Outbound[ClaimedJob] = Outbound(self, sink, patience, streams.look_after)
+        self._outbound: Outbound[ClaimedJob | None] = Outbound(self, sink, patience, streams.look_after)
         self._sent_ms = streams.now_ms()
+        self._is_ending = False
         self.closed = False
 
     def begin(self, key: bytes | None) -> None:
@@ -87,22 +87,25 @@ class WorkConnection:
 
     # --- Owner ------------------------------------------------------------------------------------------------------
 
-    def handed_over(self, mark: ClaimedJob) -> None:
-        return
+    def handed_over(self, mark: ClaimedJob | None) -> None:
+        if self._is_ending:
+            self._end_when_empty()
 
-    def dropped(self, marks: list[ClaimedJob]) -> None:
+    def dropped(self, marks: list[ClaimedJob | None]) -> None:
         self._streams.shed_total += 1
-        self._work.give_back(marks)
+        self._work.give_back([job for job in marks if job is not None])
 
     def has_room_again(self) -> None:
-        self._work.go_on()
+        if not self._is_ending:
+            self._work.go_on()
 
     def all_taken(self) -> None:
         return
 
     def too_slow(self) -> None:
         self._streams.too_slow_total += 1
-        self._farewell(code="slow_consumer", error="nothing was taken from this stream for too long")
+        error = "nothing was taken from this stream for too long"
+        self._outbound.give_up(self._last_frame(code="slow_consumer", error=error))
 
     # --- time and end -----------------------------------------------------------------------------------------------
 
@@ -118,15 +121,23 @@ class WorkConnection:
     def _queue_gone(self, error: TopicsError) -> None:
         self._farewell(code=QUEUE_GONE, error=error.message)
 
+    def cut_off(self) -> None:
+        self._sink.abort()
+
     def _farewell(self, *, code: int | str, error: str) -> None:
-        """Last words, if they fit behind what the transport still has; else the client is cut off."""
+        """The last words come behind what the client was sent already; nothing else does."""
+        self._work.pause()
         self._outbound.clear()
-        if self._sink.buffered_bytes() < self._patience.hand_over_bytes:
-            data = sse.work_error_data(self._work.topic.name, code=code, error=error)
-            self._sink.send(framing.frame(None, sse.ERROR, data))
+        self._outbound.offer(self._last_frame(code=code, error=error), None, self._streams.now_ms(), keep=True)
+        self._end_when_empty()
+
+    def _last_frame(self, *, code: int | str, error: str) -> bytes:
+        return framing.frame(None, sse.ERROR, sse.work_error_data(self._work.topic.name, code=code, error=error))
+
+    def _end_when_empty(self) -> None:
+        self._is_ending = True
+        if self._outbound.is_empty and not self.closed:
             self._sink.end()
-        else:
-            self._sink.abort()
 
     def _ended(self) -> None:
         """The client has gone, or we ended it: its leases head the line again."""
