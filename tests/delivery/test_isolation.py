@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.delivery.rig import Rig, Stream, last_id
+from tests.delivery.rig import Rig, Stream, WsClient, last_id
 
 from topics.api.outbound import Patience
 from topics.core.extent import Extent
@@ -450,6 +451,21 @@ def test_p30_also_when_the_client_is_slow() -> None:
         rig.pump()
         behind += len(stream.events("a")) - before
     assert behind <= 4  # one batch held, and what the transport had been given
+
+
+@pytest.mark.parametrize("door", ["stream", "socket"])
+def test_p30_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
+    rig, names = Rig(patience=SMALL), list("abcdefgh")
+    for name in names:
+        rig.write(name, *[text(number, 400) for number in range(4)])
+    client = rig.watch(dict.fromkeys(names, 0), reads=False, limit=1) if door == "stream" else rig.socket()
+    if isinstance(client, WsClient):
+        client.reads = False
+        client.say("subscribe", topics={name: {} for name in names}, limit=1)
+    for _ in range(100):
+        rig.advance(50)
+        client.take(300)
+    assert b"".join(re.findall(rb'"topic":"(.)","from_seq"', client.received)) == b"abcdefgh" * 4
 
 
 def test_p30_topics_of_a_stream_are_served_in_name_order_batch_by_batch() -> None:

@@ -49,7 +49,7 @@ class Socket:
         self._sink = sink
         self._key = key
         self._messages = Messages(self, sink, services.patience, services.streams.look_after)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed] = {}  # whoever was served longest ago comes first
         self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
         self._is_busy = False  # a command is being carried out
         self.closed = False
@@ -188,6 +188,7 @@ class Socket:
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, feed)
+        self._feeds[feed.name] = self._feeds.pop(feed.name)
         feed.epoch = batch.epoch
         feed.has_failed = False
         if frames.tombstone:

@@ -55,6 +55,7 @@ class WatchStream:
         "_services",
         "_session",
         "_sink",
+        "_turn",
         "closed",
     )
 
@@ -67,6 +68,7 @@ class WatchStream:
         self._feeds: list[Feed] = []
         self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
         self._open_feeds = 0
+        self._turn = 0  # of the feed that has room first, when there is room again
         self._sent_ms = services.streams.now_ms()
         self._is_ending = False
         self.closed = False
@@ -112,6 +114,7 @@ class WatchStream:
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)
         reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_level)
+        self._turn = feed.number + 1
         feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
         feed.is_first_read = feed.has_failed = False
         feed.is_level = reaches_level or (feed.is_level and not frames.count)
@@ -176,7 +179,7 @@ class WatchStream:
             feed.queued -= 1
             if not feed.closed:
                 self._moved(mark)
-                if not feed.queued and len(self._feeds) > 1:
+                if not feed.queued and len(self._feeds) > 1 and self._outbound.has_room:
                     feed.wake()
         if self._is_ending:
             self._end_when_empty()
@@ -193,7 +196,8 @@ class WatchStream:
             mark.feed.queued -= 1
 
     def has_room_again(self) -> None:
-        for feed in self._feeds:
+        """In name order, beginning after the one that was served last: so a backlog keeps nobody else waiting."""
+        for feed in self._feeds[self._turn :] + self._feeds[: self._turn]:
             feed.wake()
 
     def all_taken(self) -> None:
