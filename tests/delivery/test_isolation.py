@@ -323,8 +323,10 @@ def test_p28_a_stuck_socket_is_cut_off_after_30000_ms(takes: bool) -> None:
 class Cold:
     """A rig in which reads below a seq need files that answer only when told to."""
 
-    def __init__(self, *names: str, backlog: int = 200, cold_below: int = 100) -> None:
-        self.rig = Rig(recent_cache_bytes=1 << 20)
+    def __init__(
+        self, *names: str, backlog: int = 200, cold_below: int = 100, patience: Patience | None = None
+    ) -> None:
+        self.rig = Rig(recent_cache_bytes=1 << 20, patience=patience)
         self.waiting: list[tuple[Ticket[Fetched], TopicState, Extent]] = []
         self._cold_below = cold_below
         for name in names:
@@ -395,6 +397,18 @@ def test_p29_a_read_that_fails_is_told_once_and_tried_again() -> None:
         assert len(cold.waiting) == 1
     cold.answer()
     assert stream.records("a") == [*range(200), "resident"]
+
+
+def test_p29_the_news_of_a_failed_read_moves_no_cursor() -> None:
+    cold = Cold("a", patience=SMALL)
+    session = cold.rig.session({"a": 0}, limit=10)
+    stream = cold.rig.open(session, reads=False)
+    cold.answer()
+    cold.answer()
+    cold.waiting.pop()[0].fail(StorageIo("the disk is tired"))
+    while "error" not in stream.events():
+        stream.take()
+    assert session.places[0].cursor == len(stream.records("a")) == 20
 
 
 def test_p29_a_stream_that_ends_during_a_cold_read_leaves_nothing_behind() -> None:

@@ -153,7 +153,7 @@ class WatchStream:
     def topic_gone(self, feed: Feed) -> None:
         self._open_feeds -= 1
         frame = framing.frame(self._id(feed, feed.at), sse.TOPIC_DELETED, sse.deleted_data(feed.name))
-        self._say(frame, feed)
+        self._say(frame)
         if not self._open_feeds:
             self._end_when_empty()
 
@@ -161,15 +161,13 @@ class WatchStream:
         if not feed.has_failed:
             feed.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
-            self._say(framing.frame(None, sse.ERROR, sse.error_data(shown.code, shown.message)), feed)
+            self._say(framing.frame(None, sse.ERROR, sse.error_data(shown.code, shown.message)))
         self._services.streams.retry(feed)
 
-    def _say(self, frame: bytes, feed: Feed) -> None:
-        """Something that is no batch, and is not dropped for a slow client."""
-        now_ms = self._sent_ms = self._services.streams.now_ms()
-        place = self._session.places[feed.number]
-        if not self._outbound.offer(frame, Mark(feed, place.cursor, place.epoch), now_ms, keep=True):
-            feed.queued += 1
+    def _say(self, frame: bytes) -> None:
+        """Something that is no batch: it moves no cursor, and is not dropped for a slow client."""
+        self._sent_ms = self._services.streams.now_ms()
+        self._outbound.offer(frame, None, self._sent_ms, keep=True)
 
     # --- Owner: what becomes of it ----------------------------------------------------------------------------------
 
@@ -252,8 +250,7 @@ class WatchStream:
         for feed in self._feeds:
             feed.close()
         self._outbound.clear()
-        frame = framing.frame(None, sse.ERROR, sse.shutdown_data())
-        self._outbound.offer(frame, None, self._services.streams.now_ms(), keep=True)
+        self._say(framing.frame(None, sse.ERROR, sse.shutdown_data()))
         self._end_when_empty()
 
     def cut_off(self) -> None:
