@@ -23,6 +23,7 @@ from hyperframe.frame import HeadersFrame, PingFrame, PriorityFrame, RstStreamFr
 
 from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
 from topics.net.http2.session import H2Session
+from topics.net.limits import H2_STREAMS_MAX
 
 Fields = Sequence[tuple[str, str]]
 GET: Fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a:80"), (":path", "/v0/topics?x=1")]
@@ -315,10 +316,19 @@ def test_other_floods_end_the_connection(frame: bytes) -> None:
     assert isinstance(flood(session, frame * 2100)[-1], H2Over)
 
 
+def test_all_streams_that_may_be_open_can_be_cancelled_at_once() -> None:
+    pair = Pair()
+    streams = [pair.request(GET) for _ in range(H2_STREAMS_MAX)]
+    pair.exchange()
+    for stream_id in streams:
+        pair.client.reset_stream(stream_id)
+    assert pair.session.receive(pair.client.data_to_send(), 0.0) == [H2Reset(stream_id) for stream_id in streams]
+
+
 def test_rapid_resets_end_the_connection() -> None:
     pair = Pair()
     ended = False
-    for _ in range(1500):
+    for _ in range(H2_STREAMS_MAX + 500):
         stream_id = pair.request(GET)
         pair.client.reset_stream(stream_id)
         ours = pair.session.receive(pair.client.data_to_send(), 0.0)
