@@ -82,7 +82,7 @@ def test_sockets_get_their_last_words_and_a_close(live: Live) -> None:
     live.stop()
 
 
-def test_http_2_says_goodbye_and_finishes_what_runs(live: Live) -> None:
+def test_http_2_finishes_what_runs_and_says_goodbye_then(live: Live) -> None:
     client = live.client()
     h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     h2.initiate_connection()
@@ -94,12 +94,9 @@ def test_http_2_says_goodbye_and_finishes_what_runs(live: Live) -> None:
     live.ask_to_stop()
     live.until(lambda: live.hub.draining)
     live.call(lambda: live.app.do_echo(*live.app.waiting[0]))
-    output = client.rest()
-    goodbye = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\1\0\0\0\0"
-    assert goodbye in output
-    events = h2.receive_data(output.replace(goodbye, b""))  # the library takes nothing behind a goodbye
-    assert any(isinstance(event, ResponseReceived) for event in events)
-    assert not any(isinstance(event, ConnectionTerminated) for event in events)
+    kinds = [type(event) for event in h2.receive_data(client.rest())]  # the library takes nothing behind a goodbye
+    assert ResponseReceived in kinds
+    assert kinds[-1] is ConnectionTerminated
     live.stop()
 
 

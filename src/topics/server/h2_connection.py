@@ -293,13 +293,16 @@ class H2Connection(Peer):
         self._flush_scheduled = False
         if self.transport.is_closing():
             return
+        done = self._goodbye and not self._streams and not self._session.waiting
+        if done and not self._over:
+            self._session.say_goodbye()
         output = self._session.take_output()
         if output:
             self.transport.write(output)
         framed_bytes, self._unflushed_bytes = self._unflushed_bytes, 0
         if framed_bytes and self._session.waiting and not self._paused:
             self.hub.loop.call_soon(self._pump)  # the transport took it all: go on where the room ended
-        if self._over or (self._goodbye and not self._streams and not self._session.waiting):
+        if self._over or done:
             self._over = True
             self.transport.close()
             self.lost()
@@ -332,9 +335,9 @@ class H2Connection(Peer):
         self._leave()
 
     def _leave(self) -> None:
+        """Streams that run are finished first: many clients take nothing behind a goodbye. New ones are refused."""
         if not self._goodbye:
             self._goodbye = True
-            self._session.say_goodbye()
             self.flush()
 
     def on_timer(self, now_s: float) -> float:
