@@ -149,10 +149,10 @@ def test_a_read_counts_as_consumption_unless_it_says_otherwise() -> None:
     assert (untouched, topic.last_read_ts, topic.last_consumed) == (None, rig.now, rig.now)
 
 
-def test_a_walk_examines_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+@everywhere
+def test_a_walk_examines_a_bounded_number_of_records(rig, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(limits, "READ_EXAMINED_MAX", 5)
-    rig = twelve()
-    outcome = rig.read("t", ReadRequest(from_seq=0, nodes=frozenset([b"n1", b"n2"])))
+    outcome = rig().read("t", ReadRequest(from_seq=0, nodes=frozenset([b"n1", b"n2"])))
     assert facts(outcome) == ([3], 5, False, 7)
 
 

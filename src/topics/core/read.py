@@ -151,15 +151,14 @@ class ReadWalk:
 
     def _advance(self) -> None:
         while not self._done and self._extent is None:
-            if self._overtaken():
-                continue
-            seq = self._at + 1
-            if seq > self._head:
+            if self._examined >= limits.READ_EXAMINED_MAX:  # also by what was fetched
                 self._done = True
-            elif not self._cross_lost(seq):
-                self._step(seq)
-            if self._examined >= limits.READ_EXAMINED_MAX:
-                self._done = True
+            elif not self._overtaken():
+                seq = self._at + 1
+                if seq > self._head:
+                    self._done = True
+                elif not self._cross_lost(seq):
+                    self._step(seq)
 
     def _overtaken(self) -> bool:
         """Did the floor pass the walk while it waited? Then what comes next has to be announced."""
