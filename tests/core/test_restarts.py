@@ -227,6 +227,21 @@ def test_evicted_records_of_an_ephemeral_topic_give_their_memory_back() -> None:
     assert len(seqs_of(rig.read("t"))) == 100
 
 
+@pytest.mark.parametrize("how", ["evicted", "deleted"])
+def test_what_died_in_an_ephemeral_topic_does_not_keep_it_from_becoming_durable(how: str) -> None:
+    rig = Rig()
+    rig.create("t", TopicConfig(durability="ephemeral", cap_records=3 if how == "evicted" else 0))
+    for _ in range(300):
+        rig.put("t", records("1", "x" * 40_000))
+    if how == "deleted":
+        rig.delete_seqs("t", range(2, 598))
+    before = seqs_of(rig.read("t"))
+    rig.set_config("t", TopicConfig(durability="disk"))
+    rig.put("t", records("1"))
+    rig.checkpoint("t")
+    assert seqs_of(rig.read("t")) == [*before, 601]
+
+
 def test_records_deleted_in_the_middle_of_an_ephemeral_topic_do_so_too() -> None:
     rig = Rig()
     topic = rig.create("t", TopicConfig(durability="ephemeral"))

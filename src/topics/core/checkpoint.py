@@ -28,7 +28,8 @@ U64 = npt.NDArray[np.uint64]
 @dataclass(slots=True)
 class PendingBatch:
     """Consecutive records that lie in no segment yet, all in one place: WAL file number `source`, or a buffer. `dead`
-    ones need no bytes. Columns are copies: the topic may change while they are written out."""
+    ones need no bytes; an offset below 0 says that there are none any more, as where an ephemeral topic became another
+    one. Columns are copies: the topic may change while they are written out."""
 
     first_seq: int
     source: int | bytes | bytearray
@@ -91,14 +92,26 @@ def _batch(topic: TopicState, run: TailRun, lo: int, hi: int) -> PendingBatch:
 
 
 def _add_resident(topic: TopicState, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
-    """Records that lie in memory: one batch per chunk. Returns how far it came."""
+    """Records that lie in memory: one batch per chunk, or of the dead whose chunk has gone. Returns how far it came."""
     chunk = topic.resident.find(run.first_seq + lo)
-    assert chunk is not None, "a resident record is in no chunk"
+    if chunk is None:
+        return _add_forgotten(topic, run, lo, hi, batches)
     hi = min(hi, chunk.next_seq - run.first_seq)
     batch = _batch(topic, run, lo, hi)
     at = batch.first_seq - chunk.first_seq
     batch.source = chunk.buf
     batch.offs = np.array(chunk.body_offs[at : at + hi - lo], np.int64) - WAL_BODY_AT
+    batches.append(batch)
+    return hi
+
+
+def _add_forgotten(topic: TopicState, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
+    live = np.flatnonzero(~_batch(topic, run, lo, hi).dead)
+    hi = lo + int(live[0]) if len(live) else hi
+    assert lo < hi, "a live resident record is in no chunk"
+    batch = _batch(topic, run, lo, hi)
+    batch.source = b""
+    batch.offs = np.full(hi - lo, -WAL_BODY_AT, np.int64)
     batches.append(batch)
     return hi
 

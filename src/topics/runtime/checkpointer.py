@@ -285,7 +285,7 @@ def _batch(collected: PendingBatch, needed_from: int | None) -> Batch:
     dead = collected.dead if collected.dead.any() else None
     kept = None
     if dead is not None and needed_from is not None:
-        kept = dead & (np.arange(len(dead)) + collected.first_seq >= needed_from)
+        kept = dead & (np.arange(len(dead)) + collected.first_seq >= needed_from) & (collected.offs >= 0)
     return Batch(
         first_seq=collected.first_seq,
         source=collected.source,
