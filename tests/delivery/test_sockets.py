@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.delivery.rig import Rig, WsClient
 
+from topics.engine.ticket import Ticket
 from topics.wire.keys import ADMIN, READ, WRITE, Key
 
 
@@ -204,6 +205,19 @@ def test_lenient_drops_unknown_topics(rig: Rig) -> None:
     socket.say("subscribe", topic="nope", lenient=True)
     rig.pump()
     assert [list(message["topics"]) for message in socket.of("subscribed")] == [["a"], []]
+
+
+def test_lenient_drops_topics_that_go_while_floors_are_settled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.put("b")
+    settled: Ticket[None] = Ticket()
+    monkeypatch.setattr(rig.engine.settling, "settle_all", lambda _: settled)
+    socket = rig.socket()
+    socket.say("subscribe", topics={"a": {}, "b": {}}, lenient=True)
+    rig.pump()
+    rig.drop("b")
+    settled.resolve(None)
+    rig.pump()
+    assert [list(message["topics"]) for message in socket.of("subscribed")] == [["a"]]
 
 
 # --- rights -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from topics.api.batches import Batch, Bounds, Options
 from topics.api.feed import Feed
 from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
-from topics.api.watch_endpoints import start_of
+from topics.api.watch_endpoints import start_of, still_there
 from topics.core.topic import TopicState
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
@@ -125,12 +125,14 @@ class Socket:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
         settled = engine.settling.settle_all(topics)
-        self._when(settled, command.request_id, lambda _: self._subscribed(command, starts, topics))
+        self._when(
+            settled,
+            command.request_id,
+            lambda _: self._subscribed(command, starts, still_there(self._services, topics, command.lenient)),
+        )
 
     def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
         engine, options = self._services.engine, _options(command)
-        for topic in topics:
-            engine.context.check_exists(topic)
         shown: dict[str, WatchStart] = {topic.name: start_of(topic, starts[topic.name]) for topic in topics}
         for name in shown:
             self._drop(name)

@@ -35,9 +35,10 @@ class WatchEndpoints:
         request = decode_watch(call.body())
         for name in request.topics:
             check_name(call.key, name)
-        topics = self._known_topics(request, lenient=bool_param(call.query(), "lenient", default=False))
+        lenient = bool_param(call.query(), "lenient", default=False)
+        topics = self._known_topics(request, lenient=lenient)
         settled = self._services.engine.settling.settle_all(topics)
-        call.when(settled, lambda _: self._created(call, request, topics))
+        call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
         known = self._services.engine.state.topics
@@ -47,8 +48,6 @@ class WatchEndpoints:
         return [known[name] for name in request.topics if name in known]
 
     def _created(self, call: Call, request: WatchRequest, topics: list[TopicState]) -> None:
-        for topic in topics:
-            self._services.engine.context.check_exists(topic)
         starts = {topic.name: start_of(topic, request.topics[topic.name]) for topic in topics}
         places = [Place(topic.name, cursor=starts[topic.name].from_seq, epoch=topic.epoch) for topic in topics]
         session = self._services.sessions.add(
@@ -79,6 +78,16 @@ class WatchEndpoints:
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
         WatchStream(services, session, sink).begin()
+
+
+def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:
+    """After a wait: topics that were dropped meanwhile do not exist, as if they never had."""
+    context = services.engine.context
+    if lenient:
+        return [topic for topic in topics if context.state.by_id.get(topic.id) is topic]
+    for topic in topics:
+        context.check_exists(topic)
+    return topics
 
 
 def start_of(topic: TopicState, start: TopicStart) -> WatchStart:
