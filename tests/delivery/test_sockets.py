@@ -270,6 +270,24 @@ def test_at_most_four_messages_wait_and_meanwhile_no_command_is_read(rig: Rig) -
     assert [message["request_id"] for message in socket.messages()] == list(range(10))
 
 
+def test_no_command_is_read_either_while_records_take_all_places(rig: Rig) -> None:
+    socket = rig.socket()
+    socket.say("subscribe", topic="a", tail=True)
+    rig.pump()
+    socket.reads = False
+    before = len(socket.sent)
+    for number in range(5):
+        rig.write("a", number)
+    socket.say("ping")
+    rig.pump()
+    assert len(socket.sent) == before + 4
+    while socket.buffered_bytes():
+        socket.take()
+        rig.pump()
+    assert socket.records("a") == list(range(5))
+    assert socket.of("pong")
+
+
 def test_a_slow_socket_gets_every_record_in_order_and_never_more_than_four_at_a_time(rig: Rig) -> None:
     socket = rig.socket()
     socket.reads = False

@@ -195,16 +195,22 @@ class Socket:
         feed.has_failed = False
         if frames.tombstone:
             feed.at, feed.is_level = frames.gap_at, False
-            self._messages.send(frames.tombstone, now_ms)
+            self._send(frames.tombstone, now_ms)
         if frames.record:
             if frames.tombstone and not self._messages.places() > 0:
                 return
             feed.is_level = False
-            self._messages.send(frames.record, now_ms)
+            self._send(frames.record, now_ms)
         feed.at = outcome.next_from_seq
         if outcome.caught_up and not feed.is_level and self._messages.places() > 0:
             feed.is_level = True
-            self._messages.send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+
+    def _send(self, payload: bytes, now_ms: float) -> None:
+        """Into a free place; when it was the last one, commands wait too."""
+        self._messages.send(payload, now_ms)
+        if self._messages.places() <= 0:
+            self._sink.pause_reading()
 
     def topic_gone(self, feed: Feed) -> None:
         self._feeds.pop(feed.name, None)
@@ -213,13 +219,13 @@ class Socket:
 
     def _tell_gone(self) -> None:
         while self._gone and self._messages.places() > 0:
-            self._messages.send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
+            self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
 
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         if not feed.has_failed and self._messages.places() > 0:
             feed.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
-            self._messages.send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
+            self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
         self._services.streams.retry(feed)
 
     # --- Owner: what becomes of it --------------------------------------------------------------------------------
@@ -231,12 +237,13 @@ class Socket:
         return
 
     def has_room_again(self) -> None:
+        """Commands come first: a client that cannot keep up must be able to unsubscribe."""
         if self.closed:
             return
         self._tell_gone()
+        self._read_on()
         for feed in list(self._feeds.values()):
             feed.wake()
-        self._read_on()
 
     def all_taken(self) -> None:
         return
