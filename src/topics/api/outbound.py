@@ -148,6 +148,11 @@ class Outbound(Pulse, Generic[T]):
         """Everything was handed to the transport."""
         return self._queue is None
 
+    @property
+    def is_taken(self) -> bool:
+        """Everything was handed to the transport, and has left it."""
+        return self._queue is None and not self._stream.buffered_bytes()
+
     def held_bytes(self) -> int:
         """All that is held for the client, in this process."""
         return self._bytes + self._sink.buffered_bytes()

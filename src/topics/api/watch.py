@@ -48,6 +48,7 @@ class WatchStream:
         "_feeds",
         "_heartbeat_ms",
         "_is_ending",
+        "_is_leaving",
         "_open_feeds",
         "_outbound",
         "_pieces",
@@ -70,7 +71,8 @@ class WatchStream:
         self._open_feeds = 0
         self._turn = 0  # of the feed that has room first, when there is room again
         self._sent_ms = services.streams.now_ms()
-        self._is_ending = False
+        self._is_ending = False  # with the last frame that is held
+        self._is_leaving = False  # the server stops
         self.closed = False
 
     # --- beginning ------------------------------------------------------------------------------------------------
@@ -199,7 +201,10 @@ class WatchStream:
             feed.wake()
 
     def all_taken(self) -> None:
-        self._sit_down()
+        if self._is_leaving:
+            self._end_when_taken()
+        else:
+            self._sit_down()
 
     def too_slow(self) -> None:
         self._services.streams.too_slow_total += 1
@@ -251,10 +256,16 @@ class WatchStream:
             feed.close()
         self._outbound.clear()
         self._say(framing.frame(None, sse.ERROR, sse.shutdown_data()))
-        self._end_when_empty()
+        self._is_leaving = True
+        self._end_when_taken()
 
     def cut_off(self) -> None:
         self._sink.abort()
+
+    def _end_when_taken(self) -> None:
+        """Not before: what is ended cannot be cut off any more, and a stuck client would keep the server up."""
+        if self._outbound.is_taken and not self.closed:
+            self._sink.end()
 
     def _end_when_empty(self) -> None:
         self._is_ending = True

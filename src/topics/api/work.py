@@ -54,7 +54,7 @@ class WorkEndpoint:
 
 
 class WorkConnection:
-    __slots__ = ("_is_ending", "_outbound", "_sent_ms", "_sink", "_streams", "_work", "closed")
+    __slots__ = ("_is_ending", "_is_leaving", "_outbound", "_sent_ms", "_sink", "_streams", "_work", "closed")
 
     def __init__(self, streams: Streams, work: WorkStream, sink: StreamSink, patience: Patience) -> None:
         self._streams = streams
@@ -62,7 +62,8 @@ class WorkConnection:
         self._sink = sink
         self._outbound: Outbound[ClaimedJob | None] = Outbound(self, sink, patience, streams.look_after)
         self._sent_ms = streams.now_ms()
-        self._is_ending = False
+        self._is_ending = False  # with the last frame that is held
+        self._is_leaving = False  # the server stops
         self.closed = False
 
     def begin(self, key: bytes | None) -> None:
@@ -96,11 +97,12 @@ class WorkConnection:
         self._work.give_back([job for job in marks if job is not None])
 
     def has_room_again(self) -> None:
-        if not self._is_ending:
+        if not self._is_ending and not self._is_leaving:
             self._work.go_on()
 
     def all_taken(self) -> None:
-        return
+        if self._is_leaving:
+            self._end_when_taken()
 
     def too_slow(self) -> None:
         self._streams.too_slow_total += 1
@@ -116,23 +118,30 @@ class WorkConnection:
         return max(self._sent_ms, now_ms - HEARTBEAT_MS + 1) + HEARTBEAT_MS
 
     def shut_down(self) -> None:
-        self._farewell(code=sse.SHUTTING_DOWN, error="the server is shutting down")
-
-    def _queue_gone(self, error: TopicsError) -> None:
-        self._farewell(code=QUEUE_GONE, error=error.message)
+        self._say_last(code=sse.SHUTTING_DOWN, error="the server is shutting down")
+        self._is_leaving = True
+        self._end_when_taken()
 
     def cut_off(self) -> None:
         self._sink.abort()
 
-    def _farewell(self, *, code: int | str, error: str) -> None:
+    def _queue_gone(self, error: TopicsError) -> None:
+        self._say_last(code=QUEUE_GONE, error=error.message)
+        self._end_when_empty()
+
+    def _say_last(self, *, code: int | str, error: str) -> None:
         """The last words come behind what the client was sent already; nothing else does."""
         self._work.pause()
         self._outbound.clear()
         self._outbound.offer(self._last_frame(code=code, error=error), None, self._streams.now_ms(), keep=True)
-        self._end_when_empty()
 
     def _last_frame(self, *, code: int | str, error: str) -> bytes:
         return framing.frame(None, sse.ERROR, sse.work_error_data(self._work.topic.name, code=code, error=error))
+
+    def _end_when_taken(self) -> None:
+        """Not before: what is ended cannot be cut off any more, and a stuck client would keep the server up."""
+        if self._outbound.is_taken and not self.closed:
+            self._sink.end()
 
     def _end_when_empty(self) -> None:
         self._is_ending = True
