@@ -158,6 +158,11 @@ def test_127_levels_are_the_most(levels: int, opening: bytes) -> None:
     assert (payloads(b'{"records":[{"data":1,"u":%b}]}' % text) is not None) == (levels == 124)
 
 
+def test_a_payload_of_brackets_alone_is_as_deep_as_its_length_allows() -> None:
+    assert payloads(write(nested(124))) is not None
+    assert payloads(write(nested(125))) is None
+
+
 def test_depth_is_counted_in_unknown_fields_too() -> None:
     assert payloads(b'{"u":%b,"records":[{"data":1}]}' % nested(126)) == [(b"1", None)]
     assert payloads(b'{"u":%b,"records":[{"data":1}]}' % nested(127)) is None

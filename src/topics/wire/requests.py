@@ -242,7 +242,7 @@ def decode_records(body: bytes) -> Sequence[RecordIn] | None:
     return None if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body) else records
 
 
-_SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3  # three levels are around a payload
+_SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3 - 1  # three levels are around a payload
 decode_config = BodyDecoder[ConfigPatch](ConfigPatch)
 decode_write = _WriteDecoder()
 decode_diff = BodyDecoder[DiffRequest](DiffRequest)
