@@ -311,3 +311,17 @@ def test_a_deleted_destination_is_not_looked_for(in_a_segment: bool, caplog: pyt
     world = world.killed()
     assert (world.data("b"), sorted(world.engine.state.topics)) == ([1], ["a", "b"])
     assert "missing" not in caplog.text
+
+
+def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> None:
+    """Neither the destination's copies nor the source's known frames say when they were written: the segments do."""
+    world = World(segment_max_events=3)
+    world.router("r", "a", "b")
+    world.snapshot()
+    world.clock.advance(5_000)
+    world.write("a", 1, 2, 3)
+    before = {name: world.state(name).last_write_ts for name in ("a", "b")}
+    world.checkpoint()
+    assert [len(world.engine.state.topics[name].sealed) for name in ("a", "b")] == [1, 1]
+    world = world.killed()
+    assert {name: world.state(name).last_write_ts for name in ("a", "b")} == before

@@ -69,8 +69,13 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     topic.count_in(*run.live_totals(min(lo + below, run.count), run.count))
     if active.tags is not None:
         topic.tags.add(active.first_seq, active.tags)
-    topic.last_ts = topic.last_write_ts = max(topic.last_ts, int(active.ts[-1]))
+    written_until(topic, int(active.ts[-1]))
     _reached(topic, active.first_seq + count - 1)
+
+
+def written_until(topic: TopicState, ts: int) -> None:
+    """When the newest record in segments was written: its frame may be known already, and a copy has none."""
+    topic.last_ts = topic.last_write_ts = max(topic.last_ts, ts)
 
 
 def _reached(topic: TopicState, last_seq: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from topics.core.load import ActiveColumns, load_active, load_sealed
+from topics.core.load import ActiveColumns, load_active, load_sealed, written_until
 from topics.core.topic import TopicState
 from topics.errors import TopicsError
 from topics.formats.snapshot import TopicItem
@@ -60,6 +60,9 @@ class Attach:
         dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
         for segment in loaded.sealed:
             self._seal(topic, segment, dead)
+        newest = loaded.sealed[-1].segment if loaded.sealed else None
+        if newest is not None and newest.last_seq > (0 if item is None else item.head) and _can_count(newest):
+            written_until(topic, newest.checked_ts(newest.count - 1))
         if loaded.active is not None:
             load_active(topic, _columns(loaded.active), dead=dead)
 
