@@ -72,3 +72,12 @@ def test_an_unknown_command_exits_with_two(tmp_path: Path) -> None:
     done = run("fly", cwd=tmp_path)
     assert done.returncode == 2
     assert "fly" in done.stderr
+
+
+def test_a_data_directory_that_cannot_be_one_ends_the_server_with_one_sentence(tmp_path: Path) -> None:
+    taken = tmp_path / "data"
+    taken.write_text("mine")
+    done = run("serve", cwd=tmp_path, TOPICS_PORT="0", TOPICS_DATA_DIR=str(taken))
+    assert done.returncode == 1
+    assert done.stderr == f"topics: {taken} cannot be used as the data directory: File exists\n"
+    assert taken.read_text() == "mine"

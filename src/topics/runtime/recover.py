@@ -15,7 +15,7 @@ from topics.config import Settings
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.replay import Replay
-from topics.errors import ColdStoreMismatch, MetadataLost
+from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
@@ -106,8 +106,12 @@ class Recovery:
         self._total_frames = 1
 
     def run(self) -> Recovered:
-        self._data.make_root(self._fs)
-        self._lock = DataDirLock.take(self._fs, self._data.lock, pid=self._pid)
+        try:
+            self._data.make_root(self._fs)
+            self._lock = DataDirLock.take(self._fs, self._data.lock, pid=self._pid)
+        except OSError as error:
+            reason = error.strerror or error
+            raise StartRefused(f"{self._data.root} cannot be used as the data directory: {reason}") from error
         self._witness = SyncWitness(self._lock.mark_boot_unknown)
         try:
             return self._recover()
