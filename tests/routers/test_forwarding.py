@@ -274,6 +274,21 @@ def test_what_can_never_fit_leaves_an_announced_place() -> None:
     assert world.forwarded("r") == 3
 
 
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_a_read_sees_the_copy_that_took_the_place_of_an_expired_one(durability: str) -> None:
+    """A blocked router waits, but not for longer than its destination is full."""
+    world = World()
+    world.topic("b", cap_records=1, discard="reject", ttl_ms=1000, durability=durability)
+    world.router("r", "a", "b")
+    world.write("a", 1)
+    assert world.data("b") == [1]
+    world.clock.advance(990)
+    world.write("a", 2)
+    assert world.data("b") == [1]
+    world.clock.advance(11)
+    assert world.data("b") == [2]
+
+
 def test_a_byte_cap_blocks_a_reject_destination() -> None:
     world = World()
     world.topic("b", cap_bytes=10, discard="reject")

@@ -125,6 +125,15 @@ class Forwarding:
         wait = self._waits.get(router.name)
         return wait is not None and now < wait.until_ms
 
+    def _is_barred(self, router: Router) -> bool:
+        """Whether it waits, and no room came in its destination with the time."""
+        now = self._ctx.clock.now_ms()
+        if not self._waits_at(router, now):
+            return False
+        dest = self._ctx.state.by_id.get(router.dest_id)
+        settled = dest is None or self._settling.is_settled(dest)
+        return settled and self._waits_at(router, now)
+
     def step(self, router: Router, shared: SharedRead | None = None) -> Ticket[Outcome]:
         """Begin a step, or join the one under way. `shared` is what its siblings have read in this moment."""
         running = self._steps.get(router.name)
@@ -186,7 +195,7 @@ class Forwarding:
     def pursue(self, router: Router) -> Ticket[None] | None:
         """Step one router up to its source's head of now, or as far as it can go without waiting long."""
         source = self._ctx.state.by_id.get(router.source_id)
-        if source is None or router.cursor >= source.head or self._waits_at(router, self._ctx.clock.now_ms()):
+        if source is None or router.cursor >= source.head or self._is_barred(router):
             return None
         chase = _Chase(self, router, source.head)
         chase.run()
