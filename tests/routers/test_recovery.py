@@ -313,6 +313,48 @@ def test_a_deleted_destination_is_not_looked_for(in_a_segment: bool, caplog: pyt
     assert "missing" not in caplog.text
 
 
+def test_copies_behind_a_loss_outlive_their_source_records(world: World) -> None:
+    """The router had come past what it lost, as later frames of the source say: what died then had been copied."""
+    world.topic("a", cap_bytes=3, durability=world.state("b").config.durability)
+    world.write("a", 1, 2, 3, 4, 5)
+    assert (world.data("b"), world.gaps("b")) == ([3, 4, 5], [(1, 2, "source_trim")])
+    world.write("a", 6, 7)
+    assert world.data("b") == [3, 4, 5, 6, 7]
+    world.delete("a", before=7)
+    world = again(world)
+    world.write("b", "x")
+    world.write("a", 8)
+    assert world.data("b") == [3, 4, 5, 6, 7, "x", 8]
+    again(world)
+
+
+def test_copies_behind_a_gap_of_the_source_outlive_their_source_records(world: World) -> None:
+    """The same where the source itself has lost what its own source had lost."""
+    world.topic("a", cap_bytes=3, durability=world.state("b").config.durability)
+    world.router("s", "b", "c")
+    world.write("a", 1)
+    assert world.data("c") == [1]
+    world.write("a", 2, 3, 4, 5, 6)
+    assert (world.rows("c"), world.gaps("c")) == ([(1, 1), (4, 4), (5, 5), (6, 6)], [(2, 3, "source_trim")])
+    world.delete("b", before=6)
+    world.write("a", 7)
+    assert (world.data("b"), world.data("c")) == ([6, 7], [1, 4, 5, 6, 7])
+    again(world)
+
+
+def test_copies_behind_the_floor_of_the_source_outlive_their_source_records(world: World) -> None:
+    """The same where the gap is at the front, and part of the source's floor."""
+    durability = world.state("b").config.durability
+    world.topic("a", cap_records=2, durability=durability)
+    world.topic("b", cap_bytes=3, durability=durability)
+    world.router("s", "b", "c")
+    world.write("a", 1, 2, 3, 4, 5)
+    assert (world.rows("c"), world.gaps("c")) == ([(4, 4), (5, 5)], [(1, 3, "source_trim")])
+    world.write("a", 6, 7)
+    assert (world.data("b"), world.data("c")) == ([5, 6, 7], [4, 5, 6, 7])
+    again(world)
+
+
 def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> None:
     """Neither the destination's copies nor the source's known frames say when they were written: the segments do."""
     world = World(segment_max_events=3)

@@ -69,7 +69,7 @@ class SourceLog:
             if cursor is not None:
                 if isinstance(op, Delete):
                     trace.is_broken |= self._is_open(op, trace.walk, cursor)
-                trace.extend(cursor)
+                trace.extend(cursor, crosses=True)
         if isinstance(op, Evict):
             for trace in self.traces:
                 if trace.router.name in places and trace.walk + 1 < op.evict_floor:
@@ -131,6 +131,15 @@ class SourceLog:
             at = min(block.next_seq, hi + 1)
         return at - 1
 
+    def gap_at(self, seq: int) -> int | None:
+        """The last of the seqs from there on that the source itself had lost; None if it had a record there, or if
+        nobody knows."""
+        lost, floor = self.topic.lost.find(seq), self.topic.evict_floor
+        if lost is not None or seq >= floor:
+            return None if lost is None else lost.hi
+        following = min(next((block.first_seq for block in blocks_from(self.topic, seq)), floor), floor)
+        return following - 1 if following > seq else None
+
     def records(self, seqs: list[int]) -> list[tuple[RecordRun, int]]:
         """The records themselves, dead or alive: in memory, in the log, in segments."""
         found: dict[int, tuple[RecordRun, int]] = {}
@@ -185,16 +194,26 @@ class Trace:
         self._is_deep = is_deep
         source.traces.append(self)
 
-    def extend(self, upto: int) -> None:
-        """Everything up to there had its turn."""
-        if self.is_broken or upto <= self.walk:
-            return
+    def extend(self, upto: int, *, crosses: bool = False) -> None:
+        """Everything up to there had its turn. `crosses`: the router stood there, so whatever it lost on the way has a
+        pin in the destination's log, which was synced before the router went on."""
+        while not self.is_broken and self.walk < upto:
+            blocked = next(((lo, hi) for lo, hi in self.barriers if hi > self.walk and lo <= upto), None)
+            self._take(upto if blocked is None else blocked[0] - 1)
+            gap = self._gap_at(self.walk + 1)
+            if not crosses or gap is None or gap >= upto:
+                return
+            self.walk = gap
+
+    def _take(self, upto: int) -> None:
         upto = self.source.reaches(self.walk + 1, upto)
-        blocked = next((lo for lo, hi in self.barriers if lo <= upto and hi > self.walk), None)
-        if blocked is not None:
-            upto = min(upto, blocked - 1)
         self.taken += self.source.candidates(self.walk + 1, upto)
         self.walk = max(self.walk, upto)
+
+    def _gap_at(self, seq: int) -> int | None:
+        """The end of what was lost from there on, in the source or before the router came by."""
+        barrier = next((hi for lo, hi in self.barriers if lo <= seq <= hi), None)
+        return self.source.gap_at(seq) if barrier is None else barrier
 
     def passed(self, cursor: int) -> None:
         """A pin says that the router stood there: what lay before it is done with, copied or lost."""
