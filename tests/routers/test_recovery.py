@@ -355,6 +355,18 @@ def test_copies_behind_the_floor_of_the_source_outlive_their_source_records(worl
     again(world)
 
 
+def test_what_a_router_passed_over_is_not_announced_as_lost_after_a_kill(world: World) -> None:
+    """Nothing was for the destination, so no seq of it was ever reserved; the source has evicted some since."""
+    world.topic("a", cap_records=2, durability=world.state("b").config.durability)
+    world.drop_router("r")
+    world.router("r", "a", "b", filter="wanted")
+    for value in range(4):
+        world.write("a", value, tag="other")
+        assert world.rows("b") == []
+    world = again(world)
+    assert (world.state("b").head_seq, world.forwarded("r")) == (0, 0)
+
+
 def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> None:
     """Neither the destination's copies nor the source's known frames say when they were written: the segments do."""
     world = World(segment_max_events=3)

@@ -133,6 +133,8 @@ class Feed:
             if not count:
                 break
             self._emit(count)
+        while self.is_proven and not trace.copies and trace.fill():
+            pass  # what is not for the destination needs no seqs
 
     def _check_trace(self) -> None:
         if self.trace is not None and self.trace.is_broken:
