@@ -367,6 +367,20 @@ def test_what_a_router_passed_over_is_not_announced_as_lost_after_a_kill(world: 
     assert (world.state("b").head_seq, world.forwarded("r")) == (0, 0)
 
 
+def test_copies_that_are_lost_before_an_announced_gap_are_announced_too(world: World) -> None:
+    """Nothing brings copies of an ephemeral source back; the destination's log knows only the gap behind them."""
+    world.topic("a", cap_bytes=3, durability="ephemeral")
+    world.write("a", 1, 2, 3)
+    assert world.rows("b") == [(1, 1), (2, 2), (3, 3)]
+    world.write("a", 4, 5, 6, 7, 8)
+    assert world.rows("b")[3:] == [(6, 6), (7, 7), (8, 8)]
+    world = world.killed()
+    assert world.rows("b") == []
+    announced = {seq for lo, hi, _ in world.gaps("b") for seq in range(lo, hi + 1)}
+    assert announced.issuperset(range(1, 9))
+    again(world)
+
+
 def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> None:
     """Neither the destination's copies nor the source's known frames say when they were written: the segments do."""
     world = World(segment_max_events=3)

@@ -223,22 +223,35 @@ class Replay:
                 self._append(op)
         self._unknown.clear()
 
-    def settle_routers(self) -> None:
+    def settle_routers(self) -> list[HeadMark]:
         """Copies that were in no segment are made again; frames of destinations take effect between them."""
-        self._proven = self.rederive.run(self._op_now)
+        marks: list[HeadMark] = []
+
+        def take(op: Op) -> None:
+            if isinstance(op, HeadMark) and op.lost:
+                marks.extend(self._close_holes(op.topic_id, op.lost[0][0]))
+            self._op_now(op)
+
+        self._proven = self.rederive.run(take)
+        return marks
 
     def settle_holes(self) -> list[HeadMark]:
         """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""
+        return [mark for topic_id in sorted(self._held) for mark in self._close_holes(topic_id)]
+
+    def _close_holes(self, topic_id: int, next_seq: int = 0) -> list[HeadMark]:
+        """Apply what is held back, and announce what is missing before it and below `next_seq`."""
         marks: list[HeadMark] = []
-        for topic_id in sorted(self._held):
-            topic = self._state.by_id.get(topic_id)
-            held = sorted(self._held[topic_id], key=lambda op: op.first_seq)
-            for op in held if topic is not None else ():
-                assert topic is not None
-                if op.first_seq > topic.head + 1:
-                    marks.append(self._lose(topic, hole_op(topic, op.first_seq)))
-                apply(self._state, op)
-        self._held.clear()
+        held = sorted(self._held.pop(topic_id, ()), key=lambda op: op.first_seq)
+        topic = self._state.by_id.get(topic_id)
+        if topic is None or topic.config.is_ephemeral:  # of which nothing is left, and that is announced as a whole
+            return marks
+        for op in held:
+            if op.first_seq > topic.head + 1:
+                marks.append(self._lose(topic, hole_op(topic, op.first_seq)))
+            apply(self._state, op)
+        if next_seq > topic.head + 1:
+            marks.append(self._lose(topic, hole_op(topic, next_seq)))
         return marks
 
     def settle_ceilings(self, *, same_boot: bool, behind: dict[int, int]) -> list[HeadMark]:

@@ -266,8 +266,8 @@ class Recovery:
 
     def _settle(self, replay: Replay, *, same_boot: bool) -> list[HeadMark]:
         replay.settle_unknown()
-        replay.settle_routers()
-        marks = replay.settle_holes()
+        marks = replay.settle_routers()
+        marks += replay.settle_holes()
         marks += replay.announce(announce_gaps(topic for topic in self._adopted if topic.id in self._state.by_id))
         behind = quarantined_ceilings(self._fs, self._data)
         self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
