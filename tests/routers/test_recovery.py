@@ -381,6 +381,18 @@ def test_copies_that_are_lost_before_an_announced_gap_are_announced_too(world: W
     again(world)
 
 
+def test_what_copies_of_an_ephemeral_source_evicted_does_not_come_back_with_a_kill(world: World) -> None:
+    world.topic("a", durability="ephemeral")
+    world.topic("b", cap_records=2, durability=world.state("b").config.durability)
+    world.write("b", "x", "y")
+    world.write("a", 1)
+    assert world.data("b") == ["y", 1]
+    world = world.killed()
+    assert world.data("b") == ["y"]
+    assert world.state("b").earliest_seq == 2
+    again(world)
+
+
 def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> None:
     """Neither the destination's copies nor the source's known frames say when they were written: the segments do."""
     world = World(segment_max_events=3)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from topics.core.apply import apply
-from topics.core.retention import due, floors_op
+from topics.core.retention import due, floors_op, unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
@@ -28,7 +28,7 @@ class Settling:
         """Nothing is due and nothing is on its way; an ephemeral topic is settled on the spot."""
         if topic.id in self._pending:
             return False
-        evict = due(topic, self._ctx.clock.now_ms())
+        evict = self._due(topic)
         if evict is None:
             return True
         if topic.config.is_ephemeral:
@@ -43,9 +43,30 @@ class Settling:
         pending = self._pending.get(topic.id)
         if pending is not None:
             return pending
-        evict = due(topic, self._ctx.clock.now_ms())
+        evict = self._due(topic)
         assert evict is not None
         return self._log(topic, evict)
+
+    def _due(self, topic: TopicState) -> Evict | None:
+        """A count cap's floors follow from the log, unless what moved them is not in any log: copies whose records an
+        ephemeral topic upstream had. Then they are logged like all others."""
+        evict, config = due(topic, self._ctx.clock.now_ms()), topic.config
+        if evict is not None or not config.cap_records or topic.id not in self._ctx.fed or config.is_ephemeral:
+            return evict
+        return unlogged(topic) if self._comes_from_memory(topic) else None
+
+    def _comes_from_memory(self, topic: TopicState) -> bool:
+        state = self._ctx.state
+        seen, above = {topic.id}, [topic.id]
+        while above:
+            for router in state.routers.into(above.pop()):
+                source = state.by_id.get(router.source_id)
+                if source is not None and source.config.is_ephemeral:
+                    return True
+                if source is not None and source.id not in seen:
+                    seen.add(source.id)
+                    above.append(source.id)
+        return False
 
     def settle_all(self, topics: Iterable[TopicState]) -> Ticket[None]:
         """One ticket for many topics; the first failure fails it."""
