@@ -57,9 +57,6 @@ class ToyApp:
         name = request.raw_path.strip(b"/*").split(b"/")[0].decode("latin-1")
         getattr(self, f"do_{name}", self.do_echo)(request, responder)
 
-    def settle(self) -> None:
-        """It takes nothing by express."""
-
     def abandon(self, request: Request) -> None:
         self.abandoned.append(request)
 

@@ -282,7 +282,8 @@ def test_answers_of_pipelined_requests_stay_in_order(door: Door) -> None:
     before = door.head()
     for peer, number in ((other, 1), (connection, 2), (connection, 3), (connection, 4)):
         door.send(peer, LINES, WRITE % number)
-    door.turn()
+    for _ in range(3):
+        door.turn()
     assert door.taken == [True, True], "the third is offered only what it would owe nobody"
     seqs = [int(seq) for seq in re.findall(rb'"first_seq":(\d+)', wire.sent)]
     assert seqs == [before + 2, before + 3, before + 4]

@@ -314,11 +314,39 @@ def test_a_body_that_is_there_already_is_not_asked_for(live: Live) -> None:
 def test_a_pipelined_expectation_waits_for_its_turn(live: Live) -> None:
     with live.client() as client:
         client.send(b"GET /later/x HTTP/1.1\r\nHost: a\r\n\r\n" + EXPECT % (b"/echo", 5))
-        live.until(lambda: len(live.app.heads) == 2)
+        live.until(lambda: len(live.app.heads) == 1)
         live.call(lambda: reply_to(live, 0))
         assert client.response().headers["x-path"] == "/later/x"
         assert client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert client.send(b"hello").response().body == b"hello"
+
+
+LATER_POST = b"POST /later/x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (b"GET /later/x HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /later/y HTTP/1.1\r\nHost: a\r\n\r\n", True),
+        (LATER_POST, LATER_POST, True),
+        (LATER_POST, LATER_POST.replace(b"/x", b"/y"), False),
+        (LATER_POST, b"GET /later/y HTTP/1.1\r\nHost: a\r\n\r\n", False),
+        (b"GET /later/x HTTP/1.1\r\nHost: a\r\n\r\n", LATER_POST, False),
+    ],
+)
+def test_what_changes_something_is_carried_out_in_order(
+    live: Live, first: bytes, second: bytes, together: bool
+) -> None:
+    """RFC 9112 section 9.3.2: only what changes nothing may overlap; of one head, order is kept anyway."""
+    with live.client() as client:
+        client.send(first + second + second)
+        live.until(lambda: len(live.app.handled) >= (3 if together else 1))
+        for at in range(3):
+            live.until(lambda at=at: len(live.app.handled) > at)
+            if not together and at == 0:
+                assert len(live.app.handled) == 1
+            live.call(lambda at=at: reply_to(live, at))
+            client.response()
 
 
 # --- the peer's end ---------------------------------------------------------------------------------------------------

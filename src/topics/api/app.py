@@ -105,10 +105,6 @@ class App:
         self._express = Express(engine, monotonic=self._monotonic, inflight=self._inflight)
         return self._express
 
-    def settle(self) -> None:
-        if self._express is not None:
-            self._express.settle()
-
     def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)
         key = authenticate(

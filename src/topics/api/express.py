@@ -1,10 +1,10 @@
 """ExpressWrites: the short way of small writes, for all that come in one turn.
 
 Most requests repeat the head of the one before on their connection, and most bring records and no further wish. Then
-only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends, or until their connection
-brings something else, and then given to the engine together. Always holds: whoever is not taken here goes the usual way
-as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for heads that
-allow it, called by connections."""
+only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends and then given to the
+engine together; their connections carry out nothing else meanwhile. Always holds: whoever is not taken here goes the
+usual way as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for
+heads that allow it, called by connections."""
 
 from __future__ import annotations
 

@@ -234,9 +234,6 @@ class Application(Protocol):
     def handle(self, request: Request, responder: Responder) -> None:
         """Take a request whose body is complete."""
 
-    def settle(self) -> None:
-        """Act on all that was taken by `express`, before something behind it is handled."""
-
     def abandon(self, request: Request) -> None:
         """`head` let this request pass, but `handle` will not be called for it."""
 

@@ -47,8 +47,6 @@ class H1Connection(H1Output):
     def data_received(self, data: bytes) -> None:
         if self._goes_express(data):
             return
-        if self._exchanges:
-            self.hub.app.settle()  # what was taken before this came is before it
         self._reader.receive(data)
         if self._mode == READING:
             self._feed()
@@ -97,11 +95,16 @@ class H1Connection(H1Output):
                 if self._paused or hub.held or not left or len(self._exchanges) >= PIPELINE_MAX:
                     self._block()
                     return
-                head = reader.next_head()
+                head = self._stalled or reader.next_head()
                 if head is None:
                     if reader.waiting_bytes():
                         self._note_partial_head()
                     return
+                if self._exchanges and not _may_overlap(self._exchanges[-1], head):
+                    self._stalled = head
+                    self._block()
+                    return
+                self._stalled = None
                 left -= 1
                 exchange = self._begin(head)
                 if exchange is None:
@@ -280,7 +283,7 @@ class H1Connection(H1Output):
         self.transport.pause_reading()
         if self.hub.held:
             self.hub.when_released(self._unblock)
-        elif not self._paused and len(self._exchanges) <= PIPELINE_MAX // 2:
+        elif self._stalled is None and not self._paused and len(self._exchanges) <= PIPELINE_MAX // 2:
             self.hub.loop.call_soon(self._unblock)
 
     def _unblock(self) -> None:
@@ -335,10 +338,13 @@ class H1Connection(H1Output):
             return False
         self._exchanges[-1].closes = True
         self._mode = DEAF
+        for exchange in list(self._exchanges):
+            exchange.hurry()
         return self.transport.can_write_eof()
 
     def lost(self) -> None:
         self._mode = GONE
+        self._stalled = None
         self._out.clear()
         if self._accounted_bytes:
             self._account(0)
@@ -396,3 +402,16 @@ class H1Connection(H1Output):
             self.transport.close()
         else:
             self.abort()
+
+
+def _may_overlap(last: H1Exchange, head: RequestHead) -> bool:
+    """Whether a request may be carried out before the one in front of it on its connection is answered.
+
+    If neither changes anything (RFC 9112 section 9.3.2), or if both have one head: what asks the same of the same keeps
+    its order by itself, unless the first was taken whole, to be carried out later."""
+    if last.request is None or last.head is None:
+        return False
+    return last.head is head or (last.head.method in _SAFE and head.method in _SAFE)
+
+
+_SAFE = frozenset(("GET", "HEAD"))

@@ -136,6 +136,11 @@ class H1Exchange:
         keep_alive = not (self.closes or self._conn.hub.draining)
         return connection_field(keep_alive=keep_alive, version=self.head.version)
 
+    def hurry(self) -> None:
+        """The peer sends no more, and most that do so have gone: whoever waits for something answers now."""
+        if self._callbacks is not None and not self.finished:
+            self._callbacks.fire()
+
     def lost(self) -> None:
         """The peer has gone."""
         if self.stream_sink is not None:

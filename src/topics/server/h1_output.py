@@ -20,6 +20,7 @@ from topics.limits import KIB
 from topics.net.h1.reader import H1Reader
 from topics.net.h1.render import CONTINUE
 from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
+from topics.net.messages import RequestHead
 from topics.server.h1_exchange import H1Exchange
 from topics.server.hub import Hub
 from topics.server.peer import Peer
@@ -44,6 +45,7 @@ class H1Output(Peer):
         "_paused",
         "_reader",
         "_since_s",
+        "_stalled",
     )
 
     def __init__(self, hub: Hub) -> None:
@@ -60,6 +62,7 @@ class H1Output(Peer):
         self._ending = False  # the last answer is in `_out` or gone
         self._eof = False  # the peer will send no more
         self._since_s = hub.wheel.now_s  # start of the wait that `on_timer` looks at
+        self._stalled: RequestHead | None = None  # its request waits until all before it are answered
         self._discard_left_bytes = 0  # of input, while DEAF
         self._linger_s = LINGER_S
 
@@ -160,7 +163,8 @@ class H1Output(Peer):
             self._ending = True
         elif not self._partial:
             self._since_s = self.hub.wheel.now_s
-        if self._blocked and len(self._exchanges) <= PIPELINE_MAX // 2:
+        waiting_max = PIPELINE_MAX // 2 if self._stalled is None else 0
+        if self._blocked and len(self._exchanges) <= waiting_max:
             self.hub.loop.call_soon(self._unblock)
 
     def _send_continue(self) -> None:
