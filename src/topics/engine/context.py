@@ -43,6 +43,8 @@ class Context:
         """Ids of topics that a router feeds: they keep a ceiling in every class."""
         self.creating = 0
         """Topics being created; they count against the cap."""
+        self.changing: dict[int, Ticket[None]] = {}
+        """By topic id, while a config is in the log and not applied yet; resolved when that is over."""
         self.on_published: list[Listener] = []
         """Told after records of a topic became visible: delivery, long polls, routers, queues."""
         self.on_removed: list[Callable[[TopicState, Effect], None]] = []

@@ -99,8 +99,16 @@ class Lifecycle:
             self.check_topic_cap()
         if not controls:
             return resolved(Put(False, ctx.state.topics[name]))
-        topic_id = controls[-1].topic_id  # type: ignore[union-attr]
-        return self._log(controls, topic_id, lambda _: Put(created, ctx.state.topics[name]), creates=created)
+        topic_id: int = controls[-1].topic_id  # type: ignore[union-attr]
+        ticket = self._log(controls, topic_id, lambda _: Put(created, ctx.state.topics[name]), creates=created)
+        if not created:
+            ctx.changing[topic_id] = Ticket()
+            ticket.then(lambda _: self._changed(topic_id))
+        return ticket
+
+    def _changed(self, topic_id: int) -> None:
+        """Before the name is let go: who waits here came before those who wait for the name."""
+        self._ctx.changing.pop(topic_id).resolve(None)
 
     def check_topic_cap(self) -> None:
         """Topics being created count: a race neither overshoots the cap nor stops short of it."""

@@ -83,8 +83,19 @@ class Writes:
         return chain(settled(first), lambda _: self._append_again(topic, batch))
 
     def _append_again(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
+        """A config that is in the log already would come between the decision and the records, so it is waited for. A
+        drop is not: whoever came before it may go with the topic."""
         self._ctx.check_exists(topic)
+        change = self._ctx.changing.get(topic.id)
+        if change is not None and not self._is_known(topic, batch):
+            return chain(change, lambda _: self._append_again(topic, batch))
         return self.append(topic, batch)
+
+    def _is_known(self, topic: TopicState, batch: WriteBatch) -> bool:
+        window_ms = topic.config.idempotency_window_ms
+        if batch.key is None or not window_ms:
+            return False
+        return topic.idem.find(batch.key, now=self._ctx.clock.now_ms(), window_ms=window_ms) is not None
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
