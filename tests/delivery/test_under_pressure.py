@@ -356,6 +356,26 @@ def test_an_ephemeral_write_that_needs_a_ceiling_waits_for_room_like_any_other()
     assert first.result().first_seq == 1
 
 
+def test_ephemeral_writes_behind_one_that_waits_for_a_ceiling_stay_behind_it() -> None:
+    full = Full()
+    rig = full.rig
+    rig.pump()
+    rig.put("e", durability="ephemeral")
+    rig.write("e", 1)
+    topic = rig.topic("e")
+    for number in range(3):
+        full.submit(number)
+    many, one = [decode_write(b'{"records":[%b]}' % b",".join([b'{"data":1}'] * count)).batch() for count in (600, 1)]
+    assert topic.head + one.count <= topic.ceiling < topic.head + many.count
+    first = rig.engine.write("e", many)
+    hold_at(rig, 1.0)
+    second = rig.engine.write("e", one)
+    assert [first.done, second.done] == [False, False]
+    rig.pump()
+    assert [first.result().first_seq, second.result().first_seq] == [2, 602]
+    assert rig.engine.write("e", one).result().first_seq == 603
+
+
 def test_a_write_refused_for_a_full_queue_leaves_no_ceiling_behind() -> None:
     """Else the next one would be shown above a ceiling that nobody synced."""
     rig = Rig(wal_queue=2)

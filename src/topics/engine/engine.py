@@ -5,17 +5,18 @@ It only finds topics and hands on to the service that owns the verb. Names on ho
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from topics.clock import EngineClock
 from topics.config import Settings
 from topics.core.read import ReadRequest
 from topics.core.state import State
+from topics.core.topic import TopicState
 from topics.engine.commit import Commit
 from topics.engine.context import Context
 from topics.engine.creating import CreatingWrites
 from topics.engine.deletes import Deleted, Deletes
-from topics.engine.delivery.admission import Admission
+from topics.engine.delivery.admission import Admission, AdmittedTicket
 from topics.engine.forwarding import Forwarding
 from topics.engine.jobs import Jobs
 from topics.engine.joint import Writer
@@ -44,6 +45,7 @@ class Engine:
         self.context = Context(state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs)
         self.state = state
         self.admission = Admission(commit, now_ms=lambda: clock.monotonic() * 1000)
+        self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place
         self.settling = Settling(self.context)
         self.writes = Writes(self.context, self.settling)
         self.lifecycle = Lifecycle(self.context, self.settling)
@@ -81,12 +83,29 @@ class Engine:
         """Run a command that takes a place in the log's queue, now or when there is one (delivery.md section 9)."""
         topic = self.state.topics.get(name)
         if topic is not None and topic.config.is_ephemeral:
+            return self._admit_ephemeral(topic, command, may_refuse=may_refuse)
+        group = self.context.group_of(self.state.next_topic_id if topic is None else topic.id)
+        return self.admission.admit(group, command, may_refuse=may_refuse)
+
+    def _admit_ephemeral(self, topic: TopicState, command: Callable[[], Ticket[T]], *, may_refuse: bool) -> Ticket[T]:
+        """What is written nowhere rarely needs a place, but now and then a ceiling above it does; then those behind it
+        wait too."""
+        is_first = topic.id not in self._ephemeral_waits
+        if is_first:
             try:
                 return command()
             except WalFull:
-                pass  # what is written nowhere rarely needs a place, but now and then a ceiling above it does
-        group = self.context.group_of(self.state.next_topic_id if topic is None else topic.id)
-        return self.admission.admit(group, command, may_refuse=may_refuse)
+                pass
+        group = self.context.group_of(topic.id)
+        ticket = self.admission.admit(group, command, may_refuse=may_refuse and is_first)
+        if isinstance(ticket, AdmittedTicket):
+            self._ephemeral_waits[topic.id] = ticket
+            ticket.then(lambda done: self._ephemeral_goes_on(topic.id, done))
+        return ticket
+
+    def _ephemeral_goes_on(self, topic_id: int, done: Ticket[Any]) -> None:
+        if self._ephemeral_waits.get(topic_id) is done:
+            del self._ephemeral_waits[topic_id]
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
