@@ -68,6 +68,20 @@ def test_released_seqs_are_used_again_and_leave_no_trace() -> None:
     assert reserved(rig.put("t", batch_of([(b"4", None, None)], "k"))).first_seq == 1
 
 
+def test_released_seqs_are_used_again_in_whatever_order_the_writes_are_told() -> None:
+    """Batches that a thread has are told one by one, the oldest first."""
+    rig = Rig()
+    topic = rig.create("t")
+    before, _ = ops_for(rig, "t", b"0")
+    writes = [ops_for(rig, "t", b"1", b"2")[0] for _ in range(4)]
+    for at in (1, 0, 3):
+        append.release(topic, writes[at], reuse_seqs=True)
+    refused = reserved(append.decide_append(topic, records("3"), rig.now))
+    append.release(topic, refused, reuse_seqs=True)
+    append.release(topic, writes[2], reuse_seqs=True)
+    assert (topic.reserved_head, topic.staged_count) == (before.last_seq, 1)
+
+
 def test_seqs_of_an_unknown_outcome_are_not_used_again() -> None:
     rig = Rig()
     topic = rig.create("t")

@@ -100,13 +100,17 @@ def reserve(topic: TopicState, *, count: int, size: int, now: int, key: bytes | 
 
 
 def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) -> None:
-    """A failed commit. `reuse_seqs` only if the frames are certainly not in the log; newest reservation first."""
+    """A failed commit. `reuse_seqs` only if the frames are certainly not in the log. Whatever was reserved behind it
+    fails as well, perhaps later: seqs are given back once the newest has."""
     topic.staged_count -= reservation.count
     topic.staged_bytes -= reservation.size
     if reservation.key is not None:
         topic.idem.staged.discard(reservation.key)
-    if reuse_seqs and topic.reserved_head == reservation.last_seq:
-        topic.reserved_head = reservation.first_seq - 1
+    if reuse_seqs and reservation.first_seq <= topic.reserved_head:
+        topic.failed_from = min(topic.failed_from or reservation.first_seq, reservation.first_seq)
+        if topic.reserved_head == reservation.last_seq:
+            topic.reserved_head = topic.failed_from - 1
+            topic.failed_from = 0
 
 
 def make_append(

@@ -44,6 +44,7 @@ class TopicState:
         "count",
         "created_ts",
         "epoch",
+        "failed_from",
         "first_ts",
         "floors",
         "head",
@@ -107,6 +108,7 @@ class TopicState:
         self.reserved_ts = 0
         self.staged_count = 0
         self.staged_bytes = 0
+        self.failed_from = 0  # the first seq of a write that failed while others were behind it, until they failed too
 
         # use; never logged
         self.last_write_ts: int | None = None
