@@ -55,3 +55,14 @@ def test_seqs_of_batches_that_failed_one_by_one_are_used_again() -> None:
     assert thread.sim.call(lambda engine: engine.write("t", records(1))).first_seq == 2
     topic = thread.sim.engine.state.topics["t"]
     assert (topic.head, topic.staged_count, thread.commit.depth()) == (2, 0, 0)
+
+
+def test_a_group_takes_no_writes_before_all_that_was_handed_over_has_failed() -> None:
+    """A batch that is written after all would come without the one in front of it."""
+    thread = Thread()
+    first, second = thread.take(2), thread.take(3)
+    thread.fill_disk(first[1])
+    assert thread.probe() == "no_space"
+    thread.commit.refuse(0, second[1])
+    assert thread.probe() is None
+    assert thread.commit.read_only_causes() == {}

@@ -77,6 +77,7 @@ class _Group:
         "queued",
         "read_only",
         "synced_lsn",
+        "taken",
         "waiting",
         "written_lsn",
     )
@@ -89,6 +90,7 @@ class _Group:
         self.read_only: ReadOnlyCause | None = None
         self.synced_lsn = 0
         self.written_lsn = 0
+        self.taken = 0  # batches that the writer has and has not reported
         self.depth_peak = 0
         self.full_total = 0
 
@@ -200,9 +202,11 @@ class Commit:
 
     def take(self, group: int, frames_max: int, bytes_max: int) -> list[Submission]:
         """The next batch to write: at least one submission if any is queued, else within both bounds."""
-        queued = self._groups[group].queued
+        state = self._groups[group]
+        queued = state.queued
         if not queued:
             return []
+        state.taken += 1
         if self.growing:
             self._seal_all()
         batch: list[Submission] = []
@@ -221,6 +225,7 @@ class Commit:
     def written(self, group: int, batch: Sequence[Submission]) -> int:
         """The batch is in the file. Applies what needs no sync; returns how many submissions wait for one."""
         state = self._groups[group]
+        state.taken -= 1
         state.written_lsn = batch[-1].end_lsn
         now_s = perf_counter()
         waiting = 0
@@ -291,6 +296,7 @@ class Commit:
     def write_failed(self, group: int, batch: Sequence[Submission], error: CommitFailed) -> None:
         """The batch and all queued behind it fail (F2); what was written before may still be synced."""
         state = self._groups[group]
+        state.taken -= 1
         state.read_only = error.cause
         self._count_failure("write")
         self._fail(state, [*batch, *self._drain(state.queued)], error)
@@ -298,6 +304,7 @@ class Commit:
     def refuse(self, group: int, batch: Sequence[Submission]) -> None:
         """Batches handed to a thread that found the group read-only: nothing of them was written."""
         state = self._groups[group]
+        state.taken -= 1
         self._fail(state, batch, WalReadOnly(state.read_only or "write"))
 
     def sync_failed(self, group: int, error: BaseException, cause: ReadOnlyCause) -> None:
@@ -312,6 +319,10 @@ class Commit:
     def close_group(self, group: int, cause: ReadOnlyCause) -> None:
         """A group that could not be opened for writing; its topics are readable."""
         self._groups[group].read_only = cause
+
+    def may_reopen(self, group: int) -> bool:
+        """Nothing from before the failure is still to be written: it would come without what failed before it."""
+        return not self._groups[group].taken
 
     def reopen(self, group: int) -> None:
         """Space is back (F5): the group accepts writes again."""

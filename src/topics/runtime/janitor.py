@@ -57,6 +57,7 @@ class Janitor:
         self._retired = list(retired)
         self._thinned: set[tuple[int, int]] = set()
         self._rewriting = False
+        self._probing: set[int] = set()  # groups that are being asked whether they have space
         self._dropping: set[tuple[int, int]] = set()
         self._sweep_at: Iterator[int] = iter(())
         self.after_checkpoint: Callable[[Callable[[], None]], None] = lambda step: step()
@@ -232,11 +233,14 @@ class Janitor:
 
     def probe_space(self) -> None:
         """Groups that ran out of space take writes again by themselves (F5)."""
-        for index, cause in self._engine.context.commit.read_only_causes().items():
-            if cause == "no_space":
+        commit = self._engine.context.commit
+        for index, cause in commit.read_only_causes().items():
+            if cause == "no_space" and index not in self._probing and commit.may_reopen(index):
+                self._probing.add(index)
                 self._driver.run(self._store.groups[index].probe_space, partial(self._probed, index))
 
     def _probed(self, index: int, lifted: bool | None, error: BaseException | None) -> None:
+        self._probing.discard(index)
         if lifted and error is None:
             log.info("WAL group %r has space again", self._store.groups[index].key)
             self._engine.context.commit.reopen(index)
