@@ -446,6 +446,17 @@ def test_a_log_that_takes_no_writes_says_so_as_elsewhere(door: Door) -> None:
     assert door.head() == before
 
 
+def test_a_turn_that_is_too_much_for_the_queue_is_not_counted_as_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(monkeypatch, wal_queue=4)
+    try:
+        door.create()
+        answers = door.post([WRITE % n for n in range(6)])
+        assert [answer.status for answer in answers] == [200] * 6
+        assert door.sim.kernel.commit.full_total == 0
+    finally:
+        door.loop.close()
+
+
 @pytest.mark.parametrize("query", ["", "?return_seqs=false"])
 @pytest.mark.parametrize("count", [3, 20])
 def test_writes_of_any_few_records_go_together(door: Door, query: str, count: int) -> None:

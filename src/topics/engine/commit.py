@@ -115,8 +115,8 @@ class Commit:
 
     # --- in ------------------------------------------------------------------------------------------------------
 
-    def has_room(self, group: int) -> bool:
-        return self._groups[group].depth < self._queue_max
+    def has_room(self, group: int, writes: int = 1) -> bool:
+        return self._groups[group].depth + writes <= self._queue_max
 
     def count_full(self, group: int) -> None:
         """A submission was refused for want of a place."""

@@ -188,9 +188,12 @@ class Writes:
             return None
         if not self._may_join(topic, size=size, last_seq=topic.reserved_head + count):
             return None
+        group = self._ctx.group_of(topic.id)
+        if not self._ctx.commit.has_room(group, writes):  # for all of them; each may find a place for itself
+            return None
         reservation = reserve(topic, count=count, size=size, now=now)
         try:
-            return self._open_joint(topic, reservation, self._ctx.group_of(topic.id), writes=writes)
+            return self._open_joint(topic, reservation, group, writes=writes)
         except TopicsError:
             release(topic, reservation, reuse_seqs=True)
             return None
