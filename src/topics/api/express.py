@@ -50,7 +50,7 @@ class Express:
         self.monotonic = monotonic
         self.inflight = inflight
         self._writes: dict[tuple[str, bool, Key | None], ExpressWrites] = {}
-        self._stirred: list[ExpressWrites] = []
+        self._stirred: dict[ExpressWrites, None] = {}
         self._usual = 0  # settled at the end of the last turn
         self._has_waited = False
 
@@ -69,7 +69,7 @@ class Express:
         """These have taken something and are to be settled when the turn ends."""
         if not self._stirred:
             self.engine.context.commit.wake()
-        self._stirred.append(writes)
+        self._stirred[writes] = None
 
     def end_turn(self) -> bool:
         """Settle; or, if fewer came than the last time, say True once and wait for one more look at the sockets. A turn
@@ -88,7 +88,7 @@ class Express:
     def settle(self) -> None:
         """Give the engine all that was taken."""
         while self._stirred:
-            stirred, self._stirred = self._stirred, []
+            stirred, self._stirred = self._stirred, {}
             for writes in stirred:
                 writes.settle()
 
