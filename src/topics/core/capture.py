@@ -19,7 +19,7 @@ from topics.core.lost import LostRanges
 from topics.core.slots import I64
 from topics.core.topic import TopicState
 from topics.model.config import TopicConfig
-from topics.model.ops import Lost
+from topics.model.ops import RESIDENT, Lost
 
 SealedRow = tuple[int, int, int, bool, str, int, int]
 """first, count, data_len, sealed, tier, live, live_bytes."""
@@ -131,6 +131,16 @@ def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:
             framed &= np.frombuffer(run.lens[:], np.uint32) > 0
             pieces.append(np.flatnonzero(run.dead(0, run.count) & framed) + run.first_seq)
     return _ranges(np.concatenate(pieces)) if pieces else []
+
+
+def dead_in_files(topic: TopicState) -> list[int]:
+    """Deleted seqs above the front whose records lie in a file that does not say so for certain."""
+    pieces: list[I64] = [segment.unflagged() + segment.first_seq for segment in topic.sealed]
+    for run in topic.tail.runs:
+        if run.deleted:
+            filed = (np.frombuffer(run.locs[:], np.uint64) >> np.uint64(32)) != RESIDENT
+            pieces.append(np.flatnonzero(run.dead(0, run.count) & filed) + run.first_seq)
+    return [seq for piece in pieces for seq in piece.tolist() if seq >= topic.floors.earliest_seq]
 
 
 def _ranges(seqs: I64) -> list[tuple[int, int]]:

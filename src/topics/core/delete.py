@@ -94,7 +94,7 @@ def bound_of(op: Delete) -> int:
 
 
 def apply_delete(topic: TopicState, op: Delete) -> Effect:
-    if topic.config.durability == "ephemeral" and topic.replaying:
+    if op.seqs is None and topic.config.durability == "ephemeral" and topic.replaying:
         return Effect(Fate.IGNORED, topic.id)
     removal = Removal()
     if op.seqs is None and op.match is None:

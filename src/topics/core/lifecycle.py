@@ -6,6 +6,7 @@ to apply, so two creates of one name cannot meet here. Router removals that go w
 
 from __future__ import annotations
 
+from topics.core.capture import dead_in_files
 from topics.core.effects import Effect, Fate
 from topics.core.retention import due, floors_op, trim_to_cap
 from topics.core.state import State
@@ -13,7 +14,9 @@ from topics.core.topic import TopicState
 from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty
 from topics.model.config import TopicConfig
 from topics.model.names import check_topic_name, is_topic_name
-from topics.model.ops import ConfigUpdate, Evict, Op, TopicCreate, TopicDelete
+from topics.model.ops import ConfigUpdate, Delete, Evict, HeadMark, Op, TopicCreate, TopicDelete
+
+SEQS_PER_FRAME = 10_000
 
 # --- deciding --------------------------------------------------------------------------------------------------------
 
@@ -59,8 +62,20 @@ def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[O
     if old == config:
         return []
     update = ConfigUpdate(topic.id, topic.name, config, now)
+    if old.is_ephemeral and not config.is_ephemeral and topic.reserved_head:
+        return _end_ephemeral(topic, update)
     floors = _floors_to_log(topic, config, now)
     return [update] if floors is None else [floors, update]
+
+
+def _end_ephemeral(topic: TopicState, update: ConfigUpdate) -> list[Op]:
+    """No frame says what happened while the topic was ephemeral: how far it came, what it lost, and which of its older
+    records, in files from the time before, were deleted. From here on a restart has to know."""
+    head = topic.reserved_head
+    mark = HeadMark(topic_id=topic.id, ceiling=max(topic.ceiling, head), resume_at=head + 1)
+    dead = dead_in_files(topic)
+    pieces = [dead[at : at + SEQS_PER_FRAME] for at in range(0, len(dead), SEQS_PER_FRAME)]
+    return [floors_op(topic), *(Delete(topic_id=topic.id, seqs=tuple(piece)) for piece in pieces), mark, update]
 
 
 def _floors_to_log(topic: TopicState, config: TopicConfig, now: int) -> Evict | None:

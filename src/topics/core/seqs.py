@@ -6,6 +6,8 @@ its frames are back. When a block of seqs is reserved is the engine's business.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from topics.core.effects import Effect, Fate
 from topics.core.front import Removal, blocks_from, kill_below, kill_slots, settle_front
 from topics.core.retention import absorb_lost, trim_to_cap
@@ -25,10 +27,26 @@ def apply_head(topic: TopicState, op: HeadMark) -> Effect:
     topic.reserved_head = max(topic.reserved_head, new_head)
     if op.resume_at is not None:
         topic.replay_head = max(topic.replay_head, op.resume_at - 1)
-    if not op.lost and new_head == old_head:
+    lost = op.lost
+    if topic.replaying and topic.config.is_ephemeral and op.resume_at is not None:
+        lost += tuple(_without_slot(topic, op.resume_at))
+    if not lost and new_head == old_head:
         return Effect(Fate.APPLIED, topic.id)
-    removal = _lose(topic, op.lost)
+    removal = _lose(topic, lost)
     return Effect(Fate.APPLIED, topic.id, first_seq=old_head + 1, last_seq=new_head, removal=removal)
+
+
+def _without_slot(topic: TopicState, next_seq: int) -> Iterator[Lost]:
+    """An ephemeral topic went on to be of another class, and a restart came: its own records are in no file."""
+    at = topic.floors.earliest_seq
+    for block in blocks_from(topic, at):
+        if block.first_seq >= next_seq:
+            break
+        if block.first_seq > at:
+            yield at, block.first_seq - 1, "restart"
+        at = max(at, block.next_seq)
+    if at < next_seq:
+        yield at, next_seq - 1, "restart"
 
 
 def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:

@@ -45,7 +45,12 @@ class Witness:
         if topic.id in self._state.fed and any(isinstance(op, ConfigUpdate) for op in ops):
             for pin in self.pins(topic, last_seq=topic.reserved_head):
                 sworn.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin))
-        return sworn + [self.sworn_evict(topic, op) if isinstance(op, Evict) else op for op in ops]
+        return sworn + [self._sworn(topic, op) for op in ops]
+
+    def _sworn(self, topic: TopicState, op: Op) -> Op:
+        if isinstance(op, Delete):
+            return self.sworn(topic, op)
+        return self.sworn_evict(topic, op) if isinstance(op, Evict) else op
 
     def pins(self, topic: TopicState, *, last_seq: int) -> list[Pin]:
         """The places of the routers into a topic, behind a direct write that ends at `last_seq`."""

@@ -1,0 +1,73 @@
+"""A topic that was ephemeral for a while: a restart knows how far it came, announces what it lost, and brings nothing
+back that had gone meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from tests.queues.world import World
+
+LATER = ("memory", "disk", "fsync")
+
+
+@pytest.mark.parametrize("end", ["killed", "cut"])
+@pytest.mark.parametrize("later", LATER)
+def test_seqs_of_the_ephemeral_time_are_lost_aloud_and_not_used_again(later: str, end: str) -> None:
+    world = World()
+    world.topic("t", durability="ephemeral")
+    world.write("t", *range(5))
+    world.topic("t", durability=later)
+    world = getattr(world, end)()
+    gaps = world.gaps("t")
+    assert [(first, reason) for first, _, reason in gaps] == [(1, "restart")]
+    assert world.state("t").head_seq == gaps[0][1] >= 5
+    assert world.write("t", "next").first_seq == gaps[0][1] + 1
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_records_written_after_the_change_are_kept(later: str) -> None:
+    world = World()
+    world.topic("t", durability="ephemeral")
+    world.write("t", *range(5))
+    world.topic("t", durability=later)
+    world.write("t", "kept")
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(6, "kept")], [(1, 5, "restart")])
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(6, "kept")], [(1, 5, "restart")])
+
+
+def test_older_records_keep_what_their_class_gave_them() -> None:
+    world = World()
+    world.topic("t", durability="fsync")
+    world.write("t", 1, 2, 3)
+    world.topic("t", durability="ephemeral")
+    world.write("t", 4, 5)
+    world.topic("t", durability="fsync")
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(1, 1), (2, 2), (3, 3)], [(4, 5, "restart")])
+
+
+@pytest.mark.parametrize("in_segments", [False, True])
+def test_what_was_deleted_in_the_ephemeral_time_stays_deleted(in_segments: bool) -> None:
+    world = World(segment_max_events=2)
+    world.topic("t", durability="fsync")
+    for at in range(6):
+        world.write("t", at, tag="odd" if at % 2 else "even")
+    if in_segments:
+        world.kernel.snapshot()
+    world.topic("t", durability="ephemeral")
+    world.delete("t", match="odd")
+    world.delete("t", before=2)
+    world.topic("t", durability="fsync")
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(3, 2), (5, 4)], [])
+
+
+def test_what_was_evicted_in_the_ephemeral_time_does_not_come_back() -> None:
+    world = World()
+    world.topic("t", durability="fsync")
+    world.write("t", *range(6))
+    world.topic("t", durability="ephemeral", cap_records=2)
+    world.topic("t", durability="fsync")
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(5, 4), (6, 5)], [(1, 4, "cap")])
