@@ -71,3 +71,14 @@ def test_what_was_evicted_in_the_ephemeral_time_does_not_come_back() -> None:
     world.topic("t", durability="fsync")
     world = world.killed()
     assert (world.rows("t"), world.gaps("t")) == ([(5, 4), (6, 5)], [(1, 4, "cap")])
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_a_clean_stop_keeps_them_also_where_checkpoints_had_passed_them_over(later: str) -> None:
+    world = World()
+    world.topic("t", durability="ephemeral")
+    world.write("t", *range(5))
+    world.kernel.checkpoint()
+    world.topic("t", durability=later)
+    world = world.stopped()
+    assert (world.rows("t"), world.gaps("t")) == ([(at + 1, at) for at in range(5)], [])

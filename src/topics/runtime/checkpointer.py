@@ -77,6 +77,8 @@ class Checkpointer:
 
     def _config_changed(self, topic: TopicState, old: TopicConfig) -> None:
         self._replaced.setdefault(topic.id, old)
+        if old.is_ephemeral:  # runs have passed over what it holds
+            self._dirty.add(topic.id)
 
     def config_at_barrier(self, topic: TopicState) -> TopicConfig:
         """The config that was in force at the recorded position of the topic's group."""
