@@ -82,3 +82,19 @@ def test_a_clean_stop_keeps_them_also_where_checkpoints_had_passed_them_over(lat
     world.topic("t", durability=later)
     world = world.stopped()
     assert (world.rows("t"), world.gaps("t")) == ([(at + 1, at) for at in range(5)], [])
+
+
+def test_segments_from_before_the_ephemeral_time_are_removed_by_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(segment_max_events=2)
+    world.topic("t", durability="disk")
+    world.write("t", *range(5))
+    world.kernel.snapshot()
+    world.topic("t", durability="ephemeral")
+    world.kernel.snapshot()
+    world = world.killed()
+    assert not [path for path in world.disk.dump() if path.startswith("data/topics/00000001/")]
+    world.topic("t", durability="disk")
+    world.write("t", *range(5, 9))
+    world = world.stopped()
+    assert [seq for seq, _ in world.rows("t")] == list(range(world.gaps("t")[0][1] + 1, world.state("t").head_seq + 1))
+    assert "overlaps" not in caplog.text

@@ -51,9 +51,14 @@ class Attach:
         self._items = items
         self._trust_totals = trust_totals
         self.loaded: dict[int, LoadedTopic] = {}
+        self.forsaken: set[int] = set()
+        """Topics that are ephemeral: what lies in segments is from the time before, and does not come back."""
 
     def __call__(self, topic: TopicState) -> None:
-        if topic.config.is_ephemeral or topic.id in self._marks.deleted:  # it goes, and its files went
+        if topic.id in self._marks.deleted:  # it goes, and its files went
+            return
+        if topic.config.is_ephemeral and topic.id not in self._marks.reconfigured:
+            self.forsaken.add(topic.id)
             return
         item = self._items.get(topic.id)
         loaded = self._load(topic, item)

@@ -10,7 +10,7 @@ Called once, by recovery, in this order: the marks are synced before the lock's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from topics.core.capture import dead_ranges
@@ -59,12 +59,14 @@ def flag_again(state: State, store: Store) -> None:
         flagged(state.by_id[done.topic_id], done.first_seq)
 
 
-def retire_dirs(env: SegmentEnv, state: State, *, keeps_all: bool) -> list[str]:
-    """Directories of topics that are gone, to be removed. After damage, or in a salvage run, all others stay."""
+def retire_dirs(env: SegmentEnv, state: State, *, forsaken: Collection[int], keeps_all: bool) -> list[str]:
+    """Directories of topics that are gone or want theirs no more, to be removed. After damage, or in a salvage run,
+    all others stay."""
     found = list_topic_dirs(env.fs, env.topics_dir)
     if keeps_all:
         return found.deleted
     orphans = [topic_id for topic_id in found.ids if topic_id not in state.by_id and topic_id < state.next_topic_id]
+    orphans += [topic_id for topic_id in found.ids if topic_id in state.by_id and topic_id in forsaken]
     retired = [retire_topic_dir(env, topic_id) for topic_id in orphans]
     return [*found.deleted, *(name for name in retired if name is not None)]
 

@@ -295,7 +295,7 @@ class Recovery:
         known = None if snapshot is None else layout_of(snapshot)
         layout = newest_layout(scans, known, shards=settings.wal_shards)
         keeps_all = settings.salvage or snapshot is None or any(scan.end.kind == "damage" for scan in scans)
-        retired = retire_dirs(self._env, self._state, keeps_all=keeps_all)
+        retired = retire_dirs(self._env, self._state, forsaken=self._attach.forsaken, keeps_all=keeps_all)
         by_key = {scan.key: scan for scan in scans}
         groups = [
             self._open_group(key, by_key.get(key), repaired.get(key), layout) for key in group_keys(layout.shards)
