@@ -256,3 +256,23 @@ topics.errors.ConfigError: there is no topic 'b' in /data; it has a
     lost = failure_of(RuntimeError("topics.errors.DataLoss: records 1..2 of topic 'a' are lost (cap)"))
     assert (str(lost), lost.exit_status) == ("records 1..2 of topic 'a' are lost (cap)", 1)
     assert str(failure_of(RuntimeError("\nJava heap space\nat x"))) == "Spark failed: Java heap space"
+
+
+def test_heads_that_no_record_reaches_are_no_findings(world: World) -> None:
+    """An ephemeral topic, one that was, and one whose head a power cut moved."""
+    for name in ("e", "f"):
+        world.put(name, durability="ephemeral", cap_records=2)
+        for n in range(9):
+            world.write(name, {"n": n}, tag="t")
+        world.delete(name, match="t")
+    world.put("f", durability="fsync")
+    world.sim.sync_all()
+    assert findings(world) == []
+    world.sim.snapshot()
+    assert findings(world) == []
+    world.kill()
+    Path(world.data_dir, ".topics.lock").write_text("pid=1\nboot=other\n")
+    world.start()
+    world.delete("a", match="t")
+    world.put("a", ttl_ms=1000)
+    assert findings(world) == []

@@ -48,13 +48,15 @@ class LogPiece:
 
 @dataclass(slots=True)
 class TopicLog:
-    """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments."""
+    """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments, `passed_seq` the
+    highest that a jump of the head left behind."""
 
     id: int
     name: str
     epoch: int
     config: dict[str, Any]
     stored_seq: int = 0
+    passed_seq: int = 0
     earliest_seq: int = 1
     cap_lost: int = 0
     ttl_lost: int = 0
@@ -162,6 +164,7 @@ def _from_item(item: TopicItem) -> TopicLog:
         epoch=item.epoch,
         config=item.config,
         stored_seq=item.ckpt_seq,
+        passed_seq=item.head,
         earliest_seq=item.earliest_seq,
         cap_lost=item.cap_lost,
         ttl_lost=item.ttl_lost,
@@ -214,6 +217,7 @@ def _configure(topic: TopicLog, body: ConfigUpdate) -> None:
 
 def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
     topic.lost.update(body.lost)
+    topic.passed_seq = max([topic.passed_seq, (body.resume_at or 1) - 1, *(lost.last for lost in body.lost)])
 
 
 _ON_TOPIC: Final[dict[type[Any], Callable[[TopicLog, Any], None]]] = {
