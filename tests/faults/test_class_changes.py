@@ -98,3 +98,18 @@ def test_segments_from_before_the_ephemeral_time_are_removed_by_a_restart(caplog
     world = world.stopped()
     assert [seq for seq, _ in world.rows("t")] == list(range(world.gaps("t")[0][1] + 1, world.state("t").head_seq + 1))
     assert "overlaps" not in caplog.text
+
+
+def test_segments_that_a_restart_removed_are_not_missed_by_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(segment_max_events=2)
+    world.topic("t", durability="disk")
+    world.write("t", *range(5))
+    world.kernel.snapshot()
+    world.topic("t", durability="ephemeral")
+    world.kernel.snapshot()
+    world = world.killed()
+    world.topic("t", durability="fsync")
+    world.write("t", "new")
+    world = world.killed()
+    assert world.data("t") == ["new"]
+    assert "missing" not in caplog.text

@@ -232,6 +232,19 @@ def test_a_delete_while_the_index_is_out_of_reach_is_not_forgotten(store: str) -
     world.restart(boot="boot-4").check()
 
 
+@both
+@pytest.mark.parametrize("room", [0, 500, 5_000])
+def test_a_start_that_has_no_room_for_all_indexes_of_cold_segments_counts_right(store: str, room: int) -> None:
+    """Moved since the last snapshot, so the totals of none of them are known."""
+    world = World(store=store, index_cache_bytes=room)
+    world.sim.tick()
+    world.create().write(200).checkpoint().tick().tick().tick()
+    world.delete(match="odd")
+    world = world.restart(boot="boot-2").check()
+    assert list(world.tiers().values()).count("cold") > 40
+    assert world.sim.call(lambda engine: engine.topic_state("t")).count == 100
+
+
 # --- the hard invariant -----------------------------------------------------------------------------------------------
 
 

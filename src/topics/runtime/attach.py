@@ -13,7 +13,8 @@ from functools import partial
 
 from topics.core.load import ActiveColumns, load_active, load_sealed, written_until
 from topics.core.topic import TopicState
-from topics.errors import TopicsError
+from topics.errors import ColdUnavailable, TopicsError
+from topics.formats.names import segment_name, topic_dir_name
 from topics.formats.snapshot import TopicItem
 from topics.runtime.expected import Marks
 from topics.storage.cold_tier import ColdTier
@@ -52,15 +53,17 @@ class Attach:
         self._trust_totals = trust_totals
         self.loaded: dict[int, LoadedTopic] = {}
         self.forsaken: set[int] = set()
-        """Topics that are ephemeral: what lies in segments is from the time before, and does not come back."""
+        """Ephemeral topics with segments: those are from the time before, and what is in them does not come back."""
 
     def __call__(self, topic: TopicState) -> None:
         if topic.id in self._marks.deleted:  # it goes, and its files went
             return
-        if topic.config.is_ephemeral and topic.id not in self._marks.reconfigured:
-            self.forsaken.add(topic.id)
-            return
         item = self._items.get(topic.id)
+        if topic.config.is_ephemeral and topic.id not in self._marks.reconfigured:
+            path = f"{self._env.topics_dir}/{topic_dir_name(topic.id)}"
+            if (item is not None and item.segments) or self._env.fs.is_dir(path):
+                self.forsaken.add(topic.id)
+            return
         loaded = self._load(topic, item)
         dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
         for segment in loaded.sealed:
@@ -80,6 +83,11 @@ class Attach:
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         expected = self._marks.expected(topic.id, item)
         expected.unknown = item is None and self._env.keeps_all
+        if topic.config.is_ephemeral and expected.active is not None:
+            first, count, _ = expected.active
+            went = not self._env.fs.exists(f"{place.path}/{segment_name(first, 'data')}")
+            if went and first + count <= expected.earliest_seq:  # with the directory, at an earlier start
+                expected.active = None
         loaded = load_topic(place, expected)
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded
@@ -90,10 +98,15 @@ class Attach:
     def _seal(self, topic: TopicState, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
         totals = (segment.live, segment.live_bytes)
         proven = self._trust_totals or self._syncs_deletes(topic)
-        trusted = not segment.counted and (proven or not _can_count(segment.segment))
-        load_sealed(topic, segment.segment, dead=dead, totals=totals if trusted else None)
-        unknown = segment.segment.tier == "cold" and not segment.live_bytes
-        if trusted and (unknown or not proven):
+        if (segment.counted or not proven) and _can_count(segment.segment):
+            try:
+                load_sealed(topic, segment.segment, dead=dead)
+            except ColdUnavailable:  # there is no room to keep its index
+                pass
+            else:
+                return
+        load_sealed(topic, segment.segment, dead=dead, totals=totals)
+        if segment.counted or not proven or (segment.segment.tier == "cold" and not segment.live_bytes):
             topic.sealed[len(topic.sealed) - 1].doubt()
 
     def _syncs_deletes(self, topic: TopicState) -> bool:

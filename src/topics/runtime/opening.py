@@ -10,16 +10,17 @@ Called once, by recovery, in this order: the marks are synced before the lock's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from topics.core.capture import dead_ranges
 from topics.core.checkpoint import flagged
+from topics.core.retention import floors_op
 from topics.core.state import State
 from topics.engine.encode import submission
 from topics.formats.names import shard_of
 from topics.formats.snapshot import GroupPosition, Snapshot
-from topics.model.ops import HeadMark
+from topics.model.ops import Evict, HeadMark
 from topics.runtime.store import Store
 from topics.storage.segments.drop import list_topic_dirs, retire_topic_dir
 from topics.storage.segments.place import SegmentEnv
@@ -30,7 +31,7 @@ from topics.storage.wal.group import WalGroup
 from topics.storage.wal_lookup import find_in_wal
 
 
-def log_marks(groups: list[WalGroup], marks: list[HeadMark], *, now_ms: int) -> None:
+def log_marks(groups: list[WalGroup], marks: Sequence[HeadMark | Evict], *, now_ms: int) -> None:
     """What was declared lost is synced before anyone is served."""
     for index, group in enumerate(groups):
         mine = [mark for mark in marks if shard_of(mark.topic_id, len(groups)) == index]
@@ -57,6 +58,12 @@ def flag_again(state: State, store: Store) -> None:
             store.flips.flip(files.active, [seq - first for seq in dead])
     for done in store.flips.sync() if len(store.flips) else ():
         flagged(state.by_id[done.topic_id], done.first_seq)
+
+
+def floors_of(state: State, forsaken: Iterable[int]) -> list[Evict]:
+    """Floors behind which a later start misses no segment, for topics whose directory is taken away."""
+    topics = (state.by_id.get(topic_id) for topic_id in sorted(forsaken))
+    return [floors_op(topic) for topic in topics if topic is not None and topic.head]
 
 
 def retire_dirs(env: SegmentEnv, state: State, *, forsaken: Collection[int], keeps_all: bool) -> list[str]:

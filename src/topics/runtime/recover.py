@@ -21,7 +21,7 @@ from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
-from topics.runtime.opening import Repair, flag_again, log_marks, name_store, retire_dirs
+from topics.runtime.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
 from topics.runtime.reread import Reread
 from topics.runtime.salvage import adopt, announce_gaps, unexplained
 from topics.runtime.store import Store, TopicFiles
@@ -304,7 +304,8 @@ class Recovery:
         if is_new:
             name_store(store, now_ms=self._clock.now_ms())
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
-        log_marks(groups, marks, now_ms=self._clock.now_ms())
+        floors = floors_of(self._state, self._attach.forsaken)
+        log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
         self._lock.claim(self._host.boot_id())
         self._progress(1.0)
