@@ -7,10 +7,12 @@ import errno
 import pytest
 from tests.crash.harness import read_all
 from tests.faults.world import WAL, World
+from tests.queues.world import World as Queues
 
 from topics.errors import TopicsError
 from topics.formats.bodies import Delete, EvictWatermark, encode_body
 from topics.formats.frame import FrameType, encode_frame
+from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
 from topics.testing import FOREVER
 
 LOG = "data/wal/wal-0000000000000001.log"
@@ -188,3 +190,31 @@ def test_flags_whose_sync_failed_before_a_kill_are_not_taken_for_durable(more: i
         world.rig.write("t", 3, size=400)
         world.rig.snapshot()
     assert not {2, 3} & set(world.cut()["t"].records)
+
+
+@pytest.mark.parametrize("room", [0, 420, 1 << 20])
+def test_flags_that_only_the_frames_have_count_once_also_where_indexes_are_closed_for_lack_of_room(room: int) -> None:
+    """A power cut kept the flags in the frames and lost those in the indexes."""
+    world = Queues(segment_max_events=2, index_cache_bytes=room)
+    for name in ("t", "u"):
+        world.topic(name, durability="fsync")
+    world.kernel.snapshot()
+    for name in ("t", "u"):
+        for at in range(20):
+            world.write(name, at, tag="odd" if at % 2 else "even")
+    world.kernel.checkpoint()
+    world.delete("t", match="odd")
+    world.delete("u", match="odd")
+    for path in [path for path in world.disk.dump() if path.endswith(".idx")]:
+        world.disk.tamper(path, without_flags)
+    world = world.killed()
+    for name in ("t", "u"):
+        assert world.data(name) == list(range(0, 20, 2))
+        assert world.state(name).count == 10
+
+
+def without_flags(idx: bytes) -> bytes:
+    cleared = bytearray(idx)
+    for at in range(FLAGS_AT, len(cleared), ENTRY_BYTES):
+        cleared[at] &= 0xFF ^ IDX_DELETED
+    return bytes(cleared)

@@ -132,7 +132,7 @@ BUGS = [
         "flags-of-frames-not-believed",
         "counts a record as live whose frame is flagged deleted, after a power cut lost the rest of the delete",
         "src/topics/storage/segments/opening.py",
-        "        if not condition.checked:\n            pair = found_flags(segment.place, segment.first_seq, pair)\n",
+        "        pair = found_flags(segment.place, segment.first_seq, pair, again=condition.checked)\n",
         "",
         _test(QUEUES, "leases-forgotten"),
     ),

@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
 
 
-def found_flags(place: TopicDir, first_seq: int, pair: Pair) -> Pair:
+def found_flags(place: TopicDir, first_seq: int, pair: Pair, *, again: bool) -> Pair:
     """Believe the frames, and make sure of them. A delete that was acked without a sync (a job's ack, a `memory` topic)
     flags frames before its log frame is durable: a power cut can keep the flag and lose the rest, and then only the
-    frame tells."""
+    frame tells. `again`: it was looked at before and closed for lack of room; until recovery may write, its index still
+    lacks what the frames say."""
     if place.env.may_write or pair.data is None:
         return pair
     flags = frame_flags(pair.entries, pair.data)
-    keep_flags(place, first_seq, pair.entries, flags)
+    if not again:
+        keep_flags(place, first_seq, pair.entries, flags)
     if np.array_equal(flags, pair.flags):
         return pair
     entries = pair.entries.copy()

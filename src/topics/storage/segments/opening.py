@@ -32,8 +32,7 @@ def open_hot(segment: SealedSegment) -> Pair:
     condition = segment.condition
     if idx is not None and (condition.checked or _agrees(segment, idx, data)):
         pair = Pair(read_idx(idx), data, condition.known_bad(segment.count))
-        if not condition.checked:
-            pair = found_flags(segment.place, segment.first_seq, pair)
+        pair = found_flags(segment.place, segment.first_seq, pair, again=condition.checked)
         condition.checked = True
         segment.data_len = len(data)
         return pair
