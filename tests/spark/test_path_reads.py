@@ -275,3 +275,12 @@ def test_router_copies_show_once_they_are_stored_and_are_never_passed_over(world
 def test_an_empty_task_gives_nothing(world: World) -> None:
     wanted = options(world, "a")
     assert read_tasks([Task(topic="a", epoch=1)], wanted).num_rows == 0
+
+
+def test_records_of_a_topic_that_stopped_being_ephemeral_are_there_before_a_checkpoint(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.put("e", durability="ephemeral")
+    world.write("e", 1, 2)
+    world.put("e", durability="fsync")
+    world.write("e", 3, 4)
+    assert [row.data for row in rows_in(read_path(world, "e", failOnDataLoss="false"))] == ["3", "4"]

@@ -49,7 +49,7 @@ class LogPiece:
 @dataclass(slots=True)
 class TopicLog:
     """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments, `passed_seq` the
-    highest that a jump of the head left behind."""
+    highest that a jump of the head left behind, `noted_head` what the snapshot has as the head."""
 
     id: int
     name: str
@@ -57,6 +57,7 @@ class TopicLog:
     config: dict[str, Any]
     stored_seq: int = 0
     passed_seq: int = 0
+    noted_head: int = 0
     earliest_seq: int = 1
     cap_lost: int = 0
     ttl_lost: int = 0
@@ -164,7 +165,7 @@ def _from_item(item: TopicItem) -> TopicLog:
         epoch=item.epoch,
         config=item.config,
         stored_seq=item.ckpt_seq,
-        passed_seq=item.head,
+        noted_head=item.head,
         earliest_seq=item.earliest_seq,
         cap_lost=item.cap_lost,
         ttl_lost=item.ttl_lost,
@@ -217,7 +218,7 @@ def _configure(topic: TopicLog, body: ConfigUpdate) -> None:
 
 def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
     topic.lost.update(body.lost)
-    topic.passed_seq = max([topic.passed_seq, (body.resume_at or 1) - 1, *(lost.last for lost in body.lost)])
+    topic.passed_seq = max(topic.passed_seq, (body.resume_at or 1) - 1)
 
 
 _ON_TOPIC: Final[dict[type[Any], Callable[[TopicLog, Any], None]]] = {

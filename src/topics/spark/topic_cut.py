@@ -54,7 +54,7 @@ class CutBuilder:
         """The last seq of the log that has no hole before it."""
         topic = self._topic
         ends = [block.end_seq - 1 for block in found.blocks]
-        head = max([topic.stored_seq, topic.lost_to, topic.delete_below - 1, *ends])
+        head = max([topic.stored_seq, topic.passed_seq, topic.lost_to, topic.delete_below - 1, *ends])
         spans = [span for piece in topic.pieces for span in runs(piece.seq)]
         spans += [(lost.first, lost.last) for lost in topic.lost]
         for first, last in sorted(spans):

@@ -196,7 +196,8 @@ def _copy(tier: str, files: Files, name: str, topic: TopicLog | None, first: int
 
 def _floor_findings(replay: Replay) -> Iterator[Finding]:
     for topic in replay.topics.values():
-        head = max([topic.stored_seq, topic.passed_seq, *(int(piece.seq[-1]) for piece in topic.pieces)])
+        ends = [int(piece.seq[-1]) for piece in topic.pieces] + [lost.last for lost in topic.lost]
+        head = max([topic.stored_seq, topic.passed_seq, topic.noted_head, *ends])
         floor = topic.lost_to + 1
         if not 1 <= floor <= max(topic.earliest_seq, floor) <= max(head, floor - 1) + 1:
             problem = f"floors: evict_floor {floor}, earliest_seq {topic.earliest_seq}, head_seq {head}"
