@@ -245,6 +245,19 @@ def test_a_start_that_has_no_room_for_all_indexes_of_cold_segments_counts_right(
     assert world.sim.call(lambda engine: engine.topic_state("t")).count == 100
 
 
+@both
+def test_what_has_expired_in_the_cold_store_is_not_read_after_a_restart_either(store: str) -> None:
+    world = World(store=store)
+    world.sim.tick()
+    world.create(ttl_ms=60_000).write(18).checkpoint().tick().tick().snapshot()
+    world = world.restart()
+    world.clock.advance(60_000)
+    outcome = world.read().outcome
+    assert (outcome.records, outcome.caught_up, outcome.tombstone and outcome.tombstone.reason) == (0, False, "ttl")
+    assert world.read_all() == {}
+    assert world.sim.call(lambda engine: engine.topic_state("t")).count == 0
+
+
 # --- the hard invariant -----------------------------------------------------------------------------------------------
 
 

@@ -93,11 +93,16 @@ def expires_at(topic: TopicState) -> int | None:
 
 
 def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
-    """The highest live seq with a timestamp below the cutoff; 0 if there is none."""
+    """The highest live seq with a timestamp below the cutoff, as far as can be told now; 0 if there is none."""
     bound = 0
     for block in blocks_from(topic, topic.floors.earliest_seq):
-        with awaited(topic, block):
-            expired = block.expired(cutoff_ts)
+        try:
+            with awaited(topic, block):
+                expired = block.expired(cutoff_ts)
+        except ColdUnavailable:
+            if not bound:
+                raise
+            break
         if expired:
             bound = block.first_seq + expired
         if expired < block.count:

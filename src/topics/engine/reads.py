@@ -1,14 +1,16 @@
 """Reads: the read pipeline of core, fed by fetches where records are not in memory.
 
-Always holds: floors are settled before the walk begins; a read that stays in memory is answered at once, on the spot;
-one that needs files never holds up the owner. A read whose fetch fails answers with what came before the failure, and
-fails only if there is nothing to answer with."""
+Always holds: floors are settled before the walk begins, and again when the index of a cold segment has come; a read
+that stays in memory is answered at once, on the spot; one that needs files never holds up the owner. A read whose fetch
+fails answers with what came before the failure, and fails only if there is nothing to answer with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from topics.core.extent import Place
 from topics.core.fresh import read_fresh
 from topics.core.read import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.topic import TopicState
@@ -56,16 +58,17 @@ class Reads:
         walk = plan_read(topic, request, recent, now=now)
         if walk.need() is None:
             return resolved(ReadDone(walk.result()))
-        return _Walk(self._ctx, topic, walk).begin()
+        return _Walk(self._ctx, self._settling, topic, walk).begin()
 
 
 class _Walk:
     """One read that needs fetches: need, fetch, feed, until there is nothing to need."""
 
-    __slots__ = ("_cold", "_ctx", "_ticket", "_topic", "_walk")
+    __slots__ = ("_cold", "_ctx", "_settling", "_ticket", "_topic", "_walk")
 
-    def __init__(self, context: Context, topic: TopicState, walk: ReadWalk) -> None:
+    def __init__(self, context: Context, settling: Settling, topic: TopicState, walk: ReadWalk) -> None:
         self._ctx = context
+        self._settling = settling
         self._topic = topic
         self._walk = walk
         self._cold: set[int] = set()  # cold segments (first seq) that were fetched from the store
@@ -89,6 +92,18 @@ class _Walk:
         fetched, extent = done.result(), self._walk.need()
         if fetched.cold_segments and extent is not None and extent.view is not None:
             self._cold.add(extent.view.first_seq)
+        if extent is not None and extent.place is Place.INDEX and not self._settling.is_settled(self._topic):
+            self._settling.settle(self._topic).then(partial(self._settled, fetched))  # only now can it tell what is due
+        else:
+            self._feed(fetched)
+
+    def _settled(self, fetched: Fetched, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self._fail(done.error)
+        else:
+            self._feed(fetched)
+
+    def _feed(self, fetched: Fetched) -> None:
         try:
             if fetched.run is None:
                 self._walk.replan()
