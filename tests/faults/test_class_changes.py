@@ -113,3 +113,25 @@ def test_segments_that_a_restart_removed_are_not_missed_by_the_next_one(caplog: 
     world = world.killed()
     assert world.data("t") == ["new"]
     assert "missing" not in caplog.text
+
+
+@pytest.mark.parametrize("end", ["killed", "cut", "stopped"])
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("source", ["ephemeral", "disk", "fsync"])
+def test_copies_in_a_destination_that_was_ephemeral_come_back_or_are_announced(
+    source: str, later: str, end: str
+) -> None:
+    world = World()
+    world.topic("s", durability=source)
+    world.topic("d", durability="ephemeral")
+    world.router("r", "s", "d")
+    world.write("s", 1, 2, 3)
+    assert world.data("d") == [1, 2, 3]
+    world.write("d", "direct")
+    world.kernel.checkpoint()
+    world.topic("d", durability=later)
+    before = world.rows("d")
+    world = getattr(world, end)()
+    assert world.state("d").head_seq >= 4
+    told = world.rows("d") + [(seq, "lost") for first, last, _ in world.gaps("d") for seq in range(first, last + 1)]
+    assert {seq for seq, _ in before} <= {seq for seq, _ in told}
