@@ -84,14 +84,19 @@ def test_a_clean_stop_keeps_them_also_where_checkpoints_had_passed_them_over(lat
     assert (world.rows("t"), world.gaps("t")) == ([(at + 1, at) for at in range(5)], [])
 
 
-def test_segments_from_before_the_ephemeral_time_are_removed_by_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+def _killed_while_ephemeral() -> World:
+    """With records in segments from the time before."""
     world = World(segment_max_events=2)
     world.topic("t", durability="disk")
     world.write("t", *range(5))
     world.kernel.snapshot()
     world.topic("t", durability="ephemeral")
     world.kernel.snapshot()
-    world = world.killed()
+    return world.killed()
+
+
+def test_segments_from_before_the_ephemeral_time_are_removed_by_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    world = _killed_while_ephemeral()
     assert not [path for path in world.disk.dump() if path.startswith("data/topics/00000001/")]
     world.topic("t", durability="disk")
     world.write("t", *range(5, 9))
@@ -101,13 +106,7 @@ def test_segments_from_before_the_ephemeral_time_are_removed_by_a_restart(caplog
 
 
 def test_segments_that_a_restart_removed_are_not_missed_by_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(segment_max_events=2)
-    world.topic("t", durability="disk")
-    world.write("t", *range(5))
-    world.kernel.snapshot()
-    world.topic("t", durability="ephemeral")
-    world.kernel.snapshot()
-    world = world.killed()
+    world = _killed_while_ephemeral()
     world.topic("t", durability="fsync")
     world.write("t", "new")
     world = world.killed()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.server_transport.bare_transport import BareTransport
 
 from topics.api.build import ServerApp
 from topics.api.express import BODY_BYTES_MAX, ExpressWrites
@@ -32,7 +33,7 @@ LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
 
 
-class Wire:
+class Wire(BareTransport):
     """A transport that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -41,14 +42,6 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         self.sent += data
-
-    def get_extra_info(self, _: str) -> tuple[str, int]:
-        return "127.0.0.1", 1
-
-    def set_write_buffer_limits(self, **_: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
 
     def can_write_eof(self) -> bool:
         return False

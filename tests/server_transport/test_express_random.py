@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.server_transport.bare_transport import BareTransport
 
 from topics.api.build import ServerApp
 from topics.core.topic import TopicState
@@ -64,7 +65,7 @@ class Asked:
         self.answer: dict[str, Any] = {}
 
 
-class Peer:
+class Peer(BareTransport):
     """A client and its transport: what it has yet to send, and what it was sent."""
 
     def __init__(self, world: World) -> None:
@@ -98,14 +99,6 @@ class Peer:
                 self.world.judge(asked)
             except AssertionError as error:
                 self.world.failures.append(error)
-
-    def get_extra_info(self, _: str) -> tuple[str, int]:
-        return "127.0.0.1", 1
-
-    def set_write_buffer_limits(self, **_: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
 
     def can_write_eof(self) -> bool:
         return True

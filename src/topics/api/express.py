@@ -82,15 +82,10 @@ class Express:
             return True
         self._has_waited = False
         self._usual = kept
-        self.settle()
+        stirred, self._stirred = self._stirred, {}
+        for writes in stirred:
+            writes.settle()
         return False
-
-    def settle(self) -> None:
-        """Give the engine all that was taken."""
-        while self._stirred:
-            stirred, self._stirred = self._stirred, {}
-            for writes in stirred:
-                writes.settle()
 
 
 class ExpressWrites:

@@ -148,11 +148,6 @@ class Outbound(Pulse, Generic[T]):
         """Everything was handed to the transport."""
         return self._queue is None
 
-    @property
-    def is_taken(self) -> bool:
-        """Everything was handed to the transport, and has left it."""
-        return self._queue is None and not self._stream.buffered_bytes()
-
     def held_bytes(self) -> int:
         """All that is held for the client, in this process."""
         return self._bytes + self._sink.buffered_bytes()
@@ -254,6 +249,17 @@ class Outbound(Pulse, Generic[T]):
         """Nothing held is wanted any more."""
         self._queue = None
         self._frames = self._bytes = 0
+
+    def end_if_empty(self) -> None:
+        """End the stream, if everything was handed to the transport."""
+        if self.is_empty:
+            self._stream.end()
+
+    def end_if_taken(self) -> None:
+        """End the stream, if everything has left the transport, too. Not before: what is ended cannot be cut off any
+        more, and a stuck client would keep a stopping server up."""
+        if self.is_empty and not self._stream.buffered_bytes():
+            self._stream.end()
 
     def give_up(self, last_words: bytes) -> None:
         """End now, with last words if they fit behind what the transport still has; else the client is cut off."""

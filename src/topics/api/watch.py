@@ -202,7 +202,7 @@ class WatchStream:
 
     def all_taken(self) -> None:
         if self._is_leaving:
-            self._end_when_taken()
+            self._outbound.end_if_taken()
         else:
             self._sit_down()
 
@@ -257,20 +257,14 @@ class WatchStream:
         self._outbound.clear()
         self._say(framing.frame(None, sse.ERROR, sse.shutdown_data()))
         self._is_leaving = True
-        self._end_when_taken()
+        self._outbound.end_if_taken()
 
     def cut_off(self) -> None:
         self._sink.abort()
 
-    def _end_when_taken(self) -> None:
-        """Not before: what is ended cannot be cut off any more, and a stuck client would keep the server up."""
-        if self._outbound.is_taken and not self.closed:
-            self._sink.end()
-
     def _end_when_empty(self) -> None:
         self._is_ending = True
-        if self._outbound.is_empty and not self.closed:
-            self._sink.end()
+        self._outbound.end_if_empty()
 
     def _ended(self) -> None:
         """The client has gone, or we ended it."""

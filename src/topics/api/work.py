@@ -102,7 +102,7 @@ class WorkConnection:
 
     def all_taken(self) -> None:
         if self._is_leaving:
-            self._end_when_taken()
+            self._outbound.end_if_taken()
 
     def too_slow(self) -> None:
         self._streams.too_slow_total += 1
@@ -120,7 +120,7 @@ class WorkConnection:
     def shut_down(self) -> None:
         self._say_last(code=sse.SHUTTING_DOWN, error="the server is shutting down")
         self._is_leaving = True
-        self._end_when_taken()
+        self._outbound.end_if_taken()
 
     def cut_off(self) -> None:
         self._sink.abort()
@@ -138,15 +138,9 @@ class WorkConnection:
     def _last_frame(self, *, code: int | str, error: str) -> bytes:
         return framing.frame(None, sse.ERROR, sse.work_error_data(self._work.topic.name, code=code, error=error))
 
-    def _end_when_taken(self) -> None:
-        """Not before: what is ended cannot be cut off any more, and a stuck client would keep the server up."""
-        if self._outbound.is_taken and not self.closed:
-            self._sink.end()
-
     def _end_when_empty(self) -> None:
         self._is_ending = True
-        if self._outbound.is_empty and not self.closed:
-            self._sink.end()
+        self._outbound.end_if_empty()
 
     def _ended(self) -> None:
         """The client has gone, or we ended it: its leases head the line again."""

@@ -236,8 +236,7 @@ class Writes:
         op.file = joint.file
         op.base = joint.offset
         self._publish(joint.topic, op)
-        ticket: CommitTicket = joint.ticket  # type: ignore[assignment]
-        return max(ticket.sync_ms, LEAST_MS) if joint.durable else 0.0
+        return _sync_ms(joint.ticket) if joint.durable else 0.0  # type: ignore[arg-type]
 
     def _refill_ahead(self, joint: JointWrite) -> None:
         """After what was reserved was added: a mark of the topic is a submission of its own, behind this one."""
@@ -296,7 +295,7 @@ class Writes:
             ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
             append_ms = ticket.append_ms
             if topic.config.is_fsync:
-                sync_ms = max(ticket.sync_ms, LEAST_MS)
+                sync_ms = _sync_ms(ticket)
         return Appended(op.first_seq, op.count, op.last_seq, append_ms=append_ms, sync_ms=sync_ms)
 
     def _publish(self, topic: TopicState, op: Append) -> None:
@@ -380,3 +379,7 @@ class Writes:
     def _finish_ceiling(self, topic: TopicState, sub: Submission) -> None:
         apply(self._ctx.state, sub.ops[0])  # type: ignore[arg-type]
         self._ctx.ceilings.settle(topic)
+
+
+def _sync_ms(ticket: CommitTicket) -> float:
+    return max(ticket.sync_ms, LEAST_MS)

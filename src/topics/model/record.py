@@ -30,10 +30,6 @@ class RecordIn(msgspec.Struct, frozen=True, gc=False):
     meta: Meta = msgspec.UNSET  # null is the same as absent
 
 
-OneRecord = tuple[bytes, int, bytes | None, bytes | None]
-"""A record that was checked: blob, size, tag, node."""
-
-
 class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     blobs: list[bytes]
     sizes: list[int]
@@ -118,7 +114,7 @@ def joined(batches: Sequence[WriteBatch]) -> WriteBatch:
     )
 
 
-def one_record(record: RecordIn, default: bytes | None = None) -> OneRecord | None:
+def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> WriteBatch | None:
     """`_plural` for the commonest write of all, without the columns. None: some limit is broken."""
     data, meta = record.data, record.meta
     size = len(data)
@@ -135,14 +131,6 @@ def one_record(record: RecordIn, default: bytes | None = None) -> OneRecord | No
         return None
     if node is not None and not (_node_fits(node) and _node_fits(default)):
         return None
-    return blob, size, tag, node
-
-
-def _single(record: RecordIn, default: bytes | None, key: bytes | None) -> WriteBatch | None:
-    one = one_record(record, default)
-    if one is None:
-        return None
-    blob, size, tag, node = one
     return WriteBatch([blob], [size], None if tag is None else [tag], node, key, 1, size, size)
 
 
