@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import signal
 import sys
@@ -127,6 +128,19 @@ def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_p
     assert [record.seq for record in queue.read()] == [2]  # type: ignore[union-attr]
     assert interrupted(shell, "queue", "work", "slow", "--", *command) == 130
     assert queue.state().count == 0
+
+
+def test_a_worker_hears_a_signal_that_came_to_another_thread(shell: Shell, tmp_path: Path) -> None:
+    """The system may give it to any: `tgkill` does so each time."""
+    queue = shell.client.queue("deaf")
+    queue.append(1)
+    with shell.begun("queue", "work", "deaf", "--", "sh", "-c", "echo begun") as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        threads = {int(each.name) for each in Path(f"/proc/{child.pid}/task").iterdir()} - {child.pid}
+        assert ctypes.CDLL(None).tgkill(child.pid, min(threads), int(signal.SIGTERM)) == 0
+        child.communicate(timeout=30)
+    assert child.returncode == 0
 
 
 def test_a_reader_that_goes_away_ends_quietly(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,6 +23,7 @@ from topics.client.worker import WorkerOptions, retry_delay_ms
 from topics.model.results import Job
 
 JOB_COLUMNS = ("seq", "lease_id", "deadline", "deliveries", "tag", "data")
+SIGNAL_LOOK_S = 0.1
 NODE = f"{socket.gethostname()}.{os.getpid()}"
 
 
@@ -169,14 +170,13 @@ def work(
     SIGTERM and Ctrl-C let running commands finish. A command finds JOB_QUEUE, JOB_SEQ, JOB_TAG and JOB_DELIVERIES in
     its environment.
     """
-    crew = Crew(command, retry=WorkerOptions(retry_ms=retry_delay_ms), count=count)
+    crew = Crew(command, concurrency, retry=WorkerOptions(retry_ms=retry_delay_ms), count=count)
     with crew.signals(), ThreadPoolExecutor(concurrency) as pool:
         loops = [
             pool.submit(crew.work, client.queue(name).work(node, lease_ms=lease_ms, until_empty=once, stop=stop))
-            for stop in crew.stops(concurrency)
+            for stop in crew.stops
         ]
-        for loop in loops:
-            loop.result()
+        _await_all(loops)
     if crew.interrupted:
         raise KeyboardInterrupt
 
@@ -184,18 +184,14 @@ def work(
 class Crew:
     """Loops over one queue that share a count and end together."""
 
-    def __init__(self, command: tuple[str, ...], *, retry: WorkerOptions, count: int | None) -> None:
+    def __init__(self, command: tuple[str, ...], concurrency: int, *, retry: WorkerOptions, count: int | None) -> None:
         self._command = command
         self._retry = retry
         self._left = count
         self._lock = threading.Lock()
-        self._stops: list[threading.Event] = []
+        # One for each loop: one that finds the queue empty ends by itself.
+        self.stops = [threading.Event() for _ in range(concurrency)]
         self.interrupted = False
-
-    def stops(self, concurrency: int) -> list[threading.Event]:
-        """One for each loop: one that finds the queue empty ends by itself."""
-        self._stops = [threading.Event() for _ in range(concurrency)]
-        return self._stops
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -211,7 +207,7 @@ class Crew:
                 signal.signal(number, handler)
 
     def _stop(self) -> None:
-        for stop in self._stops:
+        for stop in self.stops:
             stop.set()
 
     def work(self, jobs: Work) -> None:
@@ -237,6 +233,15 @@ class Crew:
             if self._left <= 0:
                 self._stop()
             return self._left >= 0
+
+
+def _await_all(loops: list[Future[None]]) -> None:
+    """Looks up now and then: a signal that the system gives to another thread does not wake this one, which alone
+    runs handlers. About one in fifty is, while commands are being started."""
+    while wait(loops, timeout=SIGNAL_LOOK_S).not_done:
+        pass
+    for loop in loops:
+        loop.result()
 
 
 def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
