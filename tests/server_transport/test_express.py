@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.server_transport.bare_transport import BareTransport
 
+from topics import limits
 from topics.api.build import ServerApp
 from topics.api.express import BODY_BYTES_MAX, ExpressWrites
 from topics.core.read import ReadRequest
@@ -465,3 +466,26 @@ def test_writes_of_any_few_records_go_together(door: Door, query: str, count: in
     assert list(told) == list(usual.json)
     assert [told["count"], told["head_seq"], told["last_seq"]] == [count, door.head() - 1, door.head() - 1]
     assert door.last(count + 1).startswith(stored)
+
+
+def test_records_with_and_without_extras_stay_in_order(door: Door) -> None:
+    """Long bodies that are nothing but payloads are decoded and kept in another way than the rest."""
+    plain = b'{"records":[%b]}' % b",".join([b'{"data":{"plain":"%b"}}' % (b"x" * (n + 30)) for n in range(20)])
+    usual, stored = door.usual(plain), door.last(20)
+    answers = door.post([plain, WRITE % 1, WRITE % 2, plain, plain, WRITE % 3])
+    assert door.taken == [True] * 6
+    firsts = [answer.json["first_seq"] - answers[0].json["first_seq"] for answer in answers]
+    assert firsts == [0, 20, 21, 22, 42, 62]
+    assert list(answers[3].json) == list(usual.json)
+    assert door.last(63).startswith(stored[:-1])
+    assert door.last(41).startswith(stored[:-1])
+
+
+def test_a_payload_that_is_too_large_spoils_only_its_own_write(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 500)
+    good = b'{"records":[%b]}' % b",".join([b'{"data":"%b"}' % (b"x" * 90)] * 20)
+    bad = b'{"records":[%b,{"data":"%b"}]}' % (b",".join([b'{"data":"%b"}' % (b"x" * 90)] * 20), b"x" * 600)
+    usual = door.usual(bad)
+    first, refused, last = door.post([good, bad, good])
+    assert (first.status, refused.status, last.status) == (200, usual.status, 200)
+    assert (refused.body, last.json["first_seq"]) == (usual.body, first.json["first_seq"] + 20)

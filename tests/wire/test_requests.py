@@ -1,6 +1,8 @@
 """Request bodies: defaults, clamps, and the checks that come after parsing."""
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.match import TagMatch
@@ -16,6 +18,7 @@ from topics.wire.queue_requests import (
 )
 from topics.wire.requests import (
     TopicStart,
+    decode_datas,
     decode_delete,
     decode_diff,
     decode_router,
@@ -370,3 +373,48 @@ def test_heartbeat_is_clamped_when_the_session_begins(given: int, low_ms: int | 
 def test_a_replaced_topic_option_may_have_any_type() -> None:
     request = decode_watch(b'{"topics":{"a":{"from_seq":"x","from_seq":3}}}')
     assert request.topics == {"a": TopicStart(3)}
+
+
+def datas_of(body: bytes) -> list[bytes] | None:
+    datas = decode_datas(body)
+    return None if datas is None else [bytes(data) for data in datas]
+
+
+LONG = [b'{"data":%d}' % (10**60 + n) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        b'{"data":1,"tag":"x"}',
+        b'{"data":1,"node":null}',
+        b'{"data":1,"meta":{}}',
+        b'{"data":1,"data":2}',
+        b'{"data":1,"dat\\u0061":2}',
+        b'{"data":1,"other":2}',
+        b'{"data": 1}',
+        b'{"data":"\xc3\xa9"}',
+        b'{"data":' + b"[" * 200 + b"]" * 200 + b"}",
+        b"{}",
+        b"1",
+    ],
+)
+def test_only_records_that_are_payloads_and_nothing_else_are_taken_as_such(extra: bytes) -> None:
+    body = b'{"records":[%b]}'
+    assert datas_of(body % b",".join(LONG)) == [record[8:-1] for record in LONG]
+    for at in (1, 10, 20):
+        assert datas_of(body % b",".join([*LONG[:at], extra, *LONG[at:]])) is None
+    assert datas_of(body % b",".join(LONG) + b" ") is None
+    assert datas_of(b'{"records":[%b],"node":"n"}' % b",".join(LONG)) is None
+    assert datas_of(body % b",".join(LONG[:3])) is None, "too short"
+
+
+PAYLOADS = [b"1", b'"x"', b'{"data":{"data":[1]}}', b"[" * 60 + b"]" * 60, b" 1", b'"\\\\"']
+
+
+@hypothesis.given(st.lists(st.sampled_from(PAYLOADS)))
+def test_payloads_are_those_that_the_usual_way_finds(payloads: list[bytes]) -> None:
+    payloads += [b'"%b"' % (b"x" * 100)] * 10
+    body = b'{"records":[%b]}' % b",".join(b'{"data":%b}' % payload for payload in payloads)
+    taken, usual = datas_of(body), [bytes(record.data) for record in decode_write(body).records]
+    assert taken == (None if b" 1" in payloads else usual)

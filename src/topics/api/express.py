@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
+from typing import Any
+
+from msgspec import Raw
 
 from topics.api.call import error_response
 from topics.api.inflight import InFlight
@@ -17,18 +20,18 @@ from topics.engine.engine import Engine
 from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
-from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.net.messages import ExpressResponder, RequestHead
 from topics.wire.bodies import is_json
 from topics.wire.keys import Key
 from topics.wire.query import bool_param, parse_query
 from topics.wire.replies import append_replies
-from topics.wire.requests import decode_records
+from topics.wire.requests import decode_datas, decode_records
 
 BODY_BYTES_MAX = 32 * KIB
 """A larger body costs more than the way it takes."""
 KEPT_RECORDS_MAX = 4096
-KEPT_BYTES_MAX = 64 * KIB
+KEPT_BYTES_MAX = 192 * KIB
 """More are given to the engine before the turn ends."""
 HEADS_MAX = 4096
 assert KEPT_RECORDS_MAX + RECORDS_EACH_MAX <= RECORDS_PER_WRITE_MAX
@@ -95,6 +98,7 @@ class ExpressWrites:
         "_bodies",
         "_bytes",
         "_express",
+        "_is_plain",
         "_name",
         "_records",
         "_responders",
@@ -111,7 +115,8 @@ class ExpressWrites:
         self._name = name
         self.key = key
         self._bodies: list[bytes] = []
-        self._records: list[RecordIn] = []
+        self._records: list[Any] = []  # `RecordIn`; if all are plain, payloads
+        self._is_plain = False
         self._runs: list[int] = []  # records of each
         self._responders: list[ExpressResponder] = []
         self._bytes = 0
@@ -128,9 +133,13 @@ class ExpressWrites:
         """False: this request goes the usual way."""
         if len(body) > BODY_BYTES_MAX:
             return False
-        records = decode_records(body)
+        datas = decode_datas(body)
+        records = decode_records(body) if datas is None else datas
         if not records or len(records) > RECORDS_EACH_MAX or (self.key is not None and not self._enter(self.key)):
             return False
+        if self._is_plain != (datas is not None):
+            self.settle()
+            self._is_plain = datas is not None
         if not self._responders:
             self._started_s = self.monotonic()
             self._express.stir(self)
@@ -149,14 +158,15 @@ class ExpressWrites:
         if not responders:
             return
         self._bodies, self._records, self._runs, self._responders, self._bytes = [], [], [], [], 0
-        batch = _batch(records)
+        make = _plain_batch if self._is_plain else _batch
+        batch = make(records)
         if batch is not None:
             self._give(batch, runs, bodies, responders)
             return
         end = 0
         for body, run, responder in zip(bodies, runs, responders, strict=True):  # who is it?
             begin, end = end, end + run
-            self._give(_batch(records[begin:end]), [run], [body], [responder])
+            self._give(make(records[begin:end]), [run], [body], [responder])
 
     def _give(
         self, batch: WriteBatch | None, runs: list[int], bodies: list[bytes], responders: list[ExpressResponder]
@@ -227,5 +237,12 @@ def _batch(records: list[RecordIn]) -> WriteBatch | None:
     """None if some record breaks a rule."""
     try:
         return build_batch(records)
+    except (InvalidRequest, RecordTooLarge):
+        return None
+
+
+def _plain_batch(datas: list[Raw]) -> WriteBatch | None:
+    try:
+        return build_plain_batch(datas)
     except (InvalidRequest, RecordTooLarge):
         return None

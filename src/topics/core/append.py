@@ -11,7 +11,6 @@ The seq ceiling is the engine's.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -122,7 +121,7 @@ def make_append(
     offs: array[int],
     lens: array[int],
     hops: int = 0,
-    ts: Sequence[int] | None = None,
+    ts: array[int] | None = None,
 ) -> Append:
     """The op of a reserved write. `file` and `base` are set once the frames are written. With `ts` each record has its
     own time."""
@@ -131,7 +130,7 @@ def make_append(
         topic_id=topic.id,
         first_seq=reservation.first_seq,
         count=count,
-        ts=_repeated("Q", reservation.ts, count) if ts is None else array("Q", ts),
+        ts=_repeated("Q", reservation.ts, count) if ts is None else ts,
         sizes=array("I", batch.sizes),
         flags=_flags(batch, hops),
         tags=batch.tags,

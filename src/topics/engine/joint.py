@@ -23,7 +23,7 @@ from topics.model.record import WriteBatch, joined
 from topics.model.submission import Submission
 
 WRITES_MAX = 1024
-BYTES_MAX = 128 * KIB
+BYTES_MAX = 256 * KIB
 """What grows must end before it holds up the turn that writes it."""
 RECORDS_EACH_MAX = 256
 """Of one write that travels with others; a larger one gains nothing by it."""
@@ -137,12 +137,15 @@ class JointWrite(Submission):
         self.size = len(encoded.buffer)
         self.frame_count = self.client_frames = self.count
 
-    def _times(self) -> list[int] | None:
+    def _times(self) -> array[int] | None:
         """The time of each record; None if all have the same."""
         if len(self._moments) == 1:
             return None
         ends = [at for _, at in self._moments[1:]] + [self.count]
-        return [ts for (ts, at), end in zip(self._moments, ends, strict=True) for _ in range(at, end)]
+        times: array[int] = array("Q")
+        for (ts, at), end in zip(self._moments, ends, strict=True):
+            times += array("Q", (ts,)) * (end - at)
+        return times
 
     def _batch(self) -> WriteBatch:
         return self._batches[0] if len(self._batches) == 1 else joined(self._batches)

@@ -229,7 +229,7 @@ def _alike_many(
     count = len(datas)
     data_lens = np.fromiter(map(len, datas), np.uint32, count)
     heads = np.frombuffer(bytearray(_ALIKE.pack(front, 0, bytes(_ALIKE_BACK.size), 0) * count), _ALIKE_DTYPE)
-    heads["ts"] = ts
+    heads["ts"] = np.frombuffer(ts, np.uint64) if isinstance(ts, array) else ts
     heads["seq"] = np.arange(first_seq, first_seq + count, dtype=np.uint64)
     heads["data_len"] = data_lens
     return list(map(add, heads.view(f"V{_ALIKE.size}").tolist(), datas)), data_lens + np.uint32(_ALIKE.size)

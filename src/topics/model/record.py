@@ -67,14 +67,14 @@ def build_plain_batch(
     """`build_batch` of records that have nothing but data."""
     count = len(datas)
     sizes = list(map(len, datas))
-    is_fine = 1 < count <= limits.RECORDS_PER_WRITE_MAX and max(sizes) <= limits.RECORD_BYTES_MAX
+    max_bytes = max(sizes, default=0)
+    is_fine = 1 < count <= limits.RECORDS_PER_WRITE_MAX and max_bytes <= limits.RECORD_BYTES_MAX
     is_plain = default_node is None and (idempotency_key is None or idempotency_key.isascii())
     if not (is_fine and is_plain):
         records = [RecordIn(msgspec.Raw(data)) for data in datas]
         return build_batch(records, default_node=default_node, idempotency_key=idempotency_key)
     key = None if idempotency_key is None else _key_bytes(idempotency_key)
-    blobs, _ = _blobs_without_meta(datas)
-    return WriteBatch(blobs, sizes, None, None, key, count, sum(sizes), max(sizes))
+    return WriteBatch(_blobs_without_meta(datas), sizes, None, None, key, count, sum(sizes), max_bytes)
 
 
 def _refuse_count(count: int) -> Never:
@@ -140,7 +140,7 @@ def _plural(records: Sequence[RecordIn], default: bytes | None, key: bytes | Non
     datas = [record.data for record in records]
     metas = _meta_column([record.meta for record in records])
     if metas is None:
-        blobs, sizes = _blobs_without_meta(datas)
+        blobs, sizes = _blobs_without_meta(datas), list(map(len, datas))
     elif _metas_fit(metas):
         blobs, sizes = _blobs_with_meta(datas, metas)
     else:
@@ -180,9 +180,9 @@ def _checked(blobs: list[bytes], count: int) -> list[bytes]:
     return blobs
 
 
-def _blobs_without_meta(datas: Sequence[Text]) -> tuple[list[bytes], list[int]]:
+def _blobs_without_meta(datas: Sequence[Text]) -> list[bytes]:
     blobs = (b'{"d":' + b'}\0{"d":'.join(datas) + b"}").split(b"\0")
-    return _checked(blobs, len(datas)), list(map(len, datas))
+    return _checked(blobs, len(datas))
 
 
 def _blobs_with_meta(datas: list[msgspec.Raw], metas: list[Text]) -> tuple[list[bytes], list[int]]:
