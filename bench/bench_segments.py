@@ -25,6 +25,7 @@ from topics.formats.frame import EncodedAppends, encode_appends
 from topics.formats.snapshot import SegmentItem
 from topics.model.match import TagMatch
 from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicWork, run
+from topics.storage.conversion import OwnThread
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.osfs import OsFs
 from topics.storage.segments.flips import Flips
@@ -69,7 +70,7 @@ def checkpoint(place: TopicDir, first_seq: int, made: EncodedAppends) -> Checkpo
         [TopicWork(place, None, [batch(first_seq, made)])],
         now_ms=1000,
         rules=SealRules(max_events=RECORDS),
-        read_wal=lambda _, offset, length: made.buffer[offset : offset + length],
+        converter=OwnThread(lambda _, offset, length: made.buffer[offset : offset + length]),
     )
     result = run(job)
     result.commit()

@@ -28,6 +28,7 @@ from topics.formats.names import segment_name
 from topics.formats.snapshot import SegmentItem
 from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicWork, run
 from topics.storage.cold_cache import ColdCache
+from topics.storage.conversion import OwnThread
 from topics.storage.fetch import ActiveRead, Fetcher, SealedRead
 from topics.storage.fs import Fs, make_dirs
 from topics.storage.segments.active import ActiveSegment
@@ -224,7 +225,9 @@ class Lab:
 
     def job(self, **kwargs: Any) -> CheckpointJob:
         work = TopicWork(self.place, self.active, self.batches(**kwargs))
-        return CheckpointJob([work], now_ms=self.now_ms, rules=self.rules, read_wal=self._read_wal, flips=self.flips)
+        return CheckpointJob(
+            [work], now_ms=self.now_ms, rules=self.rules, converter=OwnThread(self._read_wal), flips=self.flips
+        )
 
     def checkpoint(self, **kwargs: Any) -> Lab:
         """A whole checkpoint; the mark is logged and synced by the log, which never fails."""

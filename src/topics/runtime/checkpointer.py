@@ -29,20 +29,34 @@ from topics.model.config import TopicConfig
 from topics.model.submission import Submission
 from topics.runtime.driver import Driver
 from topics.runtime.gather import all_done
-from topics.runtime.haste import Haste
+from topics.runtime.haste import Elsewhere, Haste
 from topics.runtime.jobs import KernelJobs
 from topics.runtime.store import Store
 from topics.storage import checkpoint
 from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicResult, TopicWork
+from topics.storage.conversion import Converter, OwnThread
 from topics.storage.wal.files import Position
 
 log = logging.getLogger("topics.checkpoint")
 
 Positions = dict[str, Position]
 
+ELSEWHERE_RECORDS_MIN = 32_768
+"""So many take longer than the start of a process."""
+
 
 class Checkpointer:
-    def __init__(self, engine: Engine, store: Store, driver: Driver, jobs: KernelJobs, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        driver: Driver,
+        jobs: KernelJobs,
+        settings: Settings,
+        *,
+        elsewhere: Converter | None = None,
+    ) -> None:
+        """`elsewhere` computes on another processor; where it is given, long runs use it."""
         self._engine = engine
         self._store = store
         self._driver = driver
@@ -53,6 +67,8 @@ class Checkpointer:
             max_age_ms=settings.segment_max_age_ms,
         )
         self.haste = Haste(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
+        self._own_thread = OwnThread(store.files.pread)
+        self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._running: Ticket[Positions] | None = None
@@ -148,14 +164,7 @@ class Checkpointer:
         written_bytes = self._written_bytes()
         works = {topic.id: work for topic, work in self._works(dirty)}
         places = self._engine.routers.marks()
-        job = CheckpointJob(
-            topics=list(works.values()),
-            now_ms=self._engine.context.clock.now_ms(),
-            rules=self._rules,
-            read_wal=self._store.files.pread,
-            flips=self._store.flips,
-            pace=self.haste,
-        )
+        job = self._job(list(works.values()))
         ticket: Ticket[Positions] = Ticket()
 
         def written(result: CheckpointResult | None, error: BaseException | None) -> None:
@@ -171,6 +180,19 @@ class Checkpointer:
 
         self._driver.run(lambda: checkpoint.run(job), written)
         return ticket
+
+    def _job(self, works: list[TopicWork]) -> CheckpointJob:
+        job = CheckpointJob(
+            topics=works,
+            now_ms=self._engine.context.clock.now_ms(),
+            rules=self._rules,
+            converter=self._own_thread,
+            flips=self._store.flips,
+            pace=self.haste,
+        )
+        if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:
+            job.converter, job.pace = self._elsewhere, Elsewhere(self._driver)
+        return job
 
     def _absorbed(self, written_bytes: int) -> None:
         self._absorbed_bytes = written_bytes

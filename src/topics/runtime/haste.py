@@ -36,3 +36,16 @@ class Haste:
         if self.closing:
             return len(BITES) - 1
         return min(self._backlog_bytes() // max(self._calm_bytes, 1), len(BITES) - 1)
+
+
+class Elsewhere:
+    """The pace of a checkpoint that computes on another processor: little is left to share."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def bite(self) -> int:
+        return BITES[-1]
+
+    def breathe(self) -> None:
+        self._driver.breathe()

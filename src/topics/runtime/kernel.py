@@ -26,6 +26,7 @@ from topics.runtime.tiers import Tiers
 from topics.runtime.timetable import Timetable
 from topics.runtime.writers import Writers
 from topics.storage.cold_tier import open_cold_root
+from topics.storage.converter_process import ConverterProcess
 from topics.storage.fs import Fs
 
 log = logging.getLogger("topics.kernel")
@@ -35,8 +36,15 @@ MakeWriters = Callable[[Commit, Recovered, Settings, Driver], Writers]
 
 class Kernel:
     def __init__(
-        self, recovered: Recovered, *, settings: Settings, driver: Driver, make_writers: MakeWriters | None = None
+        self,
+        recovered: Recovered,
+        *,
+        settings: Settings,
+        driver: Driver,
+        make_writers: MakeWriters | None = None,
+        converter: ConverterProcess | None = None,
     ) -> None:
+        """`converter`: for long checkpoints; closed with the kernel."""
         self.settings = settings
         self.recovered = recovered
         self.store = recovered.store
@@ -53,7 +61,8 @@ class Kernel:
             jobs=self.jobs,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
-        self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings)
+        self._converter = converter
+        self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings, elsewhere=converter)
         self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
         self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
@@ -133,6 +142,8 @@ class Kernel:
     def finish_close(self) -> None:
         """End the threads and give the directory back. Not on a thread of the pools."""
         self.writers.stop()
+        if self._converter is not None:
+            self._converter.close()
         self.store.close()
 
 

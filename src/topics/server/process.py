@@ -25,6 +25,7 @@ from topics.server.bind import bound_address, open_listeners, raise_file_limit, 
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
+from topics.storage.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
 from topics.wire.keys import KeyRing, parse_keys
@@ -61,7 +62,9 @@ class ServerProcess:
         server = await self._listen(app)
         recovered = await recovering
         driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
-        kernel = Kernel(recovered, settings=self._settings, driver=driver)
+        has_other_processors = len(os.sched_getaffinity(0)) > 1
+        converter = ConverterProcess(recovered.store.files) if has_other_processors else None
+        kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
         self._settle_interpreter()

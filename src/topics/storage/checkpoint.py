@@ -11,18 +11,17 @@ mark fails it calls `abandon`. Any failure inside cuts the files back and raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.errors import Corruption
-from topics.formats.buffers import I64, U32, U64, Bools, byte_view, gather_u64
+from topics.formats.buffers import I64, U32, U64, Bools
 from topics.formats.idx import IDX_DELETED, Idx, empty_slots
-from topics.formats.segment_frame import DELETED_BYTE, segment_frames_from_wal
-from topics.model.run import WAL_BODY_AT
+from topics.formats.segment_frame import DELETED_BYTE
+from topics.storage.conversion import Converter, Frames
 from topics.storage.fs import Buffer
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.flips import Flagged, Flips
@@ -30,13 +29,11 @@ from topics.storage.segments.place import TopicDir
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.segments.tags import build_sidecar, write_sidecar
 from topics.storage.segments.writer import SegmentWriter
-from topics.storage.spans import read_spans
 
 WAL_EXTRA_BYTES: Final = 8
 """A WAL frame is this much longer than its segment frame."""
-
-ReadWal = Callable[[int, int, int], bytes]
-"""`(file index, offset, length)`: `WalFiles.pread`."""
+SLICE_BYTES_MAX: Final = 8 << 20
+"""Converted at a time: large records are few at a time, so that memory stays bounded."""
 
 
 @dataclass(slots=True)
@@ -131,9 +128,13 @@ class CheckpointJob:
     topics: Sequence[TopicWork]
     now_ms: int
     rules: SealRules
-    read_wal: ReadWal
+    converter: Converter
     flips: Flips | None = None
     pace: Pace = UNHURRIED
+
+    @property
+    def records(self) -> int:
+        return sum(len(batch) for work in self.topics for batch in work.batches)
 
 
 @dataclass(slots=True)
@@ -281,16 +282,17 @@ class _TopicRun:
         self.writers.append(writer)
 
     def _room(self, part: Batch) -> int:
-        """How many records of the slice fit: the one that reaches the byte limit is still taken."""
+        """How many records of the slice fit: the one that reaches a byte limit is still taken."""
         count, data_len = self._extent()
         room = min(len(part), self.job.rules.max_events - count)
         frame_bytes = np.where(part.framed(), part.lens.astype(np.int64) - WAL_EXTRA_BYTES, 0)
-        reached = np.flatnonzero(data_len + np.cumsum(frame_bytes[:room]) >= self.job.rules.max_bytes)
+        bytes_max = min(self.job.rules.max_bytes - data_len, SLICE_BYTES_MAX)
+        reached = np.flatnonzero(np.cumsum(frame_bytes[:room]) >= bytes_max)
         return int(reached[0]) + 1 if len(reached) else room
 
     def _append(self, part: Batch) -> None:
         assert self.writer is not None
-        frames, entries = _converted(part, self.job.read_wal, base=self.writer.data_len)
+        frames, entries = _converted(part, self.job.converter, base=self.writer.data_len)
         self.writer.append(frames, entries, part.sizes)
         self.placed.append(Placed(part.first_seq, entries["offset"].copy(), entries["len"].copy()))
 
@@ -330,39 +332,21 @@ def _write_sidecar(segment: SealedSegment, sizes: npt.NDArray[np.uint32]) -> Non
         return  # derived data must not fail a checkpoint
 
 
-def _converted(part: Batch, read_wal: ReadWal, *, base: int) -> tuple[Buffer, Idx]:
+def _converted(part: Batch, converter: Converter, *, base: int) -> tuple[Buffer, Idx]:
     """Segment frames and entries of a slice, for offset `base` of `.data`."""
     framed = np.flatnonzero(part.framed())
     entries = empty_slots(part.ts)
     if not len(framed):
         return b"", entries
-    buffer, offs, lens = _wal_frames(part, framed, read_wal)
-    _check_seqs(buffer, offs, part.first_seq + framed)
-    made = segment_frames_from_wal(buffer, offs, lens, base=base, verify=isinstance(part.source, int))
+    frames = Frames(part.source, part.offs[framed], part.lens[framed].astype(np.int64), part.first_seq + framed)
+    made = converter.convert(frames, base=base)
     entries[framed] = made.idx
     if part.dead is None or part.kept is None:
         return made.buffer, entries
     return _flag_kept(made.buffer, entries, np.flatnonzero(part.dead & part.kept), base), entries
 
 
-def _wal_frames(part: Batch, framed: I64, read_wal: ReadWal) -> tuple[Buffer, I64, I64]:
-    offs, lens = part.offs[framed], part.lens[framed].astype(np.int64)
-    if not isinstance(part.source, int):
-        return part.source, offs, lens
-    file = part.source
-    gathered = read_spans(lambda offset, length: read_wal(file, offset, length), offs, lens)
-    return gathered.buffer, gathered.offs, lens
-
-
-def _check_seqs(buffer: Buffer, offs: I64, seqs: I64) -> None:
-    """A location that points at another record is our mistake, and must not become that record's place."""
-    found = gather_u64(byte_view(buffer), offs + WAL_BODY_AT)
-    wrong = np.flatnonzero(found != seqs.astype(np.uint64))
-    if len(wrong):
-        raise Corruption(file="wal", offset=int(offs[wrong[0]]), reason="seq")
-
-
-def _flag_kept(frames: bytes, entries: Idx, kept: I64, base: int) -> Buffer:
+def _flag_kept(frames: Buffer, entries: Idx, kept: I64, base: int) -> Buffer:
     flagged = np.frombuffer(bytearray(frames), np.uint8)
     flagged[entries["offset"][kept].astype(np.int64) + entries["len"][kept] - 1 - base] = DELETED_BYTE
     entries["flags"][kept] |= IDX_DELETED
