@@ -191,7 +191,7 @@ class Checkpointer:
             pace=self.haste,
         )
         if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:
-            job.converter, job.pace = self._elsewhere, Elsewhere(self._driver)
+            job.converter, job.pace = self._elsewhere, Elsewhere()
         return job
 
     def _absorbed(self, written_bytes: int) -> None:
