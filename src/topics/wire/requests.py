@@ -16,7 +16,7 @@ from topics import limits
 from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
-from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, is_too_deep
 
@@ -61,6 +61,15 @@ class WriteRequest(msgspec.Struct, frozen=True):
         if self.create is not None:
             return self.create
         return self.config is None or self.config.auto_create
+
+
+class PayloadWrite(WriteRequest, frozen=True):
+    """A write whose records are payloads and nothing else."""
+
+    datas: list[msgspec.Raw] = []
+
+    def batch(self, header_key: str | None = None) -> WriteBatch:
+        return build_plain_batch(self.datas, idempotency_key=header_key)
 
 
 class DiffRequest(msgspec.Struct, frozen=True):
@@ -164,6 +173,9 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
         self._decode_plain = msgspec.json.Decoder(_PlainWrite).decode
 
     def __call__(self, body: bytes) -> WriteRequest:
+        datas = decode_datas(body)
+        if datas is not None:
+            return PayloadWrite([], datas=datas)
         if len(body) >= SHORTEST_DEEP_TEXT and body.isascii() and b"\\" not in body:
             try:
                 plain = self._decode_plain(body)
