@@ -14,18 +14,22 @@ from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
 from topics.spark.jobs import replay as replay_job
+from topics.spark.jobs.archive import ArchiveOptions
 from topics.spark.jobs.archive_files import (
     ArchivedFile,
     add_to_manifest,
+    check_folder,
     committed_by_spark,
     committed_offset,
     described,
+    locked,
     manifest,
     orphans,
 )
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.replay import ReplayOptions, plan_waves
 from topics.spark.jobs.report import describe
+from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import bucket_seconds
 from topics.spark.jobs.verify import Finding, between, check_segment, plan_verify
 from topics.spark.project import SPEC, run_command, write_project, write_settings
@@ -179,6 +183,37 @@ def test_the_committed_offset_is_that_of_the_last_commit(tmp_path: Path) -> None
     for number in (9, 10):
         (tmp_path / "_checkpoint" / "commits" / str(number)).write_text("v1\n{}")
     assert committed_offset(tmp_path) == {"a": {"epoch": 1, "seq": 10}}
+
+
+def test_a_folder_that_holds_something_else_is_never_tidied(tmp_path: Path) -> None:
+    spark, delta = "_spark_metadata", "_delta_log"
+    check_folder(tmp_path / "absent", spark)
+    (tmp_path / spark).mkdir()
+    check_folder(tmp_path, spark)  # killed before its first batch
+    parquet(tmp_path, "topic=a/date=2026-01-31/part-0.parquet", [1])
+    with pytest.raises(ConfigError, match="holds a table but no _checkpoint: it is no archive; choose another folder"):
+        check_folder(tmp_path, spark)
+    (tmp_path / "_checkpoint").mkdir()
+    check_folder(tmp_path, spark)
+    with pytest.raises(ConfigError, match="in another format: give --format parquet, or another folder"):
+        check_folder(tmp_path, delta)
+    (tmp_path / spark).rename(tmp_path / delta)
+    with pytest.raises(ConfigError, match="in another format: give --format delta, or another folder"):
+        check_folder(tmp_path, spark)
+
+
+def test_two_archives_do_not_share_a_folder(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(ConfigError, match="another run is archiving into"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_an_archive_goes_into_a_folder(world: World, tmp_path: Path) -> None:
+    source = JobSource(path=world.data_dir)
+    ArchiveOptions(source=source, to=f"file://{tmp_path}/new").check()
+    with pytest.raises(ConfigError, match="--to is a folder that this machine has mounted, not s3://bucket/x"):
+        ArchiveOptions(source=source, to="s3://key:secret@bucket/x").check()
 
 
 def test_waves_keep_the_order_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

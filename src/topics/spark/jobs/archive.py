@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from topics.errors import ConfigError
 from topics.spark.batch import address_of
+from topics.spark.files import local_path
 from topics.spark.jobs.archive_files import (
     CHECKPOINT_DIR,
+    DELTA_LOG_DIR,
+    SPARK_LOG_DIR,
     ArchivedFile,
     add_to_manifest,
+    check_folder,
     committed_by_spark,
     committed_offset,
     described,
+    locked,
     manifest,
     orphans,
 )
@@ -31,6 +36,7 @@ from topics.spark.jobs.source import JobSource
 from topics.spark.offsets import from_json
 from topics.spark.options import read_options
 from topics.spark.remote import Remote
+from topics.spark.secret import without_secrets
 from topics.spark.trim import trim_before
 
 if TYPE_CHECKING:
@@ -64,7 +70,14 @@ class ArchiveOptions:
             raise ConfigError("--trim deletes through a server: it needs --url, not --path")
         if self.format == "delta":
             check_installed()
+        if "://" in self.to and not self.to.startswith("file:"):
+            raise ConfigError(f"--to is a folder that this machine has mounted, not {without_secrets(self.to)}")
+        check_folder(self.folder, DELTA_LOG_DIR if self.format == "delta" else SPARK_LOG_DIR)
         self.source.cuts()
+
+    @property
+    def folder(self) -> Path:
+        return Path(local_path(self.to)).resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +109,16 @@ class _Archive:
         self._spark = spark
         self._options = options
         self._tell = reporter
-        self._folder = Path(options.to).resolve()
+        self._folder = options.folder
         self._known: dict[str, ArchivedFile] = {}
 
     def run(self, should_stop: Callable[[], bool]) -> Archived:
-        begun = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder):
+            return self._run(should_stop)
+
+    def _run(self, should_stop: Callable[[], bool]) -> Archived:
+        begun = time.monotonic()
         self._known = manifest(self._folder)
         before = set(self._known)
         waiting = sum(cut.end_seq - cut.earliest_seq for cut in self._options.source.cuts().values())
@@ -196,7 +213,7 @@ class _Archive:
 
     def _tidy(self) -> None:
         """Files of a batch that was interrupted belong to nothing; its repetition writes them anew."""
-        for path in orphans(self._folder, self._committed()):
+        for path in orphans(self._folder, [*self._committed(), *self._known]):
             path.unlink(missing_ok=True)
 
     def _describe_new(self) -> None:

@@ -5,6 +5,7 @@
     DIR/_delta_log/                                   Delta's (Delta sink)
     DIR/_checkpoint/                                  where the stream is
     DIR/_manifest/00000000000000000012.jsonl          one line per file: topic, epochs, seqs, rows, bytes, sha256
+    DIR/_lock                                         held by the run that writes
 
 A file without a manifest line is not part of the archive: a batch that was interrupted leaves such files behind. A
 manifest file is written whole under another name and renamed, so a line is there or not.
@@ -12,18 +13,24 @@ manifest file is written whole under another name and renamed, so a line is ther
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from topics.errors import ConfigError
+
 MANIFEST_DIR: Final = "_manifest"
 CHECKPOINT_DIR: Final = "_checkpoint"
 SPARK_LOG_DIR: Final = "_spark_metadata"
+DELTA_LOG_DIR: Final = "_delta_log"
+LOCK_FILE: Final = "_lock"
 _READ_BYTES: Final = 4 << 20
 
 
@@ -134,10 +141,39 @@ def _sink_entries(source: Path, folder: Path) -> Iterator[str]:
             yield os.path.relpath(unquote(urlsplit(entry["path"]).path), folder.resolve())
 
 
+def check_folder(folder: Path, log_dir: str) -> None:
+    """Raises ConfigError for a folder that is not empty and not an archive with this log of commits.
+
+    What a commit does not name is removed as the rest of an interrupted batch, so nothing may lie there that was
+    committed elsewhere. The checkpoint is the first thing that an archive writes and never goes."""
+    for other in {SPARK_LOG_DIR, DELTA_LOG_DIR} - {log_dir}:
+        if (folder / other).exists():
+            format_ = "delta" if other == DELTA_LOG_DIR else "parquet"
+            raise ConfigError(f"{folder} is an archive in another format: give --format {format_}, or another folder")
+    found = next(_data_files(folder), None) or next((folder / log_dir).glob("[0-9]*"), None)
+    if found is not None and not (folder / CHECKPOINT_DIR).exists():
+        raise ConfigError(f"{folder} holds a table but no {CHECKPOINT_DIR}: it is no archive; choose another folder")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One run at a time: a second one would remove the files of a batch that the first has not committed yet."""
+    with (folder / LOCK_FILE).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another run is archiving into {folder}; wait until it ends") from None
+        yield
+
+
 def orphans(folder: Path, committed: Iterable[str]) -> list[Path]:
     """Data files that no commit names: what an interrupted batch left behind."""
     known = set(committed)
-    return [path for path in folder.glob("topic=*/**/*.parquet") if str(path.relative_to(folder)) not in known]
+    return [path for path in _data_files(folder) if str(path.relative_to(folder)) not in known]
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    return folder.glob("topic=*/**/*.parquet")
 
 
 def committed_offset(folder: Path) -> dict[str, Any] | None:
