@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.spark.served import QUICK_JAVA, ROOT, Served, run_cli
 from tests.spark.world import World
@@ -21,7 +23,7 @@ from topics.cli.spark_job import interruptible
 from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
-from topics.spark.jobs.replay import ReplayOptions, replay
+from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import stats
 from topics.spark.jobs.verify import verify
@@ -105,6 +107,21 @@ def test_a_replay_that_was_interrupted_appends_nothing_twice(
     done = replay(spark, ReplayOptions(source=str(tmp_path / "rows"), url=served.url, into="r2"), state_dir=str(state))
     assert done.waves_done_before == 0
     assert [row[4] for row in served.rows("r2")] == list(range(500))
+
+
+def test_a_topic_named_like_a_number_comes_back_under_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    table = pa.table({"epoch": [1, 1], "seq": [1, 2], "data": ["1", "2"]})
+    files = [f"topic={topic}/date=2026-01-31/part-0.parquet" for topic in ("007", "1e5")]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True)
+        pq.write_table(table, tmp_path / file)
+    options = ReplayOptions(source=str(tmp_path), url="http://localhost:1")
+
+    def topics(wanted: list[str]) -> set[str]:
+        return {row.topic for row in _load(spark, options, wanted).select("topic").distinct().collect()}
+
+    assert topics(files[:1]) == {"007"}
+    assert topics(files) == topics([]) == {"007", "1e5"}
 
 
 def replay_ledger(state: Path, source: str, url: str) -> Path:

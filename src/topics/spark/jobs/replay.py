@@ -127,16 +127,23 @@ def _matches(topic: str, wanted: str) -> bool:
 
 
 def _load(spark: SparkSession, options: ReplayOptions, files: list[str]) -> DataFrame:
+    from pyspark.sql.types import StringType, StructField, StructType
+
     reader = spark.read.options(**dict(options.read_options))
     if options.format not in ("parquet", "delta"):
         return reader.format(options.format).load(options.source or None)
     folder = Path(options.source).resolve()
     if not folder.is_dir():
         raise ConfigError(f"there is no archive at {options.source}")
-    if not files:
-        return reader.parquet(str(folder))
     # Named files do not go through Spark's file log, and the base path keeps topic and date as columns.
-    return reader.option("basePath", str(folder)).parquet(*(str(folder / path) for path in files))
+    paths = [str(folder / path) for path in files] or [str(folder)]
+    reader = reader.option("basePath", str(folder))
+    rows = reader.parquet(*paths)
+    if not any(folder.glob("topic=*")):
+        return rows
+    # Spark takes folders like topic=007 for numbers, unless a schema says that they are names.
+    fields = [StructField("topic", StringType()) if field.name == "topic" else field for field in rows.schema]
+    return reader.schema(StructType(fields)).parquet(*paths)
 
 
 def _wanted(rows: DataFrame, options: ReplayOptions) -> DataFrame:
