@@ -240,6 +240,20 @@ def test_waves_keep_the_order_of_each_topic(tmp_path: Path, monkeypatch: pytest.
     assert only_b == [["topic=b/1"]]
     into = plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", into="all"))
     assert into == [["topic=a/1"], ["topic=a/101", "topic=a/150"], ["topic=b/1"]]
+    for asked in ("b,c", "c*"):
+        with pytest.raises(ConfigError, match=r"the archive has nothing of topic 'c\*?'; it has a, b"):
+            plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", topics=asked))
+
+
+def test_a_replay_finds_files_that_were_committed_right_before_a_kill(tmp_path: Path) -> None:
+    """The manifest is written behind the commit."""
+    first, last = (parquet(tmp_path, f"topic=a/date=2026-01-31/part-{n}.parquet", [n]) for n in (1, 2))
+    parquet(tmp_path, "topic=a/date=2026-01-31/part-3.parquet", [3])
+    add_to_manifest(tmp_path, [described(tmp_path, first)])
+    (tmp_path / "_spark_metadata").mkdir()
+    entries = [json.dumps({"path": f"file://{tmp_path}/{name}", "action": "add"}) for name in (first, last)]
+    (tmp_path / "_spark_metadata" / "0").write_text("\n".join(["v1", *entries]))
+    assert plan_waves(ReplayOptions(source=str(tmp_path), url="http://x")) == [[first, last]]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

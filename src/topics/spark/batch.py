@@ -91,11 +91,12 @@ def wanted_cuts(log: Log, options: ReadOptions, clock: WallClock = now_ms) -> di
     for name in options.names or ():
         if name not in cuts:
             known = log.names()
-            raise ConfigError(f"there is no topic {name!r} in {address_of(options).shown}; {_some(known)}")
+            raise ConfigError(f"there is no topic {name!r} in {address_of(options).shown}; {some_names(known)}")
     return dict(sorted(cuts.items()))
 
 
-def _some(names: list[str]) -> str:
+def some_names(names: list[str]) -> str:
+    """What there is instead of what was asked for, shortened."""
     if not names:
         return "it has none"
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
-from topics.spark.jobs.archive_files import ArchivedFile, manifest
+from topics.spark.batch import some_names
+from topics.spark.jobs.archive_files import ArchivedFile, committed_by_spark, described, manifest
 from topics.spark.jobs.delta import committed_by_delta
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.report import Reporter, Silent
@@ -90,12 +91,13 @@ def replay(
 
 def plan_waves(options: ReplayOptions) -> list[list[str]]:
     """Files of each wave; one wave without names is everything that the source gives."""
-    files = manifest(Path(options.source)) if options.format in ("parquet", "delta") else {}
+    files = _archived(options) if options.format in ("parquet", "delta") else []
     if not files:
         if options.format == "delta":
             return [sorted(committed_by_delta(Path(options.source)))]
         return [[]]
-    wanted = [file for file in files.values() if _matches(file.topic, options.topics)]
+    _check_topics(options.topics, {file.topic for file in files})
+    wanted = [file for file in files if _matches(file.topic, options.topics)]
     by_topic: dict[str, list[ArchivedFile]] = {}
     for file in sorted(wanted, key=lambda f: (f.topic, f.first_epoch, f.first_seq)):
         by_topic.setdefault(file.topic, []).append(file)
@@ -105,6 +107,25 @@ def plan_waves(options: ReplayOptions) -> list[list[str]]:
     queues = [list(_groups(files)) for files in by_topic.values()]
     depth = max((len(queue) for queue in queues), default=0)
     return [[f.path for queue in queues if at < len(queue) for f in queue[at]] for at in range(depth)]
+
+
+def _archived(options: ReplayOptions) -> list[ArchivedFile]:
+    """Files of the archive: a run that was killed may have committed some that its manifest does not list yet.
+
+    Nothing where there is no manifest: that is a table of somebody else's, or an archive before its first one."""
+    folder = Path(options.source).resolve()
+    known = manifest(folder)
+    if not known:
+        return []
+    committed = committed_by_delta(folder) if options.format == "delta" else committed_by_spark(folder)
+    return [*known.values(), *(described(folder, path) for path in committed if path not in known)]
+
+
+def _check_topics(wanted: str, known: set[str]) -> None:
+    """Raises ConfigError where nothing would be written of what was asked for."""
+    for topic in [wanted] if wanted.endswith("*") else wanted.split(","):
+        if not any(_matches(name, topic) for name in known):
+            raise ConfigError(f"the archive has nothing of topic {topic!r}; {some_names(sorted(known))}")
 
 
 def _groups(files: Iterable[ArchivedFile]) -> Iterable[list[ArchivedFile]]:
