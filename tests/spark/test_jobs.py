@@ -122,6 +122,10 @@ def test_a_ledger_goes_on_where_it_was(tmp_path: Path) -> None:
     second = Ledger(path, "inputs")
     assert second.get("a") == {"rows": 3}
     assert "torn" not in second
+    second.record("b")
+    second.record("c")
+    third = Ledger(path, "inputs")
+    assert all(key in third for key in "abc")
     assert not Ledger(path, "other inputs").resumed
 
 

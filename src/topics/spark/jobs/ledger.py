@@ -55,12 +55,15 @@ class Ledger:
     def _load(self) -> None:
         if not self._path.exists():
             return
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        parsed = [entry for line in lines if (entry := _parsed(line)) is not None]
+        text = self._path.read_text(encoding="utf-8", errors="replace")
+        parsed = [entry for line in text.splitlines() if (entry := _parsed(line)) is not None]
         if not parsed or parsed[0].get("ledger") != self._title:
             self._path.unlink()
             return
         self._done = {entry["key"]: entry["value"] for entry in parsed[1:] if "key" in entry}
+        if not text.endswith("\n"):  # a torn line must not take the next one with it
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n")
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

@@ -68,11 +68,11 @@ def replay(
     begun, tell = time.monotonic(), reporter or Silent()
     title = json.dumps([options.source, options.format, options.url, options.topics, options.into])
     ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
-    waves = ledger.get("plan")
-    if waves is None:
-        waves = plan_waves(options)
-        ledger.record("plan", waves)
-        ledger.record("job", hashlib.sha256(f"{title}{time.time_ns()}".encode()).hexdigest()[:24])
+    if "plan" not in ledger:
+        # One line: waves without the name that their keys are made of would be written under keys of other replays.
+        job = hashlib.sha256(f"{title}{time.time_ns()}".encode()).hexdigest()[:24]
+        ledger.record("plan", {"job": job, "waves": plan_waves(options)})
+    job, waves = ledger.get("plan")["job"], ledger.get("plan")["waves"]
     done_before = sum(f"wave {number}" in ledger for number in range(len(waves)))
     if done_before:
         tell.note(f"going on: {done_before} of {len(waves)} waves were written before")
@@ -81,7 +81,7 @@ def replay(
     for number, files in enumerate(waves):
         if f"wave {number}" not in ledger:
             rows = _wanted(_load(spark, options, files), options)
-            records += _write(rows, options, f"{ledger.get('job')}-{number}")
+            records += _write(rows, options, f"{job}-{number}")
             ledger.record(f"wave {number}", records)
         tell.advance(number + 1, rows=records)
     ledger.finish()
