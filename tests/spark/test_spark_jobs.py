@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from topics.cli.spark_job import interruptible
 from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
+from topics.spark.jobs.ledger import Ledger
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import stats
@@ -122,6 +124,32 @@ def test_a_topic_named_like_a_number_comes_back_under_its_name(spark: SparkSessi
 
     assert topics(files[:1]) == {"007"}
     assert topics(files) == topics([]) == {"007", "1e5"}
+
+
+def test_a_replay_that_goes_on_with_more_cores_appends_nothing_twice(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    rows = [(f"cores-{n % 3}", n, f'"{random.Random(n).randbytes(2000).hex()}"') for n in range(1500)]
+    spark.createDataFrame(rows, "topic string, seq long, data string").write.parquet(str(tmp_path / "rows"))
+    options = ReplayOptions(source=str(tmp_path / "rows"), url=served.url)
+    state, key = tmp_path / "state", "spark.sql.adaptive.coalescePartitions.minPartitionNum"
+
+    def run(cores: str) -> None:
+        """The ledger is left as a kill before the wave's line leaves it."""
+        spark.conf.set(key, cores)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Ledger, "finish", lambda self: None)
+                replay(spark, options, state_dir=str(state))
+        finally:
+            spark.conf.unset(key)
+        ledger = next(state.glob("*"))
+        lines = ledger.read_text().splitlines(keepends=True)
+        ledger.write_text("".join(line for line in lines if '"wave 0"' not in line))
+
+    run("1")
+    run("4")
+    assert sum(len(served.rows(f"cores-{n}")) for n in range(3)) == 1500
 
 
 def replay_ledger(state: Path, source: str, url: str) -> Path:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 WAVE_RECORDS: Final = 2_000_000
 """Records of one topic in one wave: what a restart may have to send again."""
+PARTITIONS: Final = 32
+"""Fixed: the number of a topic's partition is in the keys that make a restart safe, whatever Spark runs on then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,7 @@ def _wanted(rows: DataFrame, options: ReplayOptions) -> DataFrame:
     if options.into is not None:
         placed = rows.repartition(1)
     else:
-        placed = rows.repartition("topic")
+        placed = rows.repartition(PARTITIONS, "topic")
     return (placed.sortWithinPartitions(*order) if order else placed).select(*kept, *_keys(names, kept))
 
 
