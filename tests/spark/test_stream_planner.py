@@ -11,6 +11,7 @@ import pytest
 from tests.spark.world import World, read_tasks
 
 from topics.errors import ConfigError, DataLoss
+from topics.spark.batch import PARALLELISM_ENV
 from topics.spark.loss import LossWarning
 from topics.spark.options import ReadOptions, read_options
 from topics.spark.stream import StreamPlanner
@@ -110,6 +111,42 @@ def test_batches_follow_each_other_without_gap_or_overlap(world: World, seed: in
         assert query.read(end) == first
     query.drain()
     assert query.seqs() == [row.seq for row in world.rows("a")]
+
+
+def test_a_repeated_batch_has_the_same_partitions_wherever_its_records_lie_by_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink's idempotency keys hold partition numbers: other rows under a number would be taken for old ones."""
+    query = Query(world, "a*", startingOffsets="earliest", failOnDataLoss="false", maxRecordsPerPartition="18")
+    world.write("a", *range(45))
+    world.write("a2", *range(33))
+    query.batch()  # a2 joins
+    query.restart()
+    query.offset["a"]["seq"] = 1
+    end = query.latest()
+
+    def partitions(cores: int) -> list[list[tuple[str, int]]]:
+        monkeypatch.setenv(PARALLELISM_ENV, str(cores))
+        query.restart()
+        tables = [read_tasks([task], query.options) for task in query.planner.tasks(query.offset, end)]
+        return [[(row["topic"], row["seq"]) for row in table.to_pylist()] for table in tables]
+
+    first = partitions(2)
+    expected = [("a", seq) for seq in range(1, 96)] + [("a2", seq) for seq in range(1, 34)]
+    assert [row for rows in first for row in rows] == expected
+    world.sim.checkpoint()  # from the log into segments
+    assert partitions(7) == first
+    world.put("a", cap_records=80)
+    with pytest.warns(LossWarning):
+        assert partitions(2) == [[row for row in rows if row[0] != "a" or row[1] > 15] for rows in first]
+    world.drop("a")
+    with pytest.warns(LossWarning):
+        assert partitions(2) == [[row for row in rows if row[0] != "a"] for rows in first]
+
+
+def test_small_batches_are_not_cut_into_crumbs(world: World) -> None:
+    query = Query(world, startingOffsets="earliest")
+    assert len(query.planner.tasks(query.offset, query.latest())) == 1
 
 
 def test_a_later_topic_joins_from_its_earliest_record(world: World) -> None:

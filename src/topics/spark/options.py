@@ -68,7 +68,9 @@ READ_OPTIONS: Final = (
     ),
     Option("verifyChecksums", parse.boolean, "check every frame that is read", True),
     Option("maxRecordsPerPartition", parse.count(1), "most records of one task", 500_000),
-    Option("minPartitions", parse.count(1), "fewest tasks to plan for; default: the parallelism of the session"),
+    Option(
+        "minPartitions", parse.count(1), "fewest tasks to plan for; default: the session's parallelism, 8 for streams"
+    ),
     Option("maxOffsetsPerTrigger", parse.count(1), "streaming: most records of one micro-batch"),
     Option("maxBytesPerTrigger", parse.count(1), "streaming: most bytes of one micro-batch"),
     Option("trimCommitted", parse.boolean, "streaming: delete from the topic what the sink has committed", False),

@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from topics.spark.cut import Block, DeadRange, Gap, LogBlock, TagDelete, TopicCut
+
+STREAM_TASKS: Final = 8
+STREAM_TASK_RECORDS_MIN: Final = 10_000
+"""Tasks that a batch of a stream is cut into unless it is small, and how small a task may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +142,38 @@ def _runs(slices: Iterable[Slice], size: int) -> list[list[Slice]]:
 
 
 def _parts(piece: Slice, size: int) -> list[Slice]:
-    parts = -(-piece.count // size)
-    bounds = [piece.lo + piece.count * i // parts for i in range(parts + 1)]
-    return [_trimmed(replace(piece, lo=a, hi=b)) for a, b in pairwise(bounds)]
+    return [_trimmed(replace(piece, lo=a, hi=b)) for a, b in even_parts(piece.lo, piece.hi, size)]
+
+
+def even_parts(lo: int, hi: int, size: int) -> list[tuple[int, int]]:
+    """`[lo, hi)` in equal parts of at most `size`; one part where there is nothing."""
+    parts = max(-(-(hi - lo) // size), 1)
+    return list(pairwise(lo + (hi - lo) * i // parts for i in range(parts + 1)))
 
 
 def _count(run: Iterable[Slice]) -> int:
     return sum(piece.count for piece in run)
+
+
+def stream_tasks(
+    whole: Task, cut: TopicCut | None, wanted: Range, parts: Iterable[tuple[int, int]], *, gaps: Iterable[Gap] = ()
+) -> list[Task]:
+    """One task for each part, of what is left of it, the tombstones in the first.
+
+    A batch that is repeated after a restart has the same parts, wherever their records have moved meanwhile, even if
+    nothing is left of them: sinks know their rows by the number of their task. `cut` None: the topic is gone."""
+    tasks = []
+    for lo, hi in parts:
+        slices = slices_of(cut, max(lo, wanted.lo), min(hi, wanted.hi)) if cut is not None else []
+        tasks.append(_bounded(whole, slices, cut, None) if cut is not None and slices else whole)
+    return [replace(tasks[0], gaps=tuple(gaps)), *tasks[1:]]
+
+
+def stream_size(total: int, *, partitions_min: int | None, records_max: int) -> int:
+    """Records per task of a stream; the cores of this run have no say in it, as the next one may have others."""
+    if partitions_min is not None:
+        return target_size(total, partitions_min=partitions_min, records_max=records_max)
+    return min(max(-(-total // STREAM_TASKS), STREAM_TASK_RECORDS_MIN), records_max)
 
 
 def target_size(total: int, *, partitions_min: int, records_max: int) -> int:

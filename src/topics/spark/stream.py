@@ -8,11 +8,10 @@ else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from topics.errors import DataLoss
-from topics.spark.batch import WallClock, address_of, now_ms, parallelism, resolve_in, start_of, wanted_cuts
+from topics.spark.batch import WallClock, address_of, now_ms, resolve_in, start_of, wanted_cuts
 from topics.spark.cut import Gap, TopicCut
 from topics.spark.log import open_log
 from topics.spark.loss import log as loss_log
@@ -30,7 +29,7 @@ from topics.spark.offsets import (
     to_json,
 )
 from topics.spark.options import ReadOptions
-from topics.spark.plan import Task, target_size, tasks_of
+from topics.spark.plan import Range, Task, even_parts, stream_size, stream_tasks
 
 
 class StreamPlanner:
@@ -85,30 +84,24 @@ class StreamPlanner:
         stretches = list(between(begin, stop, cuts))
         total = sum(stretch.hi - stretch.lo for stretch in stretches)
         options = self._options
-        target = target_size(
-            total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max
-        )
-        return [task for stretch in stretches for task in self._tasks_of(stretch, cuts.get(stretch.name), target)]
+        size = stream_size(total, partitions_min=options.partitions_min, records_max=options.records_per_partition_max)
+        return [task for stretch in stretches for task in self._tasks_of(stretch, cuts.get(stretch.name), size)]
 
-    def _tasks_of(self, stretch: Stretch, cut: TopicCut | None, target: int) -> list[Task]:
-        options = self._options
+    def _tasks_of(self, stretch: Stretch, cut: TopicCut | None, size: int) -> list[Task]:
+        whole, parts = Task(topic=stretch.name, epoch=stretch.epoch), even_parts(stretch.lo, stretch.hi, size)
         if cut is None or cut.epoch != stretch.epoch:
             # The instance this batch belongs to is gone, with everything that was not read of it.
             lost = (Gap(stretch.lo, stretch.hi - 1, "recreated"),)
-            gaps = settle(stretch.name, lost, options.on_loss)
-            return [Task(topic=stretch.name, epoch=stretch.epoch, gaps=tuple(gaps))] if gaps else []
+            gaps = settle(stretch.name, lost, self._options.on_loss)
+            return stream_tasks(whole, None, Range(stretch.lo, stretch.lo), parts, gaps=gaps)
         wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
         met = wanted.gaps if stretch.was is None else (Gap(1, cut.head_seq, "recreated"), *wanted.gaps)
         if stretch.lo <= cut.end_seq < stretch.hi:
             # What an offset names was there once: a log that ends before it has lost its end.
             met = (*met, Gap(cut.end_seq, stretch.hi - 1, "restart"))
-        return tasks_of(
-            cut,
-            replace(wanted, gaps=()),
-            records_max=options.records_per_partition_max,
-            target=target,
-            gaps=settle(stretch.name, met, options.on_loss),
-        )
+        if stretch.lo > cut.end_seq:
+            parts = even_parts(wanted.lo, wanted.hi, size)  # not the topic it was: reading starts over
+        return stream_tasks(whole, cut, wanted, parts, gaps=settle(stretch.name, met, self._options.on_loss))
 
     def trim(self, end: Mapping[str, Any]) -> None:
         """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""

@@ -156,6 +156,7 @@ class _Archive:
         from pyspark.sql import functions as f
 
         more = {"startingOffsets": "earliest", "maxRecordsPerPartition": str(RECORDS_PER_TASK_MAX)}
+        more["minPartitions"] = str(max(self._spark.sparkContext.defaultParallelism, 1))
         more["onDataLoss"] = self._options.on_loss
         if self._options.batch_records is not None:
             more["maxOffsetsPerTrigger"] = str(self._options.batch_records)
