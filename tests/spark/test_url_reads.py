@@ -14,9 +14,13 @@ from tests.spark.served import Served
 from tests.spark.world import read_tasks
 
 from topics.errors import ConfigError, DataLoss
+from topics.formats.segment import encode_segment_frames
 from topics.spark import server as server_log
 from topics.spark.batch import plan_batch
+from topics.spark.cut import TopicCut
+from topics.spark.log import Address
 from topics.spark.options import read_options
+from topics.spark.remote import Answer
 
 
 def read_url(served: Served, topics: str, **given: str) -> pa.Table:
@@ -123,3 +127,46 @@ def test_records_that_are_in_no_file_come_from_the_server(served: Served) -> Non
             time.sleep(0.01)
         assert rows_in(read_url(served, topic)) == served.rows(topic)
         assert len(served.rows(topic)) >= 30
+
+
+class Told:
+    """A server that answers from a list of `(seq, ts)` with gaps, one record at a time, as the frame endpoint does."""
+
+    def __init__(self, records: dict[int, int], gaps: list[tuple[int, int]]) -> None:
+        self.records, self.gaps = records, gaps
+
+    def get(self, path: str, query: dict[str, int]) -> Answer:
+        low, last, headers = query["from_seq"] + 1, query["to_seq"], {}
+        for number, (gap_from, gap_to) in enumerate(gap for gap in self.gaps if gap[1] >= low):
+            if any(low <= seq < gap_from for seq in self.records) or number:
+                last = min(last, gap_from - 1)
+                break
+            tombstone = {"gap_from": max(gap_from, low), "gap_to": gap_to, "reason": "restart"}
+            low, headers = gap_to + 1, {"topics-tombstone": json.dumps(tombstone)}
+        found = [seq for seq in sorted(self.records) if low <= seq <= last][:1]
+        body = encode_segment_frames(seqs=found, ts=[self.records[seq] for seq in found], datas=[b"1"] * len(found))
+        headers["topics-last-seq"] = str(found[0] if found else max(last, low - 1))
+        return Answer(200, headers, body.buffer)
+
+    def close(self) -> None:
+        return
+
+
+def server_cut(last_seq: int, min_ts: int | None, max_ts: int | None) -> TopicCut:
+    segment = {"first_seq": 1, "last_seq": last_seq, "min_ts": min_ts, "max_ts": max_ts, "bytes": 1, "count": 1}
+    floors = {"head_seq": last_seq, "earliest_seq": 1, "evict_floor": 1}
+    segments = [{**segment, "tier": "hot", "state": "active"}]
+    return server_log.cut_from_manifest({"topic": "a", "topic_id": 1, "epoch": 1, **floors, "segments": segments})
+
+
+@pytest.mark.parametrize("times", [(10, 90), (None, None)])
+def test_times_are_found_behind_several_gaps_and_where_the_server_knows_none(times: tuple[Any, Any]) -> None:
+    """Between two gaps every record is deleted; an index in the cold store may be out of reach."""
+    told = Told({1: 10, 2: 20, 80: 30, 81: 40, 100: 90}, [(10, 19), (55, 59), (65, 69)])
+    log = server_log.ServerLog(Address(url="http://x"), told)  # type: ignore[arg-type]
+    cut = server_cut(100, *times)
+    for wanted in (5, 20, 25, 30, 35, 41, 91):
+        first = log.seq_at(cut, wanted)
+        assert [ts for seq, ts in told.records.items() if seq >= first] == [
+            ts for ts in told.records.values() if ts >= wanted
+        ]

@@ -123,8 +123,9 @@ class ServerBlock:
     count: int
     bytes: int
     is_sealed: bool
-    min_ts: int
-    max_ts: int
+    min_ts: int | None
+    max_ts: int | None
+    """None where the server does not know: the index of a cold segment that cannot be had."""
     live: int
     file: SegmentBlock | None = None
     instance: tuple[str, str] = ("", "")

@@ -73,13 +73,15 @@ class ServerLog:
         """By the segments' times, then by asking for single records inside one."""
         for block in cut.blocks:
             assert isinstance(block, ServerBlock)
-            if block.max_ts >= ts_ms:
-                return max(self._seq_in(cut, block, ts_ms), cut.earliest_seq)
+            if block.max_ts is None or block.max_ts >= ts_ms:
+                found = self._seq_in(cut, block, ts_ms)
+                if found < block.end_seq:
+                    return max(found, cut.earliest_seq)
         return cut.end_seq
 
     def _seq_in(self, cut: TopicCut, block: ServerBlock, ts_ms: int) -> int:
         low, high = max(block.first_seq, cut.earliest_seq), block.end_seq
-        if block.min_ts >= ts_ms:
+        if block.min_ts is not None and block.min_ts >= ts_ms:
             return low
         while low < high:
             middle = (low + high) // 2
@@ -91,10 +93,16 @@ class ServerLog:
         return low
 
     def _record_at(self, cut: TopicCut, lo: int, hi: int) -> tuple[int, int] | None:
-        """Seq and time of the first live record in `[lo, hi)`."""
-        query = {"from_seq": lo - 1, "to_seq": hi - 1, "max_bytes": 1}
-        frames = scan_segment(self._get(topic_path(cut.name, "frames"), query).body)
-        return (int(frames.seq[0]), int(frames.ts[0])) if len(frames) else None
+        """Seq and time of the first live record in `[lo, hi)`. An answer ends before its second gap, record or not."""
+        while lo < hi:
+            query = {"from_seq": lo - 1, "to_seq": hi - 1, "max_bytes": 1}
+            answer = self._get(topic_path(cut.name, "frames"), query)
+            frames = scan_segment(answer.body)
+            if len(frames):
+                return int(frames.seq[0]), int(frames.ts[0])
+            gap_ends = [gap.gap_to for gap in _gaps(answer, lo, hi)]
+            lo = max(int(answer.headers["topics-last-seq"]), *gap_ends, lo) + 1
+        return None
 
     def bytes_end(self, cut: TopicCut, lo: int, bytes_max: int) -> int:
         """By the mean record size of each segment: the server tells no sizes of single records."""
