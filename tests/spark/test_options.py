@@ -79,6 +79,40 @@ def test_what_fits_only_one_kind_of_read_is_refused_in_the_other(
         read_options({**PATH, **given}, streaming=streaming)
 
 
+def test_a_trim_deletes_nothing_that_the_stream_leaves_out() -> None:
+    for name in ("tag", "node"):
+        with pytest.raises(ConfigError, match=f"deletes all that was passed: with {name}, also what no sink has got"):
+            read_options(
+                {"url": "http://x", "subscribe": "a", "trimCommitted": "true", name: "t*"},
+                streaming=True,
+            )
+
+
+@pytest.mark.parametrize(
+    "url", ["http://x:99999", "http://x:0", "http://x:y", "http://", "http://[::1", "http://a b", "https:x", "x:4000"]
+)
+def test_a_url_names_a_server(url: str) -> None:
+    with pytest.raises(ConfigError, match="option url is a server such as http://localhost:4000, not "):
+        read_options({"url": url, "subscribe": "a"})
+    with pytest.raises(ConfigError) as refused:
+        read_options({"url": "http://user:password@x:y", "subscribe": "a"})
+    assert "password" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", [b"secret-1\nsecret-2", b"secret-\0", b"secret-\x7f"])
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(tmp_path: Path, key: bytes) -> None:
+    (tmp_path / "key").write_bytes(key)
+    given = {"url": "http://x", "subscribe": "a"}
+    sentence = "does not hold a key: a key is one line of printable characters"
+    for more in ({"apiKey": key.decode()}, {"apiKeyFile": str(tmp_path / "key")}):
+        with pytest.raises(ConfigError, match=sentence) as refused:
+            read_options({**given, **more})
+        assert "secret" not in str(refused.value)
+    (tmp_path / "key").write_bytes(b"secret-\xff")
+    with pytest.raises(ConfigError, match=sentence):
+        read_options({**given, "apiKeyFile": str(tmp_path / "key")})
+
+
 def test_matches_are_equality_or_prefix() -> None:
     options = read_options({**PATH, "tag": "a*", "node": "n"})
     assert options.tag == TextMatch("a", is_prefix=True)

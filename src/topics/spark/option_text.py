@@ -7,9 +7,11 @@ A parser takes the option's name and its text and gives a value or raises Config
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from topics.errors import ConfigError
 from topics.model.names import is_topic_name
@@ -116,9 +118,19 @@ def bound(name: str, given: str) -> Bound:
 
 def url(name: str, given: str) -> str:
     text = given.strip().rstrip("/")
-    if not text.startswith(("http://", "https://")):
-        raise ConfigError(f"option {name} is a server such as http://localhost:4000, not {given!r}")
+    if not _names_server(text):
+        shown = text.rpartition("@")[2]  # what stands before may be a password
+        raise ConfigError(f"option {name} is a server such as http://localhost:4000, not {shown!r}")
     return text
+
+
+def _names_server(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # no port, or no address
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and not re.search(r"\s", text)
 
 
 def topic_name(name: str, given: str) -> str:

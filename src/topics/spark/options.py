@@ -118,18 +118,29 @@ def _api_key(values: Mapping[str, Any]) -> Secret | None:
         raise ConfigError("give apiKey or apiKeyFile, not both")
     if values["apiKeyFile"] is not None:
         return _key_from_file(values["apiKeyFile"])
-    text = values["apiKey"] or os.environ.get(API_KEY_ENV, "").strip()
-    return Secret(text) if text else None
+    if values["apiKey"] is not None:
+        return _key(values["apiKey"], "apiKey")
+    text = os.environ.get(API_KEY_ENV, "").strip()
+    return _key(text, API_KEY_ENV) if text else None
+
+
+def _key(text: str, where: str) -> Secret:
+    """What cannot be in a header is told here, without the text: the header's own error would show it."""
+    if not text.isprintable():
+        raise ConfigError(f"{where} does not hold a key: a key is one line of printable characters")
+    return Secret(text)
 
 
 def _key_from_file(path: str) -> Secret:
     try:
-        text = Path(path).read_text().strip()
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        return _key("\0", f"apiKeyFile {path}")
     except OSError as error:
         raise ConfigError(f"apiKeyFile {path} cannot be read: {error.strerror}") from None
     if not text:
         raise ConfigError(f"apiKeyFile {path} is empty")
-    return Secret(text)
+    return _key(text, f"apiKeyFile {path}")
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -228,6 +239,11 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
             raise ConfigError("option pushdown is for batch reads: Spark pushes no filters into Python streams")
     if values["trimCommitted"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
+    for name in ("tag", "node"):
+        if values["trimCommitted"] and values[name] is not None:
+            raise ConfigError(
+                f"option trimCommitted deletes all that was passed: with {name}, also what no sink has got"
+            )
 
 
 def _check_loss_columns(options: ReadOptions) -> None:

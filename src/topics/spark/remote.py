@@ -99,11 +99,11 @@ class Remote:
     def _try(self, method: str, path: str, body: bytes | None, content_type: str) -> Answer:
         connection = self._connection or self._connect()
         self._connection = connection
-        headers = {"Accept-Encoding": "identity"}
+        headers: dict[str, str | bytes] = {"Accept-Encoding": "identity"}
         if body is not None:
             headers["Content-Type"] = content_type
         if self._address.api_key is not None:
-            headers["Authorization"] = f"Bearer {self._address.api_key.reveal()}"
+            headers["Authorization"] = f"Bearer {self._address.api_key.reveal()}".encode()
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()
         content = response.read()
