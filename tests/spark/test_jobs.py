@@ -8,8 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from tests.spark.world import World
 
+from topics.cli.pipeline import pipeline
 from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
@@ -293,6 +295,33 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
     settings = (write_settings(folder, {"spark.x": "1"}) / "spark-defaults.conf").read_text().splitlines()
     assert "spark.x 1" in settings
     assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings
+
+
+@pytest.mark.parametrize("name", ["my shop", "2026", "a: b", '"quoted"', "{x} é"])
+def test_a_project_may_have_any_name(tmp_path: Path, name: str) -> None:
+    import yaml
+
+    folder = tmp_path / name
+    write_project(folder, {"path": f"{tmp_path}/{name}", "subscribe": "a"})
+    spec = yaml.safe_load((folder / SPEC).read_text(encoding="utf-8"))
+    assert spec["name"] == name
+    assert spec["storage"] == f"file://{folder}/storage"
+    assert spec["configuration"]["spark.topics.path"] == str(folder)
+    settings = (write_settings(folder, {}) / "spark-defaults.conf").read_text(encoding="utf-8")
+    assert f'spark.driver.extraJavaOptions "-Dderby.stream.error.file={folder}/derby.log"\n' in settings
+    with pytest.raises(ConfigError, match="no tables in a folder with # or ; in its path"):
+        write_project(tmp_path / f"{name}#1", {})
+
+
+def test_a_project_s_paths_hold_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--path", "data", "--cold", "cold", "--api-key-file", "key"]
+    assert CliRunner().invoke(pipeline, ["init", "shop", *given]).exit_code == 0
+    spec = (tmp_path / "shop" / SPEC).read_text()
+    assert [line for line in spec.splitlines() if "spark.topics." in line and str(tmp_path) in line] == [
+        f'  spark.topics.{name}: "{tmp_path}/{file}"'
+        for name, file in (("path", "data"), ("coldPath", "cold"), ("apiKeyFile", "key"))
+    ]
 
 
 def test_a_failure_of_ours_is_told_without_spark_s_wrapping() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,14 +40,19 @@ def init(
     if path is not None and url is not None:
         raise ConfigError("give one of --path (a data directory) and --url (a running server)")
     given = {
-        "path": str(Path(path).resolve()) if path is not None and "://" not in path else path,
-        "coldPath": cold_path,
+        "path": _whole(path),
+        "coldPath": _whole(cold_path),
         "url": url if path is None and url is not None else None if path is not None else "http://localhost:4000",
-        "apiKeyFile": api_key_file,
+        "apiKeyFile": _whole(api_key_file),
         "subscribePattern" if topics.endswith("*") else "subscribe": topics,
     }
     write_project(folder, {name: value for name, value in given.items() if value is not None})
-    click.echo(f"wrote {folder}; run it with: topics pipeline run {folder}", err=True)
+    click.echo(f"wrote {folder}; run it with: topics pipeline run {shlex.quote(str(folder))}", err=True)
+
+
+def _whole(path: str | None) -> str | None:
+    """A path as it is from everywhere: the pipeline runs in its own folder."""
+    return str(Path(path).resolve()) if path is not None and "://" not in path else path
 
 
 @pipeline.command(context_settings={"ignore_unknown_options": True})

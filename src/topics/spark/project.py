@@ -6,6 +6,7 @@ apart, gold a few aggregates in SQL. It runs with Spark's own `spark-pipelines`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ SPEC: Final = "spark-pipeline.yml"
 _SPEC: Final = """\
 # A Spark declarative pipeline over topics. Run it with: topics pipeline run .
 name: {name}
-storage: file://{folder}/storage
+storage: {storage}
 libraries:
   - glob:
       include: transformations/**
@@ -136,12 +137,20 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
     """A new project; `source` holds options of the `topics` source. An existing project is left alone."""
     if (folder / SPEC).exists():
         raise ConfigError(f"there is a pipeline in {folder} already")
+    whole = folder.resolve()
+    if set("#;") & set(str(whole)):
+        raise ConfigError(f"Spark keeps no tables in a folder with # or ; in its path: {whole}")
     (folder / "transformations").mkdir(parents=True, exist_ok=True)
-    lines = "\n".join(f'  spark.topics.{name}: "{value}"' for name, value in source.items())
-    spec = _SPEC.format(name=folder.resolve().name, folder=folder.resolve(), configuration=lines)
+    lines = "\n".join(f"  spark.topics.{name}: {_yaml(value)}" for name, value in source.items())
+    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/storage"), configuration=lines)
     (folder / SPEC).write_text(spec, encoding="utf-8")
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _yaml(text: str) -> str:
+    """Whatever is in a name: a JSON text is a YAML one."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
@@ -154,14 +163,15 @@ def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
         "spark.sql.warehouse.dir": f"{whole}/warehouse",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
-        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={whole}/derby.log",
+        "spark.driver.extraJavaOptions": f'"-Dderby.stream.error.file={whole}/derby.log"',
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
         **conf,
     }
     where = whole / ".spark"
     where.mkdir(exist_ok=True)
-    lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+    # A backslash begins an escape in Java's properties.
+    lines = "".join(f"{name} {value}\n".replace("\\", "\\\\") for name, value in settings.items())
     (where / "spark-defaults.conf").write_text(lines, encoding="utf-8")
     return where
 
