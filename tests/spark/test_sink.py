@@ -12,7 +12,7 @@ from tests.spark.served import Served
 
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.spark.options import write_options
-from topics.spark.rows import Record, Row, Shape, rows_of, shape_of
+from topics.spark.rows import Record, Row, Shape, is_json, rows_of, shape_of
 from topics.spark.sink import TaskWriter, Written
 
 SHAPE = Shape("t", ("data",), {"data": None})
@@ -83,6 +83,11 @@ def test_a_row_that_no_server_takes_names_its_problem(served: Served) -> None:
         attempt(served, [bad], "k")
     assert attempt(served, [bad], "k", deadLetterTopic="letters").dead_letters == 1
     assert served.rows("letters")[0][4] == {"topic": "made", "reason": "data is not valid JSON", "data": "{"}
+
+
+def test_texts_are_json_if_the_server_takes_them() -> None:
+    assert all(is_json(text) for text in (b' {"a":1,"a":[]} ', b'"\\ud800"', b"1e400", '"\ufeff"'.encode()))
+    assert not any(is_json(text) for text in (b"", b"NaN", b"\xef\xbb\xbf1", b"01", b'"\t"', b"[" * 126 + b"]" * 126))
 
 
 def test_a_row_without_a_topic_says_so() -> None:

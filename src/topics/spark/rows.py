@@ -153,7 +153,7 @@ def is_json(text: bytes) -> bool:
 def _is_json_but_for_surrogates(text: bytes) -> bool:
     """msgspec refuses an escape of a lone surrogate, which the server carries as the escape it is."""
     try:
-        json.loads(text, parse_constant=_refuse_constant)
+        json.loads(text.decode(), parse_constant=_refuse_constant)  # of bytes it would drop a byte order mark
     except (ValueError, RecursionError):
         return False
     return True
