@@ -149,6 +149,18 @@ def test_small_batches_are_not_cut_into_crumbs(world: World) -> None:
     assert len(query.planner.tasks(query.offset, query.latest())) == 1
 
 
+def test_a_topic_that_ends_before_the_offset_is_another_one(world: World) -> None:
+    """A server that lost its disk, or was put back from a backup, gives the same epoch again."""
+    strict, lenient = Query(world), Query(world, onDataLoss="rows", maxOffsetsPerTrigger="20")
+    for query in (strict, lenient):
+        query.offset["a"]["seq"] = 1000
+    with pytest.raises(DataLoss, match="recreated"):
+        strict.batch()
+    lenient.drain()
+    assert lenient.tombstones() == [(1, 50, "recreated")]
+    assert lenient.seqs() == list(range(1, 51))
+
+
 def test_a_later_topic_joins_from_its_earliest_record(world: World) -> None:
     query = Query(world, "a*")
     query.drain()

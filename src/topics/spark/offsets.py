@@ -40,7 +40,8 @@ def heads(cuts: Mapping[str, TopicCut]) -> Points:
 def advance(start: Points, ends: Points, cuts: Mapping[str, TopicCut]) -> Points:
     """Where a batch without a limit ends: `ends` where it is ahead of `start`, and new topics at their earliest.
 
-    `ends` may lie behind the cuts (a fixed target), and a topic may be gone: what was reached stays."""
+    `ends` may lie behind the cuts (a fixed target), and a topic may be gone: what was reached stays. A topic that ends
+    before what was reached is not the one it was (another server's, or out of a backup): it starts over."""
     reached = dict(start)
     for name, cut in cuts.items():
         end = ends.get(name)
@@ -49,14 +50,14 @@ def advance(start: Points, ends: Points, cuts: Mapping[str, TopicCut]) -> Points
         before = start.get(name)
         if before is None:
             reached[name] = Point(cut.epoch, min(cut.earliest_seq, end.seq))
-        elif before.epoch != cut.epoch or before.seq <= end.seq:
+        elif before.epoch != cut.epoch or before.seq <= end.seq or before.seq > cut.end_seq:
             reached[name] = end
     return reached
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Seqs `[lo, hi)` of one topic between two offsets. `was` is the epoch that `lo` belonged to, if it is another."""
+    """Seqs `[lo, hi)` of one topic between two offsets. `was` is the epoch of the first, if the topic was made anew."""
 
     name: str
     epoch: int
@@ -69,11 +70,10 @@ def between(start: Points, end: Points, cuts: Mapping[str, TopicCut]) -> Iterato
     """What a batch from `start` to `end` has to read. After a recreation that is the new instance from its earliest."""
     for name, point in sorted(end.items()):
         before = start.get(name)
-        if before is None:
+        if before is None or before == point:
             continue
-        if before.epoch == point.epoch:
-            if before.seq < point.seq:
-                yield Stretch(name, point.epoch, before.seq, point.seq)
+        if _goes_on(before, point):
+            yield Stretch(name, point.epoch, before.seq, point.seq)
         else:
             cut = cuts.get(name)
             lo = cut.earliest_seq if cut is not None and cut.epoch == point.epoch else 1
@@ -114,7 +114,12 @@ def _first(start: Points, end: Points, name: str) -> int:
     before = start.get(name)
     if before is None:
         return end[name].seq
-    return before.seq if before.epoch == end[name].epoch else 1
+    return before.seq if _goes_on(before, end[name]) else 1
+
+
+def _goes_on(before: Point, point: Point) -> bool:
+    """Whether both belong to one instance; offsets of one never go back."""
+    return before.epoch == point.epoch and before.seq <= point.seq
 
 
 def _stopped(start: Points, end: Points, name: str, count: int) -> Point:
