@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
 from topics.spark.jobs import replay as replay_job
+from topics.spark.jobs import verify as verify_job
 from topics.spark.jobs.archive import ArchiveOptions
 from topics.spark.jobs.archive_files import (
     ArchivedFile,
@@ -33,8 +35,9 @@ from topics.spark.jobs.replay import ReplayOptions, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import bucket_seconds
-from topics.spark.jobs.verify import Finding, between, check_segment, plan_verify
+from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
 from topics.spark.project import SPEC, run_command, write_project, write_settings
+from topics.spark.wal_tail import LogTail
 
 
 @pytest.fixture
@@ -104,6 +107,29 @@ def test_a_truncated_segment_names_the_seqs_it_lost(world: World) -> None:
     assert found
     assert all(1 <= f.from_seq <= f.to_seq <= 20 for f in found)
     assert any("index" in f.problem for f in found)
+
+
+def test_a_running_server_is_not_taken_for_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    stretches, index = LogTail.stretches, verify_job._index
+    torn: list[str] = []
+
+    def then_more(self: LogTail, snapshot: Any) -> Any:
+        found = stretches(self, snapshot)
+        world.write("new", *range(9))
+        world.sim.checkpoint()
+        return found
+
+    def torn_once(files: Any, item: SegmentToCheck, data: bytes, finds: Any) -> Any:
+        """The pair is replaced between the looks at its two files, every time that a segment is looked at first."""
+        is_first = item.stem not in torn
+        torn.append(item.stem)
+        return index(files, item, data[:-1] if is_first else data, finds)
+
+    monkeypatch.setattr(LogTail, "stretches", then_more)
+    monkeypatch.setattr(verify_job, "_index", torn_once)
+    assert findings(world) == []
+    assert len(torn) == 2 * len(set(torn))
+    assert {item.topic for item in plan_verify(world.data_dir, None).segments} == {"a", "new"}
 
 
 def test_no_directory_is_no_directory(tmp_path: Path) -> None:

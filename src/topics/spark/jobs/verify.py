@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SEGMENTS_PER_WAVE: Final = 64
 """Segments handed to Spark at a time: progress is told and remembered after each wave."""
+LOOK_AGAIN_S: Final = 0.05
+"""Longer than a server takes from the rename of one file of a pair to that of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,27 +158,33 @@ class Plan:
 def plan_verify(path: str, cold_path: str | None) -> Plan:
     """Every copy of every segment, and what metadata alone shows to be wrong."""
     files = open_files(path)
-    snapshot = newest_snapshot(files) if layout(files) == "data" else None
+    kind = layout(files)
+    tiers = [("hot", files)] + ([("cold", open_files(cold_path))] if cold_path else [])
+    # Files first, log second: where a server is running, the log knows every topic that has files by then.
+    listed = [(tier, root, folder, stems) for tier, root in tiers for folder, stems in _listed(root)]
+    snapshot = newest_snapshot(files) if kind == "data" else None
     replay = Replay(snapshot, lambda _: True)
     replay.apply(LogTail(files).stretches(snapshot))
-    tiers = [("hot", files)] + ([("cold", open_files(cold_path))] if cold_path else [])
-    segments = [item for tier, root in tiers for item in _copies(tier, root, replay)]
+    segments = [item for place in listed for item in _copies(*place, replay)]
     findings = [*_floor_findings(replay), *_missing(path, cold_path, replay)]
     return Plan(len({item.topic for item in segments} | set(replay.by_name())), segments, findings)
 
 
-def _copies(tier: str, files: Files, replay: Replay) -> Iterator[SegmentToCheck]:
+def _listed(files: Files) -> Iterator[tuple[str, dict[int, str]]]:
+    """Folders of topics, and the segments in each."""
     for folder in files.list(names.TOPICS_DIR):
-        topic_id = names.parse_topic_dir(folder)
-        if topic_id is None:
-            continue
-        topic = replay.topics.get(topic_id)
-        stems = segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
-        for first, stem in sorted(stems.items()):
-            name = topic.name if topic is not None else f"{RECOVERED}{folder}"
-            item = _copy(tier, files, name, topic, first, stem)
-            if item is not None:
-                yield item
+        if names.parse_topic_dir(folder) is not None:
+            yield folder, segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
+
+
+def _copies(tier: str, files: Files, folder: str, stems: dict[int, str], replay: Replay) -> Iterator[SegmentToCheck]:
+    topic_id = names.parse_topic_dir(folder)
+    topic = replay.topics.get(topic_id) if topic_id is not None else None
+    for first, stem in sorted(stems.items()):
+        name = topic.name if topic is not None else f"{RECOVERED}{folder}"
+        item = _copy(tier, files, name, topic, first, stem)
+        if item is not None:
+            yield item
 
 
 def _copy(tier: str, files: Files, name: str, topic: TopicLog | None, first: int, stem: str) -> SegmentToCheck | None:
@@ -235,6 +243,21 @@ def between(checked: Iterable[Checked]) -> Iterator[Finding]:
 
 
 def check_segment(item: SegmentToCheck) -> Checked:
+    """One copy. What looks damaged is looked at once more: a running server rewrites, seals and drops segments, and
+    damage stays."""
+    found = _look(item)
+    if not found.findings:
+        return found
+    time.sleep(LOOK_AGAIN_S)
+    again = _look(item)
+    if again.findings and item.is_active:
+        again = _look(replace(item, is_active=False, count=None))  # sealed since it was planned, or damaged
+        if not again.findings and 0 < again.count < (item.count or 0):
+            return found
+    return found if again.findings else replace(again, key=item.key)
+
+
+def _look(item: SegmentToCheck) -> Checked:
     """Read one copy whole and check every frame of it, dead ones too."""
     files = open_files(item.root)
     finds = _Findings(item)
