@@ -88,6 +88,7 @@ class Replay:
         self._wanted = wanted
         self.topics: dict[int, TopicLog] = {}
         self.clock_ms = snapshot.clock_ms if snapshot is not None else 0
+        self._next_topic_id = snapshot.next_topic_id if snapshot is not None else 0
         for item in snapshot.topics if snapshot is not None else ():
             if wanted(item.name):
                 self.topics[item.id] = _from_item(item)
@@ -95,6 +96,10 @@ class Replay:
     def by_name(self) -> dict[str, TopicLog]:
         """Live topics; of one name the highest id counts."""
         return {topic.name: topic for _, topic in sorted(self.topics.items())}
+
+    def is_deleted(self, topic_id: int) -> bool:
+        """Whether there was such a topic and is none any more; for readers that want every topic."""
+        return topic_id < self._next_topic_id and topic_id not in self.topics
 
     def apply(self, stretches: Iterable[Stretch]) -> None:
         for stretch in stretches:
@@ -123,6 +128,7 @@ class Replay:
                 apply(self.topics[topic_id], body)
 
     def _create(self, topic_id: int, body: TopicCreate) -> None:
+        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
         if topic_id not in self.topics and self._wanted(body.name):
             self.topics[topic_id] = TopicLog(topic_id, body.name, body.epoch, body.config)
 

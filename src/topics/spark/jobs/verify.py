@@ -179,7 +179,10 @@ def _listed(files: Files) -> Iterator[tuple[str, dict[int, str]]]:
 
 def _copies(tier: str, files: Files, folder: str, stems: dict[int, str], replay: Replay) -> Iterator[SegmentToCheck]:
     topic_id = names.parse_topic_dir(folder)
-    topic = replay.topics.get(topic_id) if topic_id is not None else None
+    assert topic_id is not None
+    if replay.is_deleted(topic_id):
+        return  # what is left of it goes when the server comes to it
+    topic = replay.topics.get(topic_id)
     for first, stem in sorted(stems.items()):
         name = topic.name if topic is not None else f"{RECOVERED}{folder}"
         item = _copy(tier, files, name, topic, first, stem)
