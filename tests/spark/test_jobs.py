@@ -16,9 +16,10 @@ from topics.cli.pipeline import pipeline
 from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
+from topics.spark.jobs import archive as archive_job
 from topics.spark.jobs import replay as replay_job
 from topics.spark.jobs import verify as verify_job
-from topics.spark.jobs.archive import ArchiveOptions
+from topics.spark.jobs.archive import ArchiveOptions, _Archive
 from topics.spark.jobs.archive_files import (
     ArchivedFile,
     add_to_manifest,
@@ -34,7 +35,7 @@ from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.replay import ReplayOptions, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
-from topics.spark.jobs.stats import bucket_seconds
+from topics.spark.jobs.stats import bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
 from topics.spark.project import SPEC, run_command, write_project, write_settings
 from topics.spark.wal_tail import LogTail
@@ -118,6 +119,18 @@ def test_a_running_server_is_not_taken_for_damage(world: World, monkeypatch: pyt
         world.write("new", *range(9))
         world.sim.checkpoint()
         return found
+
+    def with_files_left(world: World) -> None:
+        world.write("gone", *range(30))
+        world.sim.checkpoint()
+        files = segment_files(world, "*")
+        kept = {file: file.read_bytes() for file in files}
+        world.drop("gone")
+        for file, content in kept.items():
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(content[: len(content) // 2] if file.parent != files[0].parent else content)
+
+    with_files_left(world)
 
     def torn_once(files: Any, item: SegmentToCheck, data: bytes, finds: Any) -> Any:
         """The pair is replaced between the looks at its two files, every time that a segment is looked at first."""
@@ -248,6 +261,37 @@ def test_an_archive_goes_into_a_folder(world: World, tmp_path: Path) -> None:
         ArchiveOptions(source=source, to="s3://key:secret@bucket/x").check()
 
 
+def commit_offset(folder: Path, batch: int, seq: int) -> None:
+    for log, text in (("offsets", f'v1\n{{}}\n{{"a":{{"epoch":1,"seq":{seq}}}}}\n'), ("commits", "v1\n{}")):
+        (folder / "_checkpoint" / log).mkdir(parents=True, exist_ok=True)
+        (folder / "_checkpoint" / log / str(batch)).write_text(text)
+
+
+def test_a_trim_goes_no_further_than_what_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream of a continuous run commits another batch at any moment."""
+    commit_offset(tmp_path, 0, 10)
+    relative = parquet(tmp_path, "topic=a/date=2026-01-31/part-0.parquet", [1])
+    run = _Archive.__new__(_Archive)
+    run._folder, run._known = tmp_path, {}
+    run._options = ArchiveOptions(source=JobSource(url="http://x"), to=str(tmp_path), trim=True)
+
+    def describe_new() -> None:
+        run._known[relative] = described(tmp_path, relative)
+        commit_offset(tmp_path, 1, 20)
+
+    trimmed: list[int] = []
+    monkeypatch.setattr(run, "_describe_new", describe_new)
+    monkeypatch.setattr(JobSource, "cuts", lambda self: {})
+    monkeypatch.setattr(archive_job, "trim_before", lambda remote, points, cuts: trimmed.append(points["a"].seq))
+    assert run._trim()
+    assert trimmed == [10]
+    (tmp_path / relative).unlink()
+    monkeypatch.setattr(run, "_describe_new", lambda: None)
+    with pytest.raises(ConfigError, match="is not what the manifest says; nothing was trimmed"):
+        run._trim()
+    assert trimmed == [10]
+
+
 def test_waves_keep_the_order_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_job, "WAVE_RECORDS", 100)
 
@@ -295,6 +339,14 @@ def test_progress_says_what_is_done_how_fast_and_how_long(tmp_path: Path) -> Non
     told = describe("verify", 30, 120, "segments", 300_000, 10.0)
     assert told == "verify: 30 of 120 segments, 30,000 rows/s, 30 s left"
     assert describe("archive", 5, None, "records", 0, 1.0) == "archive: 5 records"
+
+
+def test_numbers_of_an_interrupted_run_count_while_nothing_has_changed(world: World) -> None:
+    source = JobSource(path=world.data_dir)
+    before = state_of(source.cuts()["a"])
+    assert still_holds({**before, "rows": []}, before)
+    world.write("a", 1)
+    assert not still_holds({**before, "rows": []}, state_of(source.cuts()["a"]))
 
 
 def test_time_buckets_have_units() -> None:

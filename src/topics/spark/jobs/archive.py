@@ -29,6 +29,8 @@ from topics.spark.jobs.archive_files import (
     locked,
     manifest,
     orphans,
+    size_of,
+    sync_logs,
 )
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
 from topics.spark.jobs.report import Reporter, Silent
@@ -182,9 +184,10 @@ class _Archive:
                         seen = progress["batchId"]
                         rows += progress["numInputRows"]
                         self._tell.advance(rows, rows=rows)
-                        self._describe_new()
                         if self._options.trim and not self._options.available_now:
                             self._trim()
+                        else:
+                            self._describe_new()
             # The query is through; its last progress may not have been seen.
             rows = max(rows, sum(progress["numInputRows"] for progress in query.recentProgress))
             self._tell.advance(rows, rows=rows)
@@ -228,13 +231,17 @@ class _Archive:
         self._known.update((file.path, file) for file in found)
 
     def _trim(self) -> bool:
-        """Delete from the topics what the archive holds: committed, in the manifest, and there with its full size."""
+        """Delete from the topics what the archive holds: committed, in the manifest, and there with its full size.
+
+        The offset is read first: a stream that goes on may commit files that are described only the next time."""
         offset = committed_offset(self._folder)
         if offset is None:
             return False
+        self._describe_new()
         for file in self._known.values():
-            if (self._folder / file.path).stat().st_size != file.bytes:
+            if size_of(self._folder / file.path) != file.bytes:
                 raise ConfigError(f"archived file {file.path} is not what the manifest says; nothing was trimmed")
+        sync_logs(self._folder)
         options = read_options(self._options.source.options())
         trim_before(Remote(address_of(options)), from_json(offset), self._options.source.cuts())
         return True

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -74,7 +74,27 @@ def add_to_manifest(folder: Path, files: Iterable[ArchivedFile]) -> None:
     sync_folder(where)
 
 
+def sync_logs(folder: Path) -> None:
+    """Everything that names the files of the archive, onto the disk: Spark and Delta leave that to the system."""
+    for name in (SPARK_LOG_DIR, DELTA_LOG_DIR, CHECKPOINT_DIR):
+        for path in (folder / name).rglob("*"):
+            with suppress(FileNotFoundError):  # the stream goes on, and drops old entries
+                sync_folder(path)
+    for parent in {file.parent for file in _data_files(folder)}:
+        for path in (parent, *parent.parents[: len(parent.relative_to(folder).parts)]):
+            sync_folder(path)
+
+
+def size_of(path: Path) -> int | None:
+    """None for a file that is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 def sync_folder(path: Path) -> None:
+    """Works for files, too."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
