@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
+from topics.spark.cut import TopicCut
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.jobs.source import JobSource
@@ -59,12 +60,12 @@ def stats(
     cuts = source.cuts()
     title = f"{source.shown} {source.topics} {seconds} {tag_delimiter}"
     ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)
-    ends = {name: {"epoch": cut.epoch, "end": cut.end_seq} for name, cut in cuts.items()}
+    ends = {name: state_of(cut) for name, cut in cuts.items()}
     rows: list[StatsRow] = []
     todo: list[str] = []
     for name in cuts:
         known = ledger.get(name)
-        if known is not None and known["epoch"] == ends[name]["epoch"]:
+        if known is not None and still_holds(known, ends[name]):
             rows += [StatsRow(**row) for row in known["rows"]]
         else:
             todo.append(name)
@@ -79,6 +80,15 @@ def stats(
         tell.advance(len(cuts) - len(todo) + at + len(group), rows=sum(row.records for row in rows))
     ledger.finish()
     return sorted(rows, key=lambda row: (row.topic, row.bucket_ms, row.tag_prefix or ""))
+
+
+def state_of(cut: TopicCut) -> dict[str, int]:
+    """What must be as it was, for numbers of an interrupted run to be those of this one."""
+    return {"epoch": cut.epoch, "earliest": cut.earliest_seq, "end": cut.end_seq}
+
+
+def still_holds(known: dict[str, Any], state: dict[str, int]) -> bool:
+    return all(known.get(name) == value for name, value in state.items())
 
 
 def _aggregate(
