@@ -114,6 +114,17 @@ def test_ranges_and_sizes_bound_an_answer(served: Served) -> None:
     assert seqs == list(range(1, 601))
 
 
+def test_a_range_that_ends_before_it_begins_is_empty(served: Served) -> None:
+    served.write("backwards", *range(20))
+    found = frames(served, "backwards", "?from_seq=9&to_seq=5")
+    assert (found.seqs, found.first, found.last, found.tombstone) == ([], 10, 9, None)
+    assert frames(served, "backwards", "?from_seq=99&to_seq=5").tombstone["reason"] == "recreated"
+    served.put("backwards", cap_records=4)
+    found = frames(served, "backwards", "?from_seq=9&to_seq=5")
+    assert (found.seqs, found.first, found.last) == ([], 17, 16)
+    assert found.tombstone["gap_to"] == 16
+
+
 def test_a_range_that_crosses_the_floor_carries_a_tombstone(served: Served) -> None:
     served.put("gap", cap_records=50)
     served.write("gap", *range(300))

@@ -242,7 +242,16 @@ class _Frames:
             self._tombstone = outcome.tombstone
         if self._first is None:
             self._first = self._start_of(outcome.tombstone)
+            if self._ends_before_its_start(outcome.tombstone):
+                self._over()
+                self._finish()
+                return
         self._bulk.frame(outcome.runs, partial(self._framed, outcome.next_from_seq, outcome.caught_up))
+
+    def _ends_before_its_start(self, tombstone: Tombstone | None) -> bool:
+        """Nothing is wanted, but the read had to see whether the cursor belongs to this topic."""
+        is_recreated = tombstone is not None and tombstone.reason == "recreated"
+        return self._last_wanted is not None and not self._in_reach() and not is_recreated
 
     def _start_of(self, tombstone: Tombstone | None) -> int:
         if tombstone is None:
