@@ -17,6 +17,7 @@ from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
 from topics.spark.jobs import archive as archive_job
+from topics.spark.jobs import delta as delta_job
 from topics.spark.jobs import replay as replay_job
 from topics.spark.jobs import verify as verify_job
 from topics.spark.jobs.archive import ArchiveOptions, _Archive
@@ -30,6 +31,7 @@ from topics.spark.jobs.archive_files import (
     locked,
     manifest,
     orphans,
+    topic_of,
 )
 from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.replay import ReplayOptions, plan_waves
@@ -216,6 +218,8 @@ def test_committed_files_are_those_of_the_sink_s_log(tmp_path: Path) -> None:
     left.parent.mkdir(parents=True)
     left.touch()
     assert orphans(tmp_path, committed) == [left]
+    log.rename(tmp_path / "topic=a" / "_spark_metadata")  # the archive was moved
+    assert committed_by_spark(tmp_path / "topic=a") == committed
 
 
 def test_the_committed_offset_is_that_of_the_last_commit(tmp_path: Path) -> None:
@@ -274,6 +278,7 @@ def test_a_trim_goes_no_further_than_what_is_described(tmp_path: Path, monkeypat
     run = _Archive.__new__(_Archive)
     run._folder, run._known = tmp_path, {}
     run._options = ArchiveOptions(source=JobSource(url="http://x"), to=str(tmp_path), trim=True)
+    monkeypatch.setattr(run, "_committed", lambda: [relative, "not described yet"])
 
     def describe_new() -> None:
         run._known[relative] = described(tmp_path, relative)
@@ -330,6 +335,38 @@ def test_a_replay_finds_files_that_were_committed_right_before_a_kill(tmp_path: 
     entries = [json.dumps({"path": f"file://{tmp_path}/{name}", "action": "add"}) for name in (first, last)]
     (tmp_path / "_spark_metadata" / "0").write_text("\n".join(["v1", *entries]))
     assert plan_waves(ReplayOptions(source=str(tmp_path), url="http://x")) == [[first, last]]
+
+
+@pytest.mark.parametrize("topic", ["a", "orders:eu", "a.b-c_d:1:2"])
+def test_every_reader_of_delta_finds_the_files_of_every_topic(tmp_path: Path, topic: str) -> None:
+    delta = pytest.importorskip("deltalake")
+    folder = tmp_path / "the archive"
+    folder.mkdir()
+    rows = {"epoch": [1, 1], "seq": [1, 2], "node": ["n", "n"], "tag": ["t", "t"], "data": ["1", "2"], "meta": ["", ""]}
+    times = pa.array([0, 1], pa.timestamp("us", tz="UTC"))
+    written = []
+    for batch in range(2):
+        parts = [pa.table(rows).append_column("ts", times)]
+        file = delta_job._write_file(str(folder), batch, (topic, "1970-01-01"), parts)
+        delta_job._commit(folder, delta_job._table(folder), [file], "app", batch)
+        written.append(file["path"])
+    assert sorted(delta_job.committed_by_delta(folder)) == sorted(written)
+    assert {topic_of(path) for path in written} == {topic}
+    table = delta.DeltaTable(str(folder))
+    assert table.to_pyarrow_table(columns=["topic", "seq"]).column("topic").to_pylist() == [topic] * 4
+    assert table.optimize.compact()["numFilesAdded"] == 1
+
+
+def test_files_that_a_delta_table_has_put_together_are_replayed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, both = (
+        parquet(tmp_path, f"topic=a/date=2026-01-31/part-{name}.parquet", seqs)
+        for name, seqs in (("1", [1]), ("2", [2]), ("both", [1, 2]))
+    )
+    add_to_manifest(tmp_path, [described(tmp_path, name) for name in (one, two, both)])
+    monkeypatch.setattr(replay_job, "committed_by_delta", lambda folder: [both])
+    assert plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", format="delta")) == [[both]]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------

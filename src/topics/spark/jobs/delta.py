@@ -115,10 +115,8 @@ def _commit(folder: Path, table: Any, files: list[dict[str, Any]], app_id: str, 
     if not files and table is None:
         return
     now_ms = time.time_ns() // 1_000_000
-    # Paths in a Delta log are URL-encoded once more than the names of their folders.
-    actions = [
-        AddAction(quote(f["path"], safe="/=-._"), f["size"], _values(f), now_ms, True, f["stats"]) for f in files
-    ]
+    # Names as they are on the disk: the package encodes them for the log.
+    actions = [AddAction(f["path"], f["size"], _values(f), now_ms, True, f["stats"]) for f in files]
     properties = CommitProperties(app_transactions=[Transaction(app_id, batch_id)])
     if table is None:
         create_table_with_add_actions(
@@ -154,10 +152,5 @@ def _schema() -> Any:
 
 def committed_by_delta(folder: Path) -> list[str]:
     """Relative paths of the files in the table."""
-    from urllib.parse import unquote
-
     table = _table(folder)
-    if table is None:
-        return []
-    root = str(folder.resolve())
-    return [unquote(uri).removeprefix("file://").removeprefix(root).lstrip("/") for uri in table.file_uris()]
+    return ["topic=" + uri.rpartition("/topic=")[2] for uri in table.file_uris()] if table is not None else []
