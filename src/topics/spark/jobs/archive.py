@@ -238,7 +238,7 @@ class _Archive:
         if offset is None:
             return False
         self._describe_new()
-        for file in self._known.values():
+        for file in filter(None, map(self._known.get, self._committed())):
             if size_of(self._folder / file.path) != file.bytes:
                 raise ConfigError(f"archived file {file.path} is not what the manifest says; nothing was trimmed")
         sync_logs(self._folder)

@@ -151,14 +151,15 @@ def committed_by_spark(folder: Path) -> list[str]:
     compacted = {int(name.name.removesuffix(".compact")): name for name in log.glob("[0-9]*.compact")}
     base = max(compacted, default=-1)
     sources = ([compacted[base]] if compacted else []) + [batches[n] for n in sorted(batches) if n > base]
-    return [path for source in sources for path in _sink_entries(source, folder)]
+    return [path for source in sources for path in _sink_entries(source)]
 
 
-def _sink_entries(source: Path, folder: Path) -> Iterator[str]:
+def _sink_entries(source: Path) -> Iterator[str]:
+    """Spark writes whole paths. What lies above the archive does not count: it may have been moved or copied since."""
     for line in source.read_text(encoding="utf-8").splitlines()[1:]:
         entry = json.loads(line)
         if entry.get("action", "add") == "add":
-            yield os.path.relpath(unquote(urlsplit(entry["path"]).path), folder.resolve())
+            yield "topic=" + unquote(urlsplit(entry["path"]).path).rpartition("/topic=")[2]
 
 
 def check_folder(folder: Path, log_dir: str) -> None:

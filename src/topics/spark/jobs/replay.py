@@ -112,7 +112,8 @@ def plan_waves(options: ReplayOptions) -> list[list[str]]:
 
 
 def _archived(options: ReplayOptions) -> list[ArchivedFile]:
-    """Files of the archive: a run that was killed may have committed some that its manifest does not list yet.
+    """Files of the archive: what its log of commits names, which knows more than the manifest where a run was killed,
+    and less where somebody put the files of a Delta table together.
 
     Nothing where there is no manifest: that is a table of somebody else's, or an archive before its first one."""
     folder = Path(options.source).resolve()
@@ -120,7 +121,7 @@ def _archived(options: ReplayOptions) -> list[ArchivedFile]:
     if not known:
         return []
     committed = committed_by_delta(folder) if options.format == "delta" else committed_by_spark(folder)
-    return [*known.values(), *(described(folder, path) for path in committed if path not in known)]
+    return [known.get(path) or described(folder, path) for path in committed or known]
 
 
 def _check_topics(wanted: str, known: set[str]) -> None:
