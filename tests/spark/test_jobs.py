@@ -263,6 +263,11 @@ def test_an_archive_goes_into_a_folder(world: World, tmp_path: Path) -> None:
     ArchiveOptions(source=source, to=f"file://{tmp_path}/new").check()
     with pytest.raises(ConfigError, match="--to is a folder that this machine has mounted, not s3://bucket/x"):
         ArchiveOptions(source=source, to="s3://key:secret@bucket/x").check()
+    world.write("a:" + "b" * 245, 1)
+    ArchiveOptions(source=source, to=str(tmp_path / "new")).check()
+    world.write("a:" + "b" * 246, 1)
+    with pytest.raises(ConfigError, match="is too long for a folder: it cannot be archived"):
+        ArchiveOptions(source=source, to=str(tmp_path / "new")).check()
 
 
 def commit_offset(folder: Path, batch: int, seq: int) -> None:

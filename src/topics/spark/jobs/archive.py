@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
 from topics.errors import ConfigError
 from topics.spark.batch import address_of
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 Format = Literal["parquet", "delta"]
 RECORDS_PER_TASK_MAX: Final = 4_000_000
 """Few large files: a task writes one per topic and date."""
+FOLDER_NAME_MAX: Final = 255
 APP_ID: Final = "topics-archive"
 STARTS_MAX: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"
@@ -75,7 +77,9 @@ class ArchiveOptions:
         if "://" in self.to and not self.to.startswith("file:"):
             raise ConfigError(f"--to is a folder that this machine has mounted, not {without_secrets(self.to)}")
         check_folder(self.folder, DELTA_LOG_DIR if self.format == "delta" else SPARK_LOG_DIR)
-        self.source.cuts()
+        for topic in self.source.cuts():
+            if len(f"topic={quote(topic, safe='')}") > FOLDER_NAME_MAX:
+                raise ConfigError(f"the name of topic {topic!r} is too long for a folder: it cannot be archived")
 
     @property
     def folder(self) -> Path:
