@@ -79,6 +79,17 @@ def test_what_fits_only_one_kind_of_read_is_refused_in_the_other(
         read_options({**PATH, **given}, streaming=streaming)
 
 
+def test_what_may_be_null_is_declared_so() -> None:
+    """Spark believes a schema: it would answer IS NULL without a look, and stumble over the first null."""
+    types = pytest.importorskip("pyspark.sql.types")
+    source = pytest.importorskip("topics.spark.source")
+    options = read_options(PATH, streaming=False)
+    assert source.declared_fields(options, types.StructType().add("seq", "long", False).add("meta", "string"))
+    for name in ("node", "tag", "meta"):
+        with pytest.raises(ConfigError, match=f"column {name} may be null, declare it nullable"):
+            source.declared_fields(options, types.StructType().add(name, "string", False))
+
+
 def test_a_trim_deletes_nothing_that_the_stream_leaves_out() -> None:
     for name in ("tag", "node"):
         with pytest.raises(ConfigError, match=f"deletes all that was passed: with {name}, also what no sink has got"):

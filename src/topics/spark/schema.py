@@ -85,6 +85,8 @@ def mismatch(field: Field) -> str | None:
     column = _BY_NAME[field.name]
     if field.type != column.type:
         return f"column {field.name} is {column.type}, not {field.type}"
+    if column.nullable and not field.nullable:
+        return f"column {field.name} may be null, declare it nullable"
     return None
 
 
