@@ -20,7 +20,7 @@ from topics.spark.jobs import archive as archive_job
 from topics.spark.jobs import delta as delta_job
 from topics.spark.jobs import replay as replay_job
 from topics.spark.jobs import verify as verify_job
-from topics.spark.jobs.archive import ArchiveOptions, _Archive
+from topics.spark.jobs.archive import ArchiveOptions, _Archive, instance_of
 from topics.spark.jobs.archive_files import (
     ArchivedFile,
     add_to_manifest,
@@ -30,6 +30,7 @@ from topics.spark.jobs.archive_files import (
     described,
     locked,
     manifest,
+    note_instance,
     orphans,
     topic_of,
 )
@@ -300,6 +301,23 @@ def test_a_trim_goes_no_further_than_what_is_described(tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match="is not what the manifest says; nothing was trimmed"):
         run._trim()
     assert trimmed == [10]
+
+
+def test_an_archive_is_of_one_data_directory(world: World, tmp_path: Path) -> None:
+    """Another one gives the same epochs and seqs to other records."""
+    world.sim.snapshot()
+    source, folder = JobSource(path=world.data_dir), tmp_path / "archive"
+    folder.mkdir()
+    instance = instance_of(source.cuts())
+    assert instance
+    note_instance(folder, instance)
+    ArchiveOptions(source=source, to=str(folder)).check()
+    note_instance(folder, "another")
+    ArchiveOptions(source=source, to=str(folder)).check()
+    (folder / "_instance").write_text("another\n")
+    with pytest.raises(ConfigError, match="is the archive of another server's topics; choose another folder"):
+        ArchiveOptions(source=source, to=str(folder)).check()
+    ArchiveOptions(source=JobSource(path=world.data_dir, topics="none*"), to=str(folder)).check()
 
 
 def test_waves_keep_the_order_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,6 +158,8 @@ class TopicCut:
     tag_deletes: tuple[TagDelete, ...] = ()
     missing: tuple[tuple[int, int], ...] = ()
     """Half-open ranges whose segment is not where the metadata says."""
+    instance: str = ""
+    """The data directory that it is of, as that calls itself; empty where nobody tells."""
 
     @property
     def end_seq(self) -> int:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, Literal
 
 from topics.errors import ConfigError, Corruption, MetadataLost, UnsupportedVersion
@@ -101,7 +102,7 @@ class DirectoryLog:
 
     def _cut(self, topic: TopicLog, stored: StoredSegments, replay: Replay, now_ms: int) -> TopicCut:
         now = max(now_ms, replay.clock_ms, topic.last_ts)
-        return CutBuilder(topic, stored, self._slots).build(now)
+        return replace(CutBuilder(topic, stored, self._slots).build(now), instance=replay.instance)
 
     def _cold_only(self, wanted: Wanted) -> dict[str, TopicCut]:
         found = cold_only_topics(self._files, wanted)

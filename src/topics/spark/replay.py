@@ -88,6 +88,7 @@ class Replay:
         self._wanted = wanted
         self.topics: dict[int, TopicLog] = {}
         self.clock_ms = snapshot.clock_ms if snapshot is not None else 0
+        self.instance = snapshot.instance if snapshot is not None else ""
         self._next_topic_id = snapshot.next_topic_id if snapshot is not None else 0
         for item in snapshot.topics if snapshot is not None else ():
             if wanted(item.name):

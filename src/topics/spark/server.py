@@ -136,6 +136,7 @@ def cut_from_manifest(told: dict[str, Any]) -> TopicCut:
         causes=((reason, told["evict_floor"] - 1),) if reason else (),
         lost=tuple(Gap(gap["gap_from"], gap["gap_to"], gap["reason"]) for gap in told.get("lost", ())),
         blocks=tuple(_block(segment, told, files) for segment in told["segments"]),
+        instance=files["instance"] if files is not None else "",
     )
 
 

@@ -8,7 +8,7 @@ With `trim`, what is committed, described and on the disk is deleted from its to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from topics.errors import ConfigError
 from topics.spark.batch import address_of
+from topics.spark.cut import TopicCut
 from topics.spark.files import local_path
 from topics.spark.jobs.archive_files import (
     CHECKPOINT_DIR,
@@ -24,11 +25,13 @@ from topics.spark.jobs.archive_files import (
     ArchivedFile,
     add_to_manifest,
     check_folder,
+    check_instance,
     committed_by_spark,
     committed_offset,
     described,
     locked,
     manifest,
+    note_instance,
     orphans,
     size_of,
     sync_logs,
@@ -77,13 +80,20 @@ class ArchiveOptions:
         if "://" in self.to and not self.to.startswith("file:"):
             raise ConfigError(f"--to is a folder that this machine has mounted, not {without_secrets(self.to)}")
         check_folder(self.folder, DELTA_LOG_DIR if self.format == "delta" else SPARK_LOG_DIR)
-        for topic in self.source.cuts():
+        cuts = self.source.cuts()
+        check_instance(self.folder, instance_of(cuts))
+        for topic in cuts:
             if len(f"topic={quote(topic, safe='')}") > FOLDER_NAME_MAX:
                 raise ConfigError(f"the name of topic {topic!r} is too long for a folder: it cannot be archived")
 
     @property
     def folder(self) -> Path:
         return Path(local_path(self.to)).resolve()
+
+
+def instance_of(cuts: Mapping[str, TopicCut]) -> str:
+    """The data directory of some topics; empty where nobody tells."""
+    return next((cut.instance for cut in cuts.values()), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +137,9 @@ class _Archive:
         begun = time.monotonic()
         self._known = manifest(self._folder)
         before = set(self._known)
-        waiting = sum(cut.end_seq - cut.earliest_seq for cut in self._options.source.cuts().values())
+        cuts = self._options.source.cuts()
+        waiting = sum(cut.end_seq - cut.earliest_seq for cut in cuts.values())
+        note_instance(self._folder, instance_of(cuts))
         self._tidy()
         self._describe_new()
         self._tell.start("archive", waiting, "records")

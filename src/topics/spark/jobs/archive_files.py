@@ -5,6 +5,7 @@
     DIR/_delta_log/                                   Delta's (Delta sink)
     DIR/_checkpoint/                                  where the stream is
     DIR/_manifest/00000000000000000012.jsonl          one line per file: topic, epochs, seqs, rows, bytes, sha256
+    DIR/_instance                                     the data directory whose topics these are
     DIR/_lock                                         held by the run that writes
 
 A file without a manifest line is not part of the archive: a batch that was interrupted leaves such files behind. A
@@ -31,6 +32,7 @@ CHECKPOINT_DIR: Final = "_checkpoint"
 SPARK_LOG_DIR: Final = "_spark_metadata"
 DELTA_LOG_DIR: Final = "_delta_log"
 LOCK_FILE: Final = "_lock"
+INSTANCE_FILE: Final = "_instance"
 _READ_BYTES: Final = 4 << 20
 
 
@@ -174,6 +176,23 @@ def check_folder(folder: Path, log_dir: str) -> None:
     found = next(_data_files(folder), None) or next((folder / log_dir).glob("[0-9]*"), None)
     if found is not None and not (folder / CHECKPOINT_DIR).exists():
         raise ConfigError(f"{folder} holds a table but no {CHECKPOINT_DIR}: it is no archive; choose another folder")
+
+
+def check_instance(folder: Path, instance: str) -> None:
+    """Raises ConfigError where an archive is of another data directory: topics there may have the same epochs and seqs,
+    so the stream would go on in the middle of them, and a trim would delete what it passed over."""
+    file = folder / INSTANCE_FILE
+    known = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    if instance and known and instance != known:
+        raise ConfigError(f"{folder} is the archive of another server's topics; choose another folder")
+
+
+def note_instance(folder: Path, instance: str) -> None:
+    """Once; before the first batch."""
+    file = folder / INSTANCE_FILE
+    if instance and not file.exists():
+        file.with_suffix(".tmp").write_text(f"{instance}\n", encoding="utf-8")
+        file.with_suffix(".tmp").rename(file)
 
 
 @contextmanager
