@@ -49,7 +49,8 @@ class LogPiece:
 @dataclass(slots=True)
 class TopicLog:
     """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments, `passed_seq` the
-    highest that a jump of the head left behind, `noted_head` what the snapshot has as the head."""
+    highest that a jump of the head left behind, `noted_head` what the snapshot has as the head, `unlogged_to` the
+    highest that an ephemeral time ended with."""
 
     id: int
     name: str
@@ -58,6 +59,7 @@ class TopicLog:
     stored_seq: int = 0
     passed_seq: int = 0
     noted_head: int = 0
+    unlogged_to: int = 0
     earliest_seq: int = 1
     cap_lost: int = 0
     ttl_lost: int = 0
@@ -226,6 +228,8 @@ def _configure(topic: TopicLog, body: ConfigUpdate) -> None:
 def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
     topic.lost.update(body.lost)
     topic.passed_seq = max(topic.passed_seq, (body.resume_at or 1) - 1)
+    if body.resume_at is not None and not body.lost:
+        topic.unlogged_to = max(topic.unlogged_to, body.resume_at - 1)
 
 
 _ON_TOPIC: Final[dict[type[Any], Callable[[TopicLog, Any], None]]] = {

@@ -7,6 +7,7 @@ and a reader that had passed them would never see them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -132,6 +133,19 @@ class CutBuilder:
             if last >= floor:
                 self._topic.ttl_lost = max(self._topic.ttl_lost, last)
 
+    def _unstored(self, cut: TopicCut) -> Iterator[Gap]:
+        """Records of an ephemeral time that ended, until a checkpoint stores them: what a restart would find lost.
+
+        They raise no floor: while the server runs they are there, and nobody may pass them without a word."""
+        topic = self._topic
+        at = max(cut.earliest_seq, topic.lost_to + 1, topic.stored_seq + 1)
+        covered = [(block.first_seq, block.end_seq) for block in cut.blocks]
+        covered += [(gap.first, gap.last + 1) for gap in topic.lost]
+        for first, end in [*sorted(covered), (topic.unlogged_to + 1, 0)]:
+            if at < min(first, topic.unlogged_to + 1):
+                yield Gap(at, min(first, topic.unlogged_to + 1) - 1, "restart")
+            at = max(at, end)
+
     def _with_floors(self, cut: TopicCut) -> TopicCut:
         topic = self._topic
         lost = sorted((gap.first, gap.last, gap.reason) for gap in topic.lost)
@@ -152,7 +166,7 @@ class CutBuilder:
                 ("source_trim", topic.trim_lost),
                 ("restart", topic.restart_lost),
             ),
-            lost=tuple(merged_gaps(kept)),
+            lost=tuple(merged_gaps(sorted([*kept, *self._unstored(cut)], key=lambda gap: gap.gap_from))),
             blocks=tuple(block for block in cut.blocks if block.end_seq > earliest),
         )
 
