@@ -1,7 +1,8 @@
 """Database: an open data directory in this process.
 
-Always holds: one process per directory (`DataDirLocked` otherwise); every method is good for any thread; `close` waits
-for what was accepted, writes a last snapshot and lets go of the directory."""
+Always holds: one process per directory (`DataDirLocked` otherwise);
+every method is good for any thread, and a signal ends no change half done; `close` waits for what was accepted, writes
+a last snapshot and lets go of the directory."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from topics.model.config import patch_from, resolve_config
 from topics.model.results import RouterSummary, TopicSummary
 from topics.runtime.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
+from topics.runtime.undisturbed import undisturbed
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
 
@@ -35,7 +37,7 @@ def open_database(path: str, **settings: Any) -> Database:
     resolved = Settings.from_kwargs(data_dir=str(path), **settings)
     recovered = recover(SteadyFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
     driver = BlockingDriver(cold_threads=resolved.cold_io_threads)
-    return Database(Kernel(recovered, settings=resolved, driver=driver), driver)
+    return undisturbed(lambda: Database(Kernel(recovered, settings=resolved, driver=driver), driver))
 
 
 class DatabaseClosed(ShuttingDown):
@@ -56,6 +58,7 @@ class Database:
         self.long_polls = LongPolls(engine, delivery)
         kernel.timetable.every_tick += (delivery.tick, self.long_polls.tick)
         self._closed = False
+        self._ended = False
         driver.attach(flush=kernel.flush, tick=kernel.tick)
 
     # --- topics ---------------------------------------------------------------------------------------------------
@@ -129,13 +132,15 @@ class Database:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if self._closed:
+        """Every step may be done twice: a close that a signal interrupted is finished by the next one."""
+        if self._ended:
             return
         self._closed = True
         self._driver.post(self._refuse_waiters)
         self._driver.call(self._kernel.begin_close)
         self._kernel.finish_close()
         self._driver.close()
+        self._ended = True
 
     def _refuse_waiters(self) -> None:
         self.long_polls.fail_all(DatabaseClosed())

@@ -1,7 +1,9 @@
 """BlockingDriver: the kernel's world when any thread may call, as in the embedded library.
 
 Whoever holds the lock is the owner. A call takes the lock, decides, writes what it submitted, and then waits for its
-ticket without the lock; so callers on several threads share one sync. A ticker thread does the periodic work."""
+ticket without the lock; so callers on several threads share one sync. A ticker thread does the periodic work.
+
+Always holds: what the owner begins it ends, whatever signals come; only the wait for a ticket can be interrupted."""
 
 from __future__ import annotations
 
@@ -14,10 +16,13 @@ from typing import TypeVar
 from topics.engine.ticket import Ticket
 from topics.runtime.driver import Outcome
 from topics.runtime.pools import Pools
+from topics.runtime.undisturbed import undisturbed
 
 T = TypeVar("T")
 
 TICK_S = 0.05
+SIGNAL_LOOK_S = 0.1
+"""How soon a thread that waits sees a signal that the system gave to another one."""
 
 
 class BlockingDriver:
@@ -37,20 +42,32 @@ class BlockingDriver:
         self._tick = tick
         self._ticker.start()
 
-    def call(self, command: Callable[[], Ticket[T]], *, timeout_s: float | None = None) -> T:
+    def call(self, command: Callable[[], Ticket[T]]) -> T:
         """Run `command` as the owner and wait for its ticket."""
-        arrived: threading.Event | None = None
+        ticket, answer = undisturbed(lambda: self._begin(command))
+        while answer is not None and not answer.acquire(timeout=SIGNAL_LOOK_S):
+            pass
+        return ticket.result()
+
+    def _begin(self, command: Callable[[], Ticket[T]]) -> tuple[Ticket[T], threading.Lock | None]:
+        """The command's ticket, and what is released by its answer if that is still to come.
+
+        A bare lock, not an event: one whose `wait` was interrupted may keep its inner lock, and with it the thread of
+        the engine that wants to set it."""
         with self.lock:
             ticket = command()
             self._flush_now()
-            if not ticket.done:
-                arrived = threading.Event()
-                ticket.then(lambda _: arrived.set())
-        if arrived is not None and not arrived.wait(timeout_s):
-            raise TimeoutError("the engine did not answer in time")
-        return ticket.result()
+            if ticket.done:
+                return ticket, None
+            answer = threading.Lock()
+            answer.acquire()
+            ticket.then(lambda _: answer.release())
+            return ticket, answer
 
     def post(self, step: Callable[[], None]) -> None:
+        undisturbed(lambda: self._post(step))
+
+    def _post(self, step: Callable[[], None]) -> None:
         with self.lock:
             step()
             self._flush_now()

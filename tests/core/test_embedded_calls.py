@@ -1,0 +1,107 @@
+"""Calls of the embedded library that are disturbed: by signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import topics
+from topics.embedded import Database
+from topics.engine.engine import Engine
+from topics.engine.ticket import Ticket, resolved
+from topics.model.results import Record
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with topics.open(str(tmp_path), wal_shards=1) as opened:
+        opened.topic("t").append("first")
+        yield opened
+
+
+@contextmanager
+def handling(number: int, handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def values(database: Database) -> list[Any]:
+    return [record.value for record in database.topic("t").read() if isinstance(record, Record)]
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_in_the_middle_of_a_change_comes_when_it_is_over(database: Database) -> None:
+    over = []
+
+    def change(_: Engine) -> Ticket[None]:
+        signal.raise_signal(signal.SIGINT)
+        over.append("all of it")
+        return resolved(None)
+
+    with pytest.raises(KeyboardInterrupt):
+        database.call(change)
+    assert over == ["all of it"]
+    database.topic("t").append("second")
+    assert values(database) == ["first", "second"]
+
+
+def test_a_handler_that_uses_the_database_does_not_enter_a_change(database: Database) -> None:
+    order = []
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        database.topic("t").append("by the handler")
+        order.append("handler")
+
+    def change(_: Engine) -> Ticket[None]:
+        signal.raise_signal(signal.SIGHUP)
+        order.append("change")
+        return resolved(None)
+
+    with handling(signal.SIGHUP, on_signal):
+        database.call(change)
+    assert order == ["change", "handler"]
+    assert values(database) == ["first", "by the handler"]
+
+
+def test_an_interrupt_that_came_to_another_thread_ends_a_wait(database: Database) -> None:
+    def interrupt() -> None:
+        while not database.long_polls._waiting:
+            pass
+        signal.raise_signal(signal.SIGINT)  # to the thread that calls it
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        database.topic("t").page(1, wait_ms=30_000)
+    thread.join()
+    database.topic("t").append("second")
+    assert values(database) == ["first", "second"]
+
+
+def test_a_close_that_was_interrupted_is_finished_by_the_next(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database._kernel, "finish_close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            database.close()
+    database.close()
+    with topics.open(str(tmp_path)) as again:
+        assert values(again) == ["first"]
