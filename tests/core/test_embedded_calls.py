@@ -1,7 +1,8 @@
-"""Calls of the embedded library that are disturbed: by signals."""
+"""Calls of the embedded library that are disturbed: by signals, by a fork."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 import topics
 from topics.embedded import Database
+from topics.embedded.database import DatabaseForked
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, resolved
 from topics.model.results import Record
@@ -105,3 +107,57 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next(
     database.close()
     with topics.open(str(tmp_path)) as again:
         assert values(again) == ["first"]
+
+
+# --- a fork ----------------------------------------------------------------------------------------------------------
+
+
+def in_a_child(step: Callable[[], str], *, until: int | None = None) -> tuple[int, int]:
+    """A forked child that tells what `step` gave and lives until `until` is closed: its pid, and where it is told."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(tell)
+        return pid, told
+    try:
+        os.write(tell, step().encode())
+        os.close(tell)
+        if until is not None:
+            os.read(until, 1)
+    finally:
+        os._exit(0)
+
+
+def test_a_forked_child_is_refused_and_does_no_harm(database: Database) -> None:
+    def use() -> str:
+        try:
+            database.topic("t").append("by the child")
+        except DatabaseForked as error:
+            database.close()
+            return str(error)
+        return "appended"
+
+    pid, told = in_a_child(use)
+    assert "forked child" in os.read(told, 1000).decode()
+    os.waitpid(pid, 0)
+    os.close(told)
+    database.topic("t").append("second")
+    assert values(database) == ["first", "second"]
+
+
+def test_a_forked_child_does_not_keep_the_directory_locked(database: Database, tmp_path: Path) -> None:
+    until, release = os.pipe()
+
+    def stay() -> str:
+        os.close(release)
+        return "here"
+
+    pid, told = in_a_child(stay, until=until)
+    assert os.read(told, 1000) == b"here"
+    database.close()
+    with topics.open(str(tmp_path)) as again:
+        assert values(again) == ["first"]
+    os.close(release)
+    os.waitpid(pid, 0)
+    os.close(told)
+    os.close(until)

@@ -1,14 +1,16 @@
 """Database: an open data directory in this process.
 
-Always holds: one process per directory (`DataDirLocked` otherwise);
+Always holds: one process per directory (`DataDirLocked` otherwise; a forked child is another process and is refused);
 every method is good for any thread, and a signal ends no change half done; `close` waits for what was accepted, writes
 a last snapshot and lets go of the directory."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from topics import limits
 from topics.clock import SystemClock, SystemHost
@@ -19,7 +21,7 @@ from topics.engine.delivery.delivery import Delivery
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
 from topics.engine.ticket import Ticket, resolved
-from topics.errors import ShuttingDown
+from topics.errors import ShuttingDown, TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.results import RouterSummary, TopicSummary
 from topics.runtime.blocking import BlockingDriver
@@ -48,6 +50,10 @@ class DatabaseClosed(ShuttingDown):
     default_message = "the database was closed"
 
 
+class DatabaseForked(TopicsError):
+    default_message = "the database belongs to the process that opened it, and this is a forked child of it"
+
+
 class Database:
     def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
         self._kernel = kernel
@@ -59,7 +65,9 @@ class Database:
         kernel.timetable.every_tick += (delivery.tick, self.long_polls.tick)
         self._closed = False
         self._ended = False
+        self._forked = False
         driver.attach(flush=kernel.flush, tick=kernel.tick)
+        _opened.add(self)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -111,10 +119,12 @@ class Database:
 
     def call(self, command: Callable[[Engine], Ticket[T]]) -> T:
         """Run a command of the engine and wait for its answer."""
+        self._check_process()
         return self._driver.call(lambda: self._start(command))
 
     def submit(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
         """Run a command without waiting. Its ticket is settled on a thread of the engine."""
+        self._check_process()
         ticket: list[Ticket[T]] = []
         self._driver.post(lambda: ticket.append(self._start(command)))
         return ticket[0]
@@ -127,13 +137,14 @@ class Database:
 
     def checkpoint(self) -> None:
         """Move what lies only in the log into segments now, instead of at the next interval."""
+        self._check_process()
         self._driver.call(self._kernel.checkpointer.run)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Every step may be done twice: a close that a signal interrupted is finished by the next one."""
-        if self._ended:
+        if self._ended or self._forked:
             return
         self._closed = True
         self._driver.post(self._refuse_waiters)
@@ -141,6 +152,16 @@ class Database:
         self._kernel.finish_close()
         self._driver.close()
         self._ended = True
+
+    def _check_process(self) -> None:
+        if self._forked:
+            raise DatabaseForked
+
+    def disown(self) -> None:
+        """In a forked child, which has the files but not the threads: it must change nothing, wait for no lock that
+        a thread of the parent held, and not keep the directory locked when the parent has gone."""
+        self._forked = True
+        self._kernel.store.lock.close()
 
     def _refuse_waiters(self) -> None:
         self.long_polls.fail_all(DatabaseClosed())
@@ -152,3 +173,14 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_opened: WeakSet[Database] = WeakSet()
+
+
+def _disown_all() -> None:
+    for database in _opened:
+        database.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
