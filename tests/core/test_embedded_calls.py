@@ -1,7 +1,8 @@
-"""Calls of the embedded library that are disturbed: by signals, by a fork."""
+"""Calls of the embedded library that are disturbed: by signals, by a fork, by a loop that ends."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -161,3 +162,35 @@ def test_a_forked_child_does_not_keep_the_directory_locked(database: Database, t
     os.waitpid(pid, 0)
     os.close(told)
     os.close(until)
+
+
+# --- a loop that ends ------------------------------------------------------------------------------------------------
+
+
+async def followed_and_left(database: Database) -> None:
+    """Cancelled while it waits for a second record."""
+    following = aiter(database.topic("t").afollow())
+    assert (await anext(following)).value == "first"  # type: ignore[union-attr]
+    waiting = asyncio.ensure_future(anext(following))
+    while not database.long_polls._waiting:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
+def test_a_follower_that_was_cancelled_waits_no_longer(database: Database) -> None:
+    asyncio.run(followed_and_left(database))
+    assert not database.long_polls._waiting
+
+
+def test_writers_do_not_suffer_from_a_follower_whose_loop_was_closed(database: Database) -> None:
+    loop = asyncio.new_event_loop()
+    following = database.topic("t").afollow(1)
+    waiting: asyncio.Task[Any] = loop.create_task(anext(following))  # type: ignore[arg-type]
+    while not database.long_polls._waiting:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.call_soon(waiting.cancel)
+    loop.close()
+    database.topic("t").append("second")
+    assert values(database) == ["first", "second"]
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -122,12 +122,10 @@ class Database:
         self._check_process()
         return self._driver.call(lambda: self._start(command))
 
-    def submit(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
-        """Run a command without waiting. Its ticket is settled on a thread of the engine."""
+    def post(self, step: Callable[[], None]) -> None:
+        """Run a step on the engine's state, without an answer."""
         self._check_process()
-        ticket: list[Ticket[T]] = []
-        self._driver.post(lambda: ticket.append(self._start(command)))
-        return ticket[0]
+        self._driver.post(step)
 
     def _start(self, command: Callable[[Engine], Ticket[T]]) -> Ticket[T]:
         if self._closed:

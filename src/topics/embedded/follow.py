@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from topics import limits
 from topics.embedded.views import read_view
 from topics.engine.engine import Engine
+from topics.engine.longpoll import Poll
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown
 from topics.model.results import ReadResult
 
@@ -36,16 +37,10 @@ def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> It
 
 
 async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
-    cursor, loop = after, asyncio.get_running_loop()
+    cursor = after
     while True:
-        future: asyncio.Future[ReadDone] = loop.create_future()
-
-        def settle(done: Ticket[ReadDone], future: asyncio.Future[ReadDone] = future) -> None:
-            loop.call_soon_threadsafe(_hand_over, done, future)
-
         try:
-            db.submit(partial(_poll, db, topic, cursor, nodes)).then(settle)
-            page = read_view(topic.name, await future)
+            page = read_view(topic.name, await _apoll(db, topic, cursor, nodes))
         except ShuttingDown:
             return
         cursor = page.next_from_seq
@@ -53,10 +48,37 @@ async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]
 
 
 def _poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], _: Engine) -> Ticket[ReadDone]:
+    return _begin_poll(db, topic, cursor, nodes).ticket
+
+
+async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]) -> ReadDone:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ReadDone] = loop.create_future()
+
+    def settle(done: Ticket[ReadDone]) -> None:
+        try:
+            loop.call_soon_threadsafe(_hand_over, done, future)
+        except RuntimeError:
+            pass  # the loop was closed: nobody waits there, and whoever answers must not suffer for it
+
+    def begin(_: Engine) -> Ticket[Poll]:
+        poll = _begin_poll(db, topic, cursor, nodes)
+        poll.ticket.then(settle)
+        return resolved(poll)
+
+    poll = db.call(begin)
+    try:
+        return await future
+    finally:
+        if not poll.ticket.done:  # cancelled
+            db.post(poll.cancel)
+
+
+def _begin_poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]) -> Poll:
     request = topic._request(
         cursor, limit=limits.DIFF_LIMIT.high, max_bytes=limits.DIFF_BATCH_BYTES.default, exclude_nodes=nodes
     )
-    return db.long_polls.read(topic.name, request, wait_ms=WAIT_MS).ticket
+    return db.long_polls.read(topic.name, request, wait_ms=WAIT_MS)
 
 
 def _hand_over(done: Ticket[ReadDone], future: asyncio.Future[ReadDone]) -> None:
