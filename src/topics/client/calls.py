@@ -18,6 +18,7 @@ from topics import limits
 from topics.client.bodies import write_body
 from topics.client.decoding import decode_claim, decode_page, decoder_of
 from topics.client.exchange import Call
+from topics.client.forks import tell_of_forks
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.match import TagMatch
@@ -53,6 +54,10 @@ class Keys:
     def __init__(self) -> None:
         self._prefix = secrets.token_hex(8)
         self._numbers = count(1)
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        self._prefix = secrets.token_hex(8)
 
     def next(self) -> str:
         return f"{self._prefix}-{next(self._numbers)}"

@@ -17,6 +17,7 @@ from topics.client import calls
 from topics.client.batching import Batch, Batches, Delivery, ProducerOptions, Report, log
 from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys
+from topics.client.forks import tell_of_forks
 from topics.client.transport import Transport
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
 
@@ -45,10 +46,22 @@ class Producer:
         self._settled = threading.Condition(self._lock)  # those who flush, or need room
         self._error: TopicsError | None = None
         self._closing = False
+        self._why_closed = "the producer is closed"
         self._thread = threading.Thread(target=self._run, name="topics-producer", daemon=True)
         self._thread.start()
         transport.before_close[self] = self.close
         atexit.register(self._at_exit)
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """The parent sends what was given so far; here is no thread that would."""
+        self._lock = threading.Lock()
+        self._work, self._settled = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._why_closed = "the producer belongs to the process that made it, and this is a forked child of it"
+        self._closing, self._buffer_bytes = True, 0
+        self._batches = Batches(ProducerOptions())
+        self._transport.before_close.pop(self, None)
+        atexit.unregister(self._at_exit)
 
     # --- giving ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +122,7 @@ class Producer:
         while self._batches.bytes >= self._buffer_bytes and not self._closing:
             self._settled.wait()
         if self._closing:
-            raise TopicsError("the producer is closed")
+            raise TopicsError(self._why_closed)
 
     # --- sending: the producer's own thread -----------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from topics.client.address import Address
 from topics.client.exchange import Answer, Call, ResponseReader, error_of, render_request, result_of
+from topics.client.forks import tell_of_forks
 from topics.client.retry import Attempts, RetryPolicy
 from topics.errors import ConfigError, TopicsError, Unreachable
 
@@ -163,6 +164,15 @@ class Transport:
         self.before_close: dict[object, Callable[[], None]] = {}
         """What still has something to send, and how it is brought to an end."""
         self._lock = threading.Lock()
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """The connections are the parent's. Closing our copies does not end them."""
+        self._lock = threading.Lock()
+        idle, self._idle = self._idle, []
+        self._streams = set()
+        for link in idle:
+            link.close()
 
     def run(self, call: Call[T]) -> T:
         """The result of a call, tried again where that is safe and helps."""
