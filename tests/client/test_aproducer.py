@@ -176,3 +176,17 @@ def test_closing_the_client_sends_what_its_producers_have(url: str, name: str) -
 
     tell(url, story)
     tell(url, look)
+
+
+def test_a_producer_that_fails_does_not_keep_the_others_from_sending(url: str, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        for number, topic in enumerate(("no topic name", name, "none either")):
+            await client.producer(linger_ms=60_000).append(number, topic=topic)
+        with pytest.raises(InvalidRequest):
+            await client.close()
+
+    async def look(client: AsyncClient) -> None:
+        assert await values(client, name) == [1]
+
+    tell(url, story)
+    tell(url, look)

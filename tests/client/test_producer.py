@@ -214,3 +214,13 @@ def test_closing_the_client_sends_what_its_producers_have(url: str, name: str) -
 def test_options_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         ProducerOptions(**wrong)
+
+
+def test_a_producer_that_fails_does_not_keep_the_others_from_sending(url: str, name: str) -> None:
+    client = topics.connect(url)
+    for number, topic in enumerate(("no topic name", name, "none either")):
+        client.producer(linger_ms=60_000).append(number, topic=topic)
+    with pytest.raises(InvalidRequest):
+        client.close()
+    with topics.connect(url) as other:
+        assert values(other, name) == [1]

@@ -9,6 +9,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from topics.client.address import Address
@@ -186,11 +187,10 @@ class AsyncTransport:
 
     async def close(self) -> None:
         """Producers send what they have; then idle connections and streams end, and those in use with their call."""
-        try:
+        async with AsyncExitStack() as ends:  # all of them, also when one raises
+            ends.push_async_callback(self._close_links)
             for finish in list(self.before_close.values()):
-                await finish()
-        finally:
-            await self._close_links()
+                ends.push_async_callback(finish)
 
     async def _close_links(self) -> None:
         self.closed.set()

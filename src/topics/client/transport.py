@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from topics.client.address import Address
@@ -248,11 +249,10 @@ class Transport:
 
     def close(self) -> None:
         """Producers send what they have; then idle connections and streams end, and those in use with their call."""
-        try:
+        with ExitStack() as ends:  # all of them, also when one raises
+            ends.callback(self._close_links)
             for finish in list(self.before_close.values()):
-                finish()
-        finally:
-            self._close_links()
+                ends.callback(finish)
 
     def _close_links(self) -> None:
         self.closed.set()
