@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -224,3 +225,56 @@ def test_a_producer_that_fails_does_not_keep_the_others_from_sending(url: str, n
         client.close()
     with topics.connect(url) as other:
         assert values(other, name) == [1]
+
+
+def test_a_report_may_give_more_also_when_the_buffer_is_full(client: Client, name: str) -> None:
+    done = threading.Event()
+
+    def give_more(delivery: Delivery) -> None:
+        if delivery.seq == 5:
+            done.set()
+        else:
+            producer.append("x" * 100, report=give_more)
+
+    with client.topic(name).producer(linger_ms=0, buffer_bytes=1) as producer:
+        producer.append("x" * 100, report=give_more)
+        assert done.wait(10)
+
+
+def test_a_report_may_close_its_producer_but_not_wait_for_it(client: Client, name: str) -> None:
+    refused, closed = list[TopicsError](), threading.Event()
+
+    def close(delivery: Delivery) -> None:
+        try:
+            producer.flush()
+        except TopicsError as error:
+            refused.append(error)
+        producer.append("last")
+        producer.close()
+        closed.set()
+
+    producer = client.topic(name).producer(linger_ms=0)
+    producer.append("first", report=close)
+    assert closed.wait(10)
+    producer._thread.join(10)
+    assert "cannot wait" in str(refused[0])
+    assert values(client, name) == ["first", "last"]
+
+
+def test_a_signal_that_came_to_another_thread_ends_the_wait_for_a_flush() -> None:
+    go_on = threading.Event()
+
+    def interrupt() -> None:
+        while not producer._settled._waiters:  # type: ignore[attr-defined]
+            pass
+        signal.raise_signal(signal.SIGINT)  # to the thread that calls it
+
+    with Peer(held_up(go_on, [])) as peer, topics.connect(peer.url, timeout=30) as client:
+        producer = client.topic("a").producer(linger_ms=0)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        producer.append(1)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+        go_on.set()
+        thread.join()

@@ -2,13 +2,17 @@
 
 Always holds: per topic, records are committed in the order they were given, one batch at a time; a batch carries one
 idempotency key and is repeated under it until the server answers or time is up; the buffer is bounded, and who fills it
-waits or is told. A failure that nobody asked a report of is raised by `flush` and `close`. Good for any thread."""
+waits or is told. A failure that nobody asked a report of is raised by `flush` and `close`. Good for any thread. A
+report runs on the producer's own thread, which can wait for nothing that it has to do itself: what is given there finds
+room, and `close` leaves the rest to be sent behind it."""
 
 from __future__ import annotations
 
 import atexit
+import math
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +24,8 @@ from topics.client.calls import Keys
 from topics.client.forks import tell_of_forks
 from topics.client.transport import Transport
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
+
+SIGNAL_LOOK_S = 0.1
 
 
 class Producer:
@@ -119,10 +125,23 @@ class Producer:
     def _wait_for_room(self) -> None:
         if self._when_full == "raise" and not self._closing:
             raise Throttled("the producer's buffer is full")
-        while self._batches.bytes >= self._buffer_bytes and not self._closing:
-            self._settled.wait()
+        if not self._is_sender():
+            self._wait_until(lambda: self._batches.bytes < self._buffer_bytes or self._closing)
         if self._closing:
             raise TopicsError(self._why_closed)
+
+    def _is_sender(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float = math.inf) -> bool:
+        """Looks up now and then: a signal that the system gave to another thread does not end a wait."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._settled.wait(min(left_s, SIGNAL_LOOK_S))
+        return True
 
     # --- sending: the producer's own thread -----------------------------------------------------------------------
 
@@ -167,10 +186,13 @@ class Producer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything given so far is settled. Raises the first failure that had no report of its own."""
+        if self._is_sender():
+            raise TopicsError("a report cannot wait for its own producer")
         with self._lock:
             waited_for = self._batches.seal_all()
             self._work.notify()
-            if not self._settled.wait_for(lambda: all(batch.is_settled for batch in waited_for), timeout_s):
+            wait_s = math.inf if timeout_s is None else timeout_s
+            if not self._wait_until(lambda: all(batch.is_settled for batch in waited_for), wait_s):
                 raise Unreachable(f"records were still unsettled after {timeout_s:g} s", sent=True)
             error, self._error = self._error, None
         if error is not None:
@@ -179,7 +201,8 @@ class Producer:
     def close(self, timeout_s: float | None = None) -> None:
         """Settle everything, then end. Raises as `flush` does."""
         try:
-            self.flush(timeout_s)
+            if not self._is_sender():
+                self.flush(timeout_s)
         finally:
             with self._lock:
                 self._closing = True
@@ -188,7 +211,7 @@ class Producer:
                 self._settled.notify_all()
             self._transport.before_close.pop(self, None)
             atexit.unregister(self._at_exit)
-            if threading.current_thread() is not self._thread:
+            if not self._is_sender():
                 self._thread.join(timeout_s)
 
     def _at_exit(self) -> None:
