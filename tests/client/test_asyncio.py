@@ -102,6 +102,28 @@ def test_a_worker_of_coroutines(run: Any, name: str) -> None:
     run(story)
 
 
+def test_a_job_whose_function_met_a_cancelled_task_comes_again(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name)
+        await queue.append("job")
+        deliveries = []
+
+        @queue.worker(until_empty=True, retry_ms=0)
+        async def work(job: Job) -> None:
+            deliveries.append(job.deliveries)
+            if job.deliveries == 1:
+                inner = asyncio.ensure_future(asyncio.sleep(10))
+                asyncio.get_running_loop().call_soon(inner.cancel)
+                await inner
+
+        await work.run(signals=False)
+        assert deliveries == [1, 2]
+        assert (work.failed, work.done) == (1, 1)
+        assert (await queue.state()).count == 0
+
+    run(story)
+
+
 def test_a_cancelled_worker_gives_its_jobs_back(run: Any, name: str) -> None:
     async def story(client: AsyncClient) -> None:
         queue = client.queue(name)

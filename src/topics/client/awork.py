@@ -293,7 +293,9 @@ class AsyncWorker:
     async def _handle(self, job: Job) -> None:
         try:
             await self.handler(job)
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise  # `end` gives the job back
             self.failed += 1
             delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
             log.exception("job %d failed, comes again in %d ms", job.seq, delay_ms)
@@ -312,3 +314,9 @@ class AsyncWorker:
                 await queue.nack([job], node=node, delay_ms=delay_ms)
         except TopicsError as error:
             log.warning("job %d of queue %r comes again: %s", job.seq, queue.name, error)
+
+
+def _is_being_cancelled() -> bool:
+    """Whether this task was told to end; if not, the error came out of something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
