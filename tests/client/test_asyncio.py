@@ -124,6 +124,24 @@ def test_a_job_whose_function_met_a_cancelled_task_comes_again(run: Any, name: s
     run(story)
 
 
+def test_a_worker_that_runs_again_keeps_its_leases_again(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue = client.queue(name)
+        kept: list[bool] = []
+
+        @queue.worker(until_empty=True)
+        async def work(job: Job) -> None:
+            keeper = work._holder._keeper
+            kept.append(keeper is not None and not keeper.done())
+
+        for _ in range(2):
+            await queue.append("job")
+            await work.run(signals=False)
+        assert kept == [True, True]
+
+    run(story)
+
+
 def test_a_cancelled_worker_gives_its_jobs_back(run: Any, name: str) -> None:
     async def story(client: AsyncClient) -> None:
         queue = client.queue(name)

@@ -117,6 +117,7 @@ class AsyncHolder:
         """What is still held is ready again at once."""
         if self._keeper is not None:
             self._keeper.cancel()
+            self._keeper = None  # whoever claims again gets a new one
         left = list(self._held.values())
         self._held.clear()
         try:
