@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -341,3 +341,29 @@ def test_queue_verbs_are_for_queues(door: DatabaseDoor, name: str) -> None:
         door.queue(name).claim("w")
     with pytest.raises(InvalidRequest):
         door.queue(name).ack([1], node="")
+
+
+# --- values of a wrong type ------------------------------------------------------------------------------------------
+
+WRONG: list[Any] = [-1, 1 << 64, 1.5, "1", b"1", [1], True, "\ud800"]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_a_value_of_a_wrong_type_is_refused(door: DatabaseDoor, name: str, wrong: Any) -> None:
+    topic, queue = door.topic(name), door.queue(f"{name}.q")
+    topic.append("kept")
+    queue.append("kept")
+    calls: list[Callable[[], object]] = [
+        lambda: topic.delete(before_seq=wrong),
+        lambda: queue.claim("n", max=wrong, lease_ms=wrong),
+        lambda: queue.ack([wrong], node="n"),
+        lambda: queue.nack([1], node="n", delay_ms=wrong),
+        lambda: queue.extend([1], node="n", lease_ms=wrong),
+        lambda: door.router(name).put(name, f"{name}.d", guarantee=wrong),
+    ]
+    if wrong is not True:
+        calls.append(lambda: door.router(name).put(name, f"{name}.d", preserve_node=wrong))
+    for call in calls:
+        with pytest.raises(InvalidRequest):
+            call()
+    assert (topic.state().count, queue.state().count) == (1, 1)

@@ -19,6 +19,7 @@ from topics.embedded import Database
 from topics.embedded.database import DatabaseForked
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, resolved
+from topics.errors import InvalidRequest
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)
@@ -194,3 +195,18 @@ def test_writers_do_not_suffer_from_a_follower_whose_loop_was_closed(database: D
     database.topic("t").append("second")
     assert values(database) == ["first", "second"]
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+# --- wrong values ----------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_value_does_not_get_into_the_log(database: Database, tmp_path: Path) -> None:
+    wrong: Any = 1
+    with pytest.raises(InvalidRequest):
+        database.router("r").put("t", "copies", preserve_node=wrong)
+    with pytest.raises(InvalidRequest):
+        database.topic("t").delete(before_seq=1.5)  # type: ignore[arg-type]
+    database.topic("t").append("second")
+    database.close()
+    with topics.open(str(tmp_path)) as again:
+        assert values(again) == ["first", "second"]

@@ -42,7 +42,7 @@ from topics.model.results import (
     WatchResult,
 )
 from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
-from topics.wire.requests import DeleteRequest, DiffRequest, PutRouterRequest, TopicStart, WatchRequest
+from topics.wire.requests import DeleteRequest, DiffRequest, PutRouterRequest, WatchRequest, checked, predicate
 
 _encode = msgspec.json.Encoder().encode
 Match = str | list[str] | TagMatch | None
@@ -68,7 +68,10 @@ def _path(kind: str, name: str, verb: str = "", **query: Any) -> str:
     if not name:
         raise InvalidRequest("a name must not be empty")
     asked = "?" + urlencode(query) if query else ""
-    return f"/v0/{kind}/{quote(name, safe=':->')}{verb}{asked}"
+    try:
+        return f"/v0/{kind}/{quote(name, safe=':->')}{verb}{asked}"
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name!r} is no name") from None
 
 
 def _flag(value: bool) -> str:
@@ -102,7 +105,8 @@ def append(
 def diff(
     topic: str, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str] = (), wait_ms: int = 0
 ) -> Call[ReadResult]:
-    request = DiffRequest(
+    request = checked(
+        DiffRequest,
         from_seq=check_cursor(after),
         limit=limit,
         max_batch_bytes=max_bytes,
@@ -114,13 +118,9 @@ def diff(
 
 
 def delete(topic: str, *, before_seq: int | None, match: Match) -> Call[DeleteResult]:
-    request = DeleteRequest(before_seq=before_seq, match=predicate(match))
+    request = checked(DeleteRequest, before_seq=before_seq, match=predicate(match))
     request.selector()
     return Call(b"POST", _path("topics", topic, "/delete"), _deleted, body=_encode(request))
-
-
-def predicate(match: Match) -> str | list[str] | None:
-    return match.to_json() if isinstance(match, TagMatch) else match
 
 
 def state(topic: str, *, touch: bool) -> Call[TopicState]:
@@ -149,7 +149,7 @@ _routers = decoder_of(RouterPage)
 
 def put_router(router: str, fields: dict[str, Any]) -> Call[RouterState]:
     fields["filter"] = predicate(fields.get("filter"))
-    return Call(b"PUT", _path("routers", router), _router, body=_encode(PutRouterRequest(**fields)))
+    return Call(b"PUT", _path("routers", router), _router, body=_encode(checked(PutRouterRequest, **fields)))
 
 
 def get_router(router: str) -> Call[RouterState]:
@@ -183,25 +183,25 @@ def seqs_and_fences(jobs: Seqs) -> tuple[list[int], list[str]]:
 
 def claim(queue: str, *, node: str, max: int, lease_ms: int | None, jitter_ms: int = 0) -> Call[ClaimResult]:
     """Not repeatable: jobs of a lost answer stay leased until their leases run out."""
-    body = _encode(ClaimRequest(node=node, max=max, lease_ms=lease_ms))
+    body = _encode(checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms))
     return Call(b"POST", _path("topics", queue, "/claim"), decode_claim, body=body, repeatable=False, wait_ms=jitter_ms)
 
 
 def ack(queue: str, jobs: Seqs, *, node: str) -> Call[AckResult]:
     seqs, fences = seqs_and_fences(jobs)
-    body = _encode(AckRequest(node=node, seqs=seqs, lease_ids=fences))
+    body = _encode(checked(AckRequest, node=node, seqs=seqs, lease_ids=fences))
     return Call(b"POST", _path("topics", queue, "/ack"), _acked, body=body)
 
 
 def nack(queue: str, jobs: Seqs, *, node: str, delay_ms: int) -> Call[NackResult]:
     seqs, fences = seqs_and_fences(jobs)
-    body = _encode(NackRequest(node=node, seqs=seqs, lease_ids=fences, delay_ms=delay_ms))
+    body = _encode(checked(NackRequest, node=node, seqs=seqs, lease_ids=fences, delay_ms=delay_ms))
     return Call(b"POST", _path("topics", queue, "/nack"), _nacked, body=body, repeatable=bool(fences))
 
 
 def extend(queue: str, jobs: Seqs, *, node: str, lease_ms: int) -> Call[ExtendResult]:
     seqs, fences = seqs_and_fences(jobs)
-    body = _encode(ExtendRequest(node=node, seqs=seqs, lease_ids=fences, lease_ms=lease_ms))
+    body = _encode(checked(ExtendRequest, node=node, seqs=seqs, lease_ids=fences, lease_ms=lease_ms))
     return Call(b"POST", _path("topics", queue, "/extend"), _extended, body=body)
 
 
@@ -211,8 +211,9 @@ _watched = decoder_of(WatchResult)
 
 
 def watch(topic: str, after: int, *, exclude_nodes: Iterable[str], heartbeat_ms: int) -> Call[WatchResult]:
-    request = WatchRequest(
-        topics={topic: TopicStart(from_seq=after)},
+    request = checked(
+        WatchRequest,
+        topics={topic: {"from_seq": check_cursor(after)}},
         node=list(exclude_nodes) or None,
         limit=limits.WATCH_LIMIT.high,
         max_batch_bytes=limits.DIFF_BATCH_BYTES.default,

@@ -10,11 +10,11 @@ from topics.embedded.topic import Topic
 from topics.embedded.views import job_view
 from topics.model.config import TopicConfig
 from topics.model.doors import Match, Seqs
-from topics.model.match import TagMatch, parse_match
 from topics.model.names import check_router_name
 from topics.model.results import AckResult, ClaimResult, ExtendResult, Job, NackResult, RouterState
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.queue_requests import Fences, check_fences
+from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
+from topics.wire.requests import PutRouterRequest, checked, predicate
 
 if TYPE_CHECKING:
     from topics.client.work import Work
@@ -30,29 +30,39 @@ class Queue(Topic):
 
     def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
         """Lease up to `max` jobs to a node; none is an empty list."""
-        done = self._db.call(lambda engine: engine.queues.claim(self.name, node=node, max=max, lease_ms=lease_ms))
+        asked = checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms)
+        done = self._db.call(
+            lambda engine: engine.queues.claim(self.name, node=node, max=asked.max, lease_ms=asked.lease_ms)
+        )
         jobs = [job_view(job) for job in done.jobs]
         return ClaimResult(topic=self.name, claimed=jobs, count=len(jobs), ready=done.ready)
 
     def ack(self, jobs: Seqs, *, node: str) -> AckResult:
         """Done: the jobs are deleted."""
-        seqs, fences = _fenced(jobs, node)
-        done = self._db.call(lambda engine: engine.queues.ack(self.name, node=node, seqs=seqs, fences=fences))
+        asked = checked(AckRequest, node=node, **_seqs_and_tokens(jobs))
+        fences = asked.check()
+        done = self._db.call(lambda engine: engine.queues.ack(self.name, node=node, seqs=asked.seqs, fences=fences))
         return AckResult(self.name, done.acked, done.skipped, done.ready, done.in_flight)
 
     def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
         """Not done: somebody may claim them again, at once or after a delay."""
-        seqs, fences = _fenced(jobs, node)
+        asked = checked(NackRequest, node=node, delay_ms=delay_ms, **_seqs_and_tokens(jobs))
+        fences = asked.check()
         done = self._db.call(
-            lambda engine: engine.queues.nack(self.name, node=node, seqs=seqs, fences=fences, delay_ms=delay_ms)
+            lambda engine: engine.queues.nack(
+                self.name, node=node, seqs=asked.seqs, fences=fences, delay_ms=asked.delay_ms
+            )
         )
         return NackResult(self.name, done.nacked, done.skipped, done.ready, done.in_flight)
 
     def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
-        seqs, fences = _fenced(jobs, node)
+        asked = checked(ExtendRequest, node=node, lease_ms=lease_ms, **_seqs_and_tokens(jobs))
+        fences = asked.check()
         done = self._db.call(
-            lambda engine: engine.queues.extend(self.name, node=node, seqs=seqs, fences=fences, lease_ms=lease_ms)
+            lambda engine: engine.queues.extend(
+                self.name, node=node, seqs=asked.seqs, fences=fences, lease_ms=asked.lease_ms
+            )
         )
         return ExtendResult(self.name, done.extended, done.skipped, done.deadlines)
 
@@ -79,11 +89,12 @@ class Queue(Topic):
         return lambda handler: Worker(self, handler, WorkerOptions(**options))
 
 
-def _fenced(jobs: Seqs, node: str) -> tuple[list[int], Fences]:
+def _seqs_and_tokens(jobs: Seqs) -> dict[str, list[Any]]:
     given = list(jobs)
-    seqs = [job.seq if isinstance(job, Job) else job for job in given]
-    tokens = [job.lease_id if isinstance(job, Job) else "" for job in given]
-    return seqs, check_fences(node, seqs, tokens)
+    return {
+        "seqs": [job.seq if isinstance(job, Job) else job for job in given],
+        "lease_ids": [job.lease_id if isinstance(job, Job) else "" for job in given],
+    }
 
 
 class Router:
@@ -107,18 +118,19 @@ class Router:
         guarantee: Guarantee = "at_least_once",
     ) -> RouterState:
         """Copy what is committed to `source` from now on into `dest`. All but the ends of a router may be replaced."""
-        check_router_name(self.name)
-        definition = RouterDef(
-            name=self.name,
+        asked = checked(
+            PutRouterRequest,
             source=source,
             dest=dest,
             preserve_node=preserve_node,
             preserve_tag=preserve_tag,
             create_dest=create_dest,
+            filter=predicate(filter),
             allow_cycle=allow_cycle,
             guarantee=guarantee,
-            filter=filter if filter is None or isinstance(filter, TagMatch) else parse_match(filter),
         )
+        check_router_name(self.name)
+        definition = asked.definition(self.name)
         done = self._db.call(lambda engine: engine.routers.put(definition))
         return _state_of(done.definition, created=done.created)
 

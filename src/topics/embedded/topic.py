@@ -15,11 +15,12 @@ from topics.engine.engine import Engine
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
-from topics.model.match import TagMatch, parse_match
+from topics.model.match import TagMatch
 from topics.model.paging import Gap, Gaps, Walk, check_cursor
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of
+from topics.wire.requests import DeleteRequest, checked, predicate
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database
@@ -133,8 +134,8 @@ class Topic:
 
     def delete(self, *, before_seq: int | None = None, match: str | list[str] | TagMatch | None = None) -> DeleteResult:
         """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
-        selector = match if match is None or isinstance(match, TagMatch) else parse_match(match)
-        done = self._db.call(lambda engine: engine.delete_records(self.name, before_seq=before_seq, match=selector))
+        below, selector = checked(DeleteRequest, before_seq=before_seq, match=predicate(match)).selector()
+        done = self._db.call(lambda engine: engine.delete_records(self.name, before_seq=below, match=selector))
         return DeleteResult(
             topic=self.name,
             deleted=done.deleted,

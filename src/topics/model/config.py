@@ -122,7 +122,7 @@ def patch_from(fields: Mapping[str, Any]) -> ConfigPatch:
         raise InvalidRequest(f"a topic has no setting {unknown[0]!r}")
     try:
         return msgspec.convert(fields, ConfigPatch)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise InvalidRequest(f"bad topic setting: {error}") from None
 
 

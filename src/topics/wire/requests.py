@@ -7,7 +7,7 @@ encoding, by the client.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -286,3 +286,23 @@ decode_diff = BodyDecoder[DiffRequest](DiffRequest)
 decode_delete = BodyDecoder[DeleteRequest](DeleteRequest)
 decode_router = BodyDecoder[PutRouterRequest](PutRouterRequest)
 decode_watch = BodyDecoder[WatchRequest](WatchRequest)
+
+
+# --- requests of a library door --------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def checked(kind: type[T], **fields: Any) -> T:
+    """A request from Python values, by the same rules as from a body. Whatever may end up in the log goes through here:
+    a value of a wrong type would be written, and could not be read by the next start."""
+    try:
+        request = msgspec.convert(fields, kind)
+        msgspec.json.encode(request)  # only Unicode can be
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(str(error)) from None
+    return request
+
+
+def predicate(match: str | list[str] | TagMatch | None) -> Predicate:
+    return match.to_json() if isinstance(match, TagMatch) else match
