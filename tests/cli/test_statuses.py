@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -173,3 +175,26 @@ def test_stdout_holds_data_and_nothing_else(shell: Shell) -> None:
     done = shell.run("produce", "quiet", stdin="1\n")
     assert done.stdout == ""
     assert "1 records appended" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        (">/dev/full", 1, "topics: [Errno 28] No space left on device\n"),
+        (">&-", 0, ""),
+        ("<&-", 0, ""),
+        ("2>&- >&- <&-", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full_make_no_traceback(
+    shell: Shell, redirection: str, status: int, said: str
+) -> None:
+    shell.client.topic("just-a-log").append(1)
+    command = " ".join(shell.command("read", "just-a-log"))
+    environ = {**os.environ, "TOPICS_URL": shell.url}
+    done = subprocess.run(["sh", "-c", f"{command} {redirection}"], stderr=subprocess.PIPE, text=True, env=environ)
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_an_argument_that_is_not_text_is_refused(shell: Shell) -> None:
+    assert "not valid UTF-8" in shell.run("topic", "ls", "--prefix", "\udcff", status=2).stderr

@@ -4,6 +4,7 @@ Data goes to stdout, everything else to stderr. An error of our tree ends the pr
 status; `EXIT_STATUSES` lists them all.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -86,8 +87,23 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point: runs the command line and turns our errors into a sentence and an exit status."""
+    _open_what_is_closed()
     try:
         cli(prog_name="topics")
     except TopicsError as error:
         click.echo(f"topics: {error}", err=True)
         sys.exit(error.exit_status)
+    except UnicodeEncodeError:
+        click.echo("topics: an argument is not valid UTF-8", err=True)
+        sys.exit(2)
+    except OSError as error:  # a full disk behind stdout, for one
+        click.echo(f"topics: {error}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is not tried again at exit
+        sys.exit(1)
+
+
+def _open_what_is_closed() -> None:
+    """`topics ... >&-` writes to nobody, and reads from nobody with `<&-`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the end
