@@ -142,3 +142,8 @@ def test_a_dry_delete_counts_what_it_would_take(shell: Shell) -> None:
     assert topic.state().count == 2500
     done = json.loads(shell.lines("delete", "dry", "--match", "t:0", "--yes", "--json")[0])
     assert done["deleted"] == 834
+
+
+def test_a_job_is_worked_on_whatever_its_tag_holds(shell: Shell) -> None:
+    shell.client.queue("nul").append("job", tag="a\0b")
+    assert shell.lines("queue", "work", "nul", "--once", "--", "sh", "-c", 'echo "$JOB_TAG"') == ["a\ufffdb"]

@@ -249,7 +249,7 @@ def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
         **os.environ,
         "JOB_QUEUE": queue,
         "JOB_SEQ": str(job.seq),
-        "JOB_TAG": job.tag or "",
+        "JOB_TAG": (job.tag or "").replace("\0", "\ufffd"),  # an environment cannot hold it
         "JOB_DELIVERIES": str(job.deliveries),
     }
     try:
