@@ -144,6 +144,22 @@ def test_a_dry_delete_counts_what_it_would_take(shell: Shell) -> None:
     assert done["deleted"] == 834
 
 
+def test_payloads_with_lone_surrogates_go_out_and_in(shell: Shell) -> None:
+    text = '"\\ud800"'
+    shell.run("produce", "surrogates", stdin=text + "\n")
+    assert shell.lines("read", "surrogates", "--data-only") == [text]
+
+
+def test_a_stream_that_breaks_says_how_far_it_came(shell: Shell) -> None:
+    said = shell.run("produce", "broken", "--batch", "2", stdin="1\n\n2\n3\n{\n5\n", status=1).stderr
+    assert "2 records appended to broken: the first 2 lines that are not blank" in said
+    assert shell.lines("read", "broken", "--data-only") == ["1", "2"]
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(shell: Shell) -> None:
+    assert "more than 4194304 bytes" in shell.run("produce", "endless", stdin="x" * (5 << 20), status=1).stderr
+
+
 def test_a_job_is_worked_on_whatever_its_tag_holds(shell: Shell) -> None:
     shell.client.queue("nul").append("job", tag="a\0b")
     assert shell.lines("queue", "work", "nul", "--once", "--", "sh", "-c", 'echo "$JOB_TAG"') == ["a\ufffdb"]

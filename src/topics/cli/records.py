@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import IO
 
 import click
-import msgspec
 
 from topics import limits
 from topics.cli.remote import (
@@ -23,13 +23,15 @@ from topics.cli.remote import (
     sure_options,
 )
 from topics.client import Client, Topic
-from topics.errors import InvalidRequest
+from topics.errors import InvalidRequest, TopicsError
 from topics.model.match import parse_match
 from topics.model.results import Record
-from topics.model.values import Event, Json
+from topics.model.values import Event, Json, json_text
 
 WRITE_BYTES = 4 * limits.MIB
 """A write ends here at the latest, however many records it was to have."""
+LINE_BYTES_MAX = 4 * limits.RECORD_BYTES_MAX
+"""No record can be that long; a line without an end must not fill the memory."""
 
 # --- produce ---------------------------------------------------------------------------------------------------------
 
@@ -64,12 +66,17 @@ def produce(
     tail -f app.log | topics produce logs --raw --batch 1
     """
     handle, total, last = client.topic(topic), 0, 0
-    with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
-        for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
-            events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
-            done = handle.append_many(events)
-            total, last = total + done.count, done.last_seq
-            advance(sum(len(text) + 1 for _, text in chunk))
+    try:
+        with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
+            for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
+                events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
+                done = handle.append_many(events)
+                total, last = total + done.count, done.last_seq
+                advance(sum(len(text) + 1 for _, text in chunk))
+    except TopicsError:
+        if total:
+            say(f"{total} records appended to {topic}: the first {total} lines that are not blank")
+        raise
     if as_json:
         echo_json({"topic": topic, "count": total, "last_seq": last})
     else:
@@ -84,7 +91,9 @@ def _bytes_of(files: Iterable[IO[bytes]]) -> int:
 
 def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
     for file in files:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX + 1), b""), 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise InvalidRequest(f"{getattr(file, 'name', '-')}:{number} has more than {LINE_BYTES_MAX} bytes")
             text = line.rstrip(b"\r\n")
             if text.strip():
                 yield f"{getattr(file, 'name', '-')}:{number}", text
@@ -108,10 +117,9 @@ def _data(text: bytes, *, raw: bool, at: str) -> object:
     if raw:
         return text.decode("utf-8", "replace")
     try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{at} is not JSON: {error}") from None
-    return Json(text.strip())
+        return json_text(Json(text))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{at}: {error}") from None
 
 
 # --- delete ----------------------------------------------------------------------------------------------------------
