@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.cli.conftest import Shell
 
 import topics
+from topics.cli import cli
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -93,3 +97,16 @@ def test_doctor_finds_a_wrong_setting(shell: Shell) -> None:
     told = {row["check"]: row for row in map(json.loads, wrong.stdout.splitlines())}
     assert told["settings"]["ok"] is False
     assert "TOPICS_PORT" in told["settings"]["finding"]
+
+
+def test_a_log_that_can_only_be_read_is_shown(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_disk_for_reading(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return opened(path, flags, mode)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", on_a_disk_for_reading)
+    for option in ("--wal", "--frames"):
+        done = CliRunner().invoke(cli, ["inspect", str(data), option])
+        assert (done.exit_code, done.exception) == (0, None)

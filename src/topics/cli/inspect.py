@@ -16,6 +16,7 @@ from topics.errors import TopicsError
 
 if TYPE_CHECKING:
     from topics.formats.snapshot import Snapshot
+    from topics.storage.fs import Mode
     from topics.storage.wal.scan import GroupScan
 
 TOPIC_COLUMNS = ("topic", "id", "durability", "head", "earliest", "count", "bytes", "segments")
@@ -95,13 +96,19 @@ def _segment_rows(snapshot: Snapshot, name: str) -> Iterator[tuple[Any, ...]]:
 
 def _scans(path: str, snapshot: Snapshot | None) -> Iterator[GroupScan]:
     from topics.storage.layout import DataDir
-    from topics.storage.osfs import OsFs
+    from topics.storage.osfs import OsFile, OsFs
     from topics.storage.snapshots import positions_of
     from topics.storage.wal.discover import discover
     from topics.storage.wal.files import WalFiles
     from topics.storage.wal.reader import scan_group
 
-    fs, files = OsFs(), WalFiles()
+    class Reading(OsFs):
+        """A scan opens the log to go on with it; here it may lie on a disk that can only be read."""
+
+        def open(self, path: str, mode: Mode = "r") -> OsFile:
+            return super().open(path, "r")
+
+    fs, files = Reading(), WalFiles()
     starts = {} if snapshot is None else positions_of(snapshot)
     gen = 0 if snapshot is None else snapshot.gen
     try:
