@@ -16,11 +16,13 @@ import pytest
 
 import topics
 from topics.embedded import Database
+from topics.embedded import database as database_module
 from topics.embedded.database import DatabaseForked
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import InvalidRequest
 from topics.model.results import Record
+from topics.runtime.kernel import Kernel
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -109,6 +111,19 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next(
     database.close()
     with topics.open(str(tmp_path)) as again:
         assert values(again) == ["first"]
+
+
+def test_an_open_that_was_interrupted_lets_go_of_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, **kwargs: Any) -> Kernel:
+        signal.raise_signal(signal.SIGINT)
+        return Kernel(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database_module, "Kernel", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            topics.open(str(tmp_path))
+    with topics.open(str(tmp_path)) as again:
+        assert again.topic("t").append("first").first_seq == 1
 
 
 # --- a fork ----------------------------------------------------------------------------------------------------------

@@ -38,8 +38,19 @@ def open_database(path: str, **settings: Any) -> Database:
     `wal_shards=1`, `segment_max_events=10_000`."""
     resolved = Settings.from_kwargs(data_dir=str(path), **settings)
     recovered = recover(SteadyFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
-    driver = BlockingDriver(cold_threads=resolved.cold_io_threads)
-    return undisturbed(lambda: Database(Kernel(recovered, settings=resolved, driver=driver), driver))
+    opened: list[Database] = []
+
+    def begin() -> None:
+        driver = BlockingDriver(cold_threads=resolved.cold_io_threads)
+        opened.append(Database(Kernel(recovered, settings=resolved, driver=driver), driver))
+
+    try:
+        undisturbed(begin)
+    except BaseException:  # a signal that came meanwhile: nobody will have what was opened
+        for database in opened:
+            database.close()
+        raise
+    return opened[0]
 
 
 class DatabaseClosed(ShuttingDown):
