@@ -126,6 +126,21 @@ def test_an_open_that_was_interrupted_lets_go_of_the_directory(tmp_path: Path, m
         assert again.topic("t").append("first").first_seq == 1
 
 
+def test_a_closed_database_holds_no_file(tmp_path: Path) -> None:
+    with topics.open(str(tmp_path), wal_shards=1, segment_max_events=2) as database:
+        database.topic("t").append_many(range(10))
+        database.checkpoint()
+        assert len(values(database)) == 10
+        assert held_files(tmp_path)
+    assert held_files(tmp_path) == []
+
+
+def held_files(folder: Path) -> list[str]:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    names = [os.readlink(link) for link in links if os.path.exists(link)]
+    return [name for name in names if name.startswith(str(folder))]
+
+
 # --- a fork ----------------------------------------------------------------------------------------------------------
 
 

@@ -73,3 +73,10 @@ class MapCache:
             if len(kept) < len(self._queue):
                 self.bytes_mapped -= sum(n for other, n in self._queue if other is segment)
                 self._queue = deque(kept)
+
+    def close(self) -> None:
+        """Unmap all: a map holds its file open, and would until somebody collects it."""
+        with self._lock:
+            mapped, self._queue, self.bytes_mapped = self._queue, deque(), 0
+        for segment, _ in mapped:
+            segment.unmap()

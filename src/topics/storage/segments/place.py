@@ -97,6 +97,7 @@ class SegmentEnv:
 
     def close(self) -> None:
         self.files.close()
+        self.maps.close()
 
 
 class TopicDir:
