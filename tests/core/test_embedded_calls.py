@@ -17,7 +17,7 @@ import pytest
 import topics
 from topics.embedded import Database
 from topics.embedded import database as database_module
-from topics.embedded.database import DatabaseForked
+from topics.embedded.database import DatabaseClosed, DatabaseForked
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import InvalidRequest
@@ -133,6 +133,12 @@ def test_a_closed_database_holds_no_file(tmp_path: Path) -> None:
         assert len(values(database)) == 10
         assert held_files(tmp_path)
     assert held_files(tmp_path) == []
+
+
+def test_a_closed_database_is_not_checkpointed(database: Database) -> None:
+    database.close()
+    with pytest.raises(DatabaseClosed):
+        database.checkpoint()
 
 
 def held_files(folder: Path) -> list[str]:

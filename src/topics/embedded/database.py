@@ -146,8 +146,7 @@ class Database:
 
     def checkpoint(self) -> None:
         """Move what lies only in the log into segments now, instead of at the next interval."""
-        self._check_process()
-        self._driver.call(self._kernel.checkpointer.run)
+        self.call(lambda _: self._kernel.checkpointer.run())
 
     # --- the end --------------------------------------------------------------------------------------------------
 
