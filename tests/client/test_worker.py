@@ -85,6 +85,23 @@ def test_a_loop_that_is_left_by_an_exception_holds_nothing(door: Client, name: s
         gc.enable()
 
 
+def test_a_loop_that_is_dropped_without_a_job_ends_its_thread(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append("job")
+
+    def work() -> threading.Thread:
+        jobs = queue.work("w")
+        next(jobs).ack()
+        queue.drop()
+        with pytest.raises(TopicNotFound):
+            next(jobs)
+        return jobs.leases._thread
+
+    thread = work()
+    gc.collect()  # an error holds the frames it came through
+    assert not thread.is_alive()
+
+
 def test_a_worker_that_cannot_begin_leaves_signals_alone(door: Client, name: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(TopicNotFound):

@@ -155,3 +155,5 @@ class Work:
     def __del__(self) -> None:
         if not self.stop.is_set() and (self._current is not None or self._ahead):
             self.close()
+        elif self._leases is not None:
+            self._leases.close()  # it holds nothing, but its thread would go on
