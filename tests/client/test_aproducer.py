@@ -15,7 +15,9 @@ import topics
 from topics import Event
 from topics.client.aclient import AsyncClient
 from topics.client.batching import Delivery
+from topics.client.exchange import Call
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable
+from topics.model.results import AppendResult
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -165,6 +167,32 @@ def test_what_a_hurried_close_leaves_behind_is_told() -> None:
 
     with Peer(held_up(go_on, bodies)) as peer:
         tell(peer.url, story)
+
+
+def test_every_record_of_a_batch_in_halves_is_told_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is refused, its first half is committed, and the second is under way when the producer is closed."""
+    told, under_way = list[Delivery](), asyncio.Event()
+    answers = iter([InvalidRequest("one of them"), AppendResult("a", 1, 1, 1, 1, False, False)])
+
+    async def run(call: Call[Any]) -> Any:
+        answer = next(answers, None)
+        if answer is None:
+            under_way.set()
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def story(client: AsyncClient) -> None:
+        monkeypatch.setattr(client._transport, "run", run)
+        producer = client.topic("a").producer(linger_ms=0)
+        await producer.append_many([1, 2], report=told.append)
+        await under_way.wait()
+        with pytest.raises(Unreachable, match="unsettled"):
+            await producer.close(timeout_s=0)
+
+    tell(url, story)
+    assert [(delivery.seq, delivery.error is None) for delivery in told] == [(1, True), (0, False)]
 
 
 def test_closing_the_client_sends_what_its_producers_have(url: str, name: str) -> None:

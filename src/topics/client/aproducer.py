@@ -18,6 +18,8 @@ from topics.client.calls import Keys
 from topics.client.producer import no_topic
 from topics.errors import Throttled, TopicsError, Unreachable
 
+CANCELLED = "the producer's task was cancelled"
+
 
 class AsyncProducer:
     """Made by `client.producer()` or `topic.producer()`; ended by `async with` or `await close()`."""
@@ -123,9 +125,6 @@ class AsyncProducer:
         while (batch := await self._next()) is not None:
             try:
                 await self._send(batch)
-            except asyncio.CancelledError:
-                self._failed(batch, TopicsError("the producer's task was cancelled"))
-                raise
             finally:
                 self._batches.settled(batch)
                 self._settled.set()
@@ -149,13 +148,24 @@ class AsyncProducer:
             batch.committed((await self._transport.run(call)).first_seq)
         except TopicsError as error:
             if batch.is_worth_halving(error):
-                for half in batch.halves():
-                    await self._send(half)
+                await self._send_halves(batch)
             else:
                 self._failed(batch, error)
+        except asyncio.CancelledError:
+            self._failed(batch, TopicsError(CANCELLED))
+            raise
         except Exception as error:  # our own mistake must not leave callers waiting for ever
             log.exception("a batch of topic %r could not be sent", batch.topic)
             self._failed(batch, TopicsError(f"the producer failed: {error!r}"))
+
+    async def _send_halves(self, batch: Batch) -> None:
+        left, right = batch.halves()
+        try:
+            await self._send(left)
+        except asyncio.CancelledError:
+            self._failed(right, TopicsError(CANCELLED))
+            raise
+        await self._send(right)
 
     def _failed(self, batch: Batch, error: TopicsError) -> None:
         if batch.failed(error):
