@@ -47,6 +47,18 @@ def test_older_records_keep_what_their_class_gave_them() -> None:
     assert (world.rows("t"), world.gaps("t")) == ([(1, 1), (2, 2), (3, 3)], [(4, 5, "restart")])
 
 
+def test_older_records_survive_a_snapshot_that_was_taken_in_the_ephemeral_time() -> None:
+    world = World()
+    world.topic("t", durability="fsync")
+    world.write("t", 1, 2, 3)
+    world.topic("t", durability="ephemeral")
+    world.write("t", 4, 5)
+    world.kernel.snapshot()
+    world.topic("t", durability="fsync")
+    world = world.killed()
+    assert (world.rows("t"), world.gaps("t")) == ([(1, 1), (2, 2), (3, 3)], [(4, 5, "restart")])
+
+
 @pytest.mark.parametrize("in_segments", [False, True])
 def test_what_was_deleted_in_the_ephemeral_time_stays_deleted(in_segments: bool) -> None:
     world = World(segment_max_events=2)

@@ -87,10 +87,18 @@ class Lifecycle:
 
     def _put(self, name: str, config: TopicConfig) -> Ticket[Put]:
         topic = self._ctx.state.topics.get(name)
+        if topic is not None and config.is_ephemeral and not topic.config.is_ephemeral and topic.reserved_head:
+            return chain(self._in_segments(topic), lambda _: self._put_settled(name, config))
         if topic is None or not topic.config.is_ephemeral:
             return self._put_settled(name, config)
         # No frame in front of the update can hold its floors: what the old config took goes now.
         return chain(self._settling.settle(topic), lambda _: self._put_settled(name, config))
+
+    def _in_segments(self, topic: TopicState) -> Ticket[None]:
+        """Checkpoints pass over an ephemeral topic, and snapshots let go of the log behind them: what the topic had
+        before must be in segments by then, or a later change back would find it gone. If that fails, it stays where it
+        is, and only a snapshot could take it."""
+        return settled(chain(self.drain(topic), lambda _: self._ctx.jobs.checkpoint()))
 
     def _put_settled(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
