@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.tiers.world import OPENERS, World
 
 from topics.core.read import ReadRequest
 from topics.errors import ColdStoreMismatch, ColdUnavailable, ConfigError
+from topics.model.config import patch_from, resolve_config
+from topics.model.match import parse_match
+from topics.model.router import RouterDef
 
 both = pytest.mark.parametrize("store", list(OPENERS))
 
@@ -253,9 +258,90 @@ def test_what_has_expired_in_the_cold_store_is_not_read_after_a_restart_either(s
     world = world.restart()
     world.clock.advance(60_000)
     outcome = world.read().outcome
-    assert (outcome.records, outcome.caught_up, outcome.tombstone and outcome.tombstone.reason) == (0, False, "ttl")
+    assert (outcome.records, outcome.caught_up, outcome.tombstone and outcome.tombstone.reason) == (0, True, "ttl")
     assert world.read_all() == {}
     assert world.sim.call(lambda engine: engine.topic_state("t")).count == 0
+
+
+@both
+def test_an_index_that_is_not_loaded_does_not_keep_what_lies_behind_it_from_expiring(store: str) -> None:
+    world = World(store=store)
+    world.sim.tick()
+    world.create(ttl_ms=60_000).write(18).checkpoint().tick().tick().snapshot()
+    world = world.restart()
+    world.store_down()
+    world.clock.advance(60_000)
+    outcome = world.read(13).outcome
+    assert (outcome.records, outcome.tombstone and outcome.tombstone.reason) == (0, "ttl")
+
+
+@both
+def test_a_read_in_the_middle_of_the_cold_store_delivers_nothing_expired_after_a_restart(store: str) -> None:
+    world = _half_of_it_old(store).restart()
+    world.clock.advance(50_000)
+    outcome = world.read(6).outcome
+    assert outcome.tombstone is not None
+    assert (outcome.tombstone.gap_from, outcome.tombstone.gap_to, outcome.tombstone.reason) == (7, 8, "ttl")
+
+
+@both
+@pytest.mark.parametrize("room", [0, 5_000])
+def test_state_after_a_restart_counts_nothing_that_has_expired_in_the_cold_store(store: str, room: int) -> None:
+    world = _half_of_it_old(store, room).restart()
+    world.clock.advance(50_000)
+    state = world.sim.call(lambda engine: engine.topic_state("t"))
+    assert (state.count, state.earliest_seq) == (18, 11)
+
+
+@both
+@pytest.mark.parametrize("claimed", [1, 6])
+def test_a_claim_after_a_restart_hands_out_nothing_that_has_expired_in_the_cold_store(store: str, claimed: int) -> None:
+    world = _half_of_it_old(store, type="queue", lease_ms=86_400_000, leases_durable=True)
+    assert _claimed(world, claimed) == list(range(1, claimed + 1))
+    world = world.snapshot().restart()
+    world.clock.advance(50_000)
+    assert _claimed(world, 2) == [11, 12]
+
+
+def _claimed(world: World, count: int) -> list[int]:
+    return [job.seq for job in world.sim.call(lambda engine: engine.queues.claim("t", node="n", max=count)).jobs]
+
+
+def _half_of_it_old(store: str, room: int = 5_000, **config: Any) -> World:
+    world = World(store=store, index_cache_bytes=room)
+    world.sim.tick()
+    world.create(ttl_ms=60_000, **config).write(10)
+    world.clock.advance(30_000)
+    return world.write(18).checkpoint().tick().tick().snapshot()
+
+
+@both
+def test_a_router_copies_nothing_that_expired_in_the_cold_store_before_a_restart(store: str) -> None:
+    world = World(store=store)
+    world.sim.tick()
+    world.create(ttl_ms=60_000)
+    small = resolve_config(patch_from({"cap_records": 6, "discard": "reject"}))
+    world.sim.call(lambda engine: engine.put_topic("d", small))
+    world.sim.call(lambda engine: engine.routers.put(RouterDef(name="r", source="t", dest="d")))
+    world.write(10)
+    world.clock.advance(30_000)
+    world.write(18).checkpoint().tick().tick().snapshot()
+    world = world.restart()
+    world.clock.advance(50_000)
+    world.sim.call(lambda engine: engine.delete_records("d", before_seq=7, match=None))
+    outcome = world.read(6, name="d").outcome
+    assert outcome.tombstone is not None
+    assert (outcome.tombstone.gap_from, outcome.tombstone.gap_to, outcome.tombstone.reason) == (7, 10, "source_trim")
+
+
+@both
+def test_a_delete_by_tag_after_a_restart_tells_what_it_removed_from_the_cold_store(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    odd, even = parse_match("odd"), parse_match("even")
+    world.sim.call(lambda engine: engine.delete_records("t", before_seq=8, match=odd))
+    world = world.tick().snapshot().restart()
+    done = world.sim.call(lambda engine: engine.delete_records("t", before_seq=None, match=even))
+    assert (done.deleted, done.count) == (9, 5)
 
 
 # --- the hard invariant -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from heapq import merge
-from itertools import chain
+from itertools import chain, takewhile
 
 import numpy as np
 
@@ -76,6 +76,15 @@ def awaited(topic: TopicState, block: Slots | None) -> Iterator[None]:
         raise
 
 
+def check_lookable(topic: TopicState, block: Slots) -> None:
+    """May records of this block be handed out? ColdUnavailable: not before its index has come, because something waits
+    for it, or because only its times tell what has expired."""
+    if block.first_seq in topic.awaiting:
+        raise ColdUnavailable(topic.name, reason="the index of a cold segment is not loaded yet")
+    if topic.config.ttl_ms and isinstance(block, Sealed) and block.view.tier == "cold":
+        block.check_times()
+
+
 def first_live(topic: TopicState, seq: int) -> int:
     """The smallest live seq at or above `seq` (which is not below the floors), or `head + 1`."""
     for block in blocks_from(topic, seq):
@@ -93,16 +102,17 @@ def first_live(topic: TopicState, seq: int) -> int:
 
 def last_live_below(topic: TopicState, bound: int) -> int:
     """The largest live seq below `bound`, or 0."""
-    earliest, found = topic.floors.earliest_seq, 0
-    for block in blocks_from(topic, earliest):
-        if block.first_seq >= bound:
-            break
+    earliest = topic.floors.earliest_seq
+    blocks = takewhile(lambda block: block.first_seq < bound, blocks_from(topic, earliest))
+    for block in reversed(list(blocks)):
+        if isinstance(block, Sealed) and block.live == 0:
+            continue
         lo = max(earliest - block.first_seq, 0)
         with awaited(topic, block):
             slot = block.last_live(lo, min(bound - block.first_seq, block.count))
         if slot >= lo:
-            found = block.first_seq + slot
-    return found
+            return block.first_seq + slot
+    return 0
 
 
 def settle_front(topic: TopicState) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from topics.core.extent import Extent, index_of
-from topics.core.front import blocks_from
+from topics.core.front import blocks_from, check_lookable
 from topics.core.sealed import Sealed
 from topics.core.slots import Slots
 from topics.core.topic import TopicState
@@ -46,8 +46,7 @@ def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[i
 
 def _take(topic: TopicState, block: Slots, cursor: int, wanted: int, known: Container[int], seqs: list[int]) -> int:
     """Take from one block; returns how far it was looked through."""
-    if block.first_seq in topic.awaiting:
-        raise ColdUnavailable(topic.name, reason="the index of a cold segment is not loaded yet")
+    check_lookable(topic, block)
     lo = max(cursor + 1 - block.first_seq, 0)
     hi = min(block.next_seq, topic.head + 1) - block.first_seq
     while lo < hi:

@@ -17,7 +17,7 @@ import numpy as np
 from topics import limits
 from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.floors import SEQ_BASE
-from topics.core.front import blocks_from
+from topics.core.front import blocks_from, check_lookable
 from topics.core.nodes import split_by_node
 from topics.core.recent import Chunk, RecentCache
 from topics.core.request import ReadOutcome, ReadRequest
@@ -210,13 +210,12 @@ class ReadWalk:
     def _first_live(self, block: Slots, start: int, hi: int) -> int | None:
         """None: the segment cannot be looked at yet, and its index is asked for."""
         try:
-            if block.first_seq not in self._topic.awaiting:
-                return block.first_live(start - block.first_seq, hi)
+            check_lookable(self._topic, block)
+            return block.first_live(start - block.first_seq, hi)
         except ColdUnavailable:
-            pass
-        assert isinstance(block, Sealed)
-        self._extent = index_of(block, start)
-        return None
+            assert isinstance(block, Sealed)
+            self._extent = index_of(block, start)
+            return None
 
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""

@@ -25,26 +25,30 @@ def due(topic: TopicState, now: int) -> Evict | None:
     config = topic.config
     if topic.count == 0 or not (config.ttl_ms or config.cap_bytes):
         return None
-    try:
-        return _due(topic, now)
-    except ColdUnavailable:
-        return None
-
-
-def _due(topic: TopicState, now: int) -> Evict | None:
-    config = topic.config
-    ttl_lost = cap_lost = 0
-    if config.ttl_ms and now > config.ttl_ms:
-        cutoff_ts = now - config.ttl_ms
-        if first_ts(topic) < cutoff_ts:
-            ttl_lost = _expired_to(topic, cutoff_ts)
+    ttl_lost = _ttl_lost(topic, now) if config.ttl_ms and now > config.ttl_ms else 0
+    cap_lost = 0
     if config.cap_bytes and config.discard == "old" and topic.bytes > config.cap_bytes:
-        cap_lost = _over_bytes_to(topic, topic.bytes - config.cap_bytes)
+        cap_lost = _cap_lost(topic)
         if cap_lost <= ttl_lost:
             cap_lost = 0  # expiry alone makes enough room
     if ttl_lost == 0 and cap_lost == 0:
         return None
     return floors_op(topic, ttl_lost=ttl_lost, cap_lost=cap_lost)
+
+
+def _ttl_lost(topic: TopicState, now: int) -> int:
+    cutoff_ts = now - topic.config.ttl_ms
+    try:
+        return _expired_to(topic, cutoff_ts) if _may_have_expired(topic, cutoff_ts) else 0
+    except ColdUnavailable:
+        return 0
+
+
+def _cap_lost(topic: TopicState) -> int:
+    try:
+        return _over_bytes_to(topic, topic.bytes - topic.config.cap_bytes)
+    except ColdUnavailable:
+        return 0
 
 
 def unlogged(topic: TopicState) -> Evict | None:
@@ -92,23 +96,45 @@ def expires_at(topic: TopicState) -> int | None:
     return first_ts(topic) + topic.config.ttl_ms + 1
 
 
+def _may_have_expired(topic: TopicState, cutoff_ts: int) -> bool:
+    try:
+        return first_ts(topic) < cutoff_ts
+    except ColdUnavailable:
+        return True
+
+
 def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
     """The highest live seq with a timestamp below the cutoff, as far as can be told now; 0 if there is none."""
+    bound = _expired_bound(topic, cutoff_ts)
+    last = last_live_below(topic, bound) if bound else 0
+    return last if last and _really_expired(topic, last, cutoff_ts) else 0
+
+
+def _expired_bound(topic: TopicState, cutoff_ts: int) -> int:
+    """Everything below has expired. Where an index is not loaded, what lies behind it still tells: time never falls."""
     bound = 0
     for block in blocks_from(topic, topic.floors.earliest_seq):
         try:
             with awaited(topic, block):
                 expired = block.expired(cutoff_ts)
         except ColdUnavailable:
-            if not bound:
-                raise
-            break
+            return _expired_bound_behind(topic, block.next_seq, cutoff_ts) or bound
         if expired:
             bound = block.first_seq + expired
         if expired < block.count:
             break
-    last = last_live_below(topic, bound) if bound else 0
-    return last if last and _really_expired(topic, last, cutoff_ts) else 0
+    return bound
+
+
+def _expired_bound_behind(topic: TopicState, seq: int, cutoff_ts: int) -> int:
+    for block in reversed(list(blocks_from(topic, seq))):
+        try:
+            expired = block.expired(cutoff_ts)
+        except ColdUnavailable:
+            continue
+        if expired:
+            return block.first_seq + expired
+    return 0
 
 
 def _really_expired(topic: TopicState, seq: int, cutoff_ts: int) -> bool:
@@ -176,7 +202,7 @@ def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
 def _note_trim(topic: TopicState, last: int, now: int) -> None:
     floors, ttl_ms = topic.floors, topic.config.ttl_ms
     expired_to = 0
-    if ttl_ms and first_ts(topic) < now - ttl_ms:
+    if ttl_ms and _may_have_expired(topic, now - ttl_ms):
         expired_to = min(_expired_to(topic, now - ttl_ms), last)
         floors.ttl_lost = max(floors.ttl_lost, expired_to)
     if last > expired_to:

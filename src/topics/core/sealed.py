@@ -159,6 +159,11 @@ class Sealed(Slots):
             self._last_ts = self.view.last_ts
         return self._last_ts
 
+    def check_times(self) -> None:
+        """ColdUnavailable, if it cannot be told what has expired; once it could, it always can."""
+        if self._first_ts is None or self._last_ts is None:
+            self._first_ts, self._last_ts = self.view.first_ts, self.view.last_ts
+
     def dead(self, lo: int, hi: int) -> Bools:
         if not self.overlay_complete:
             dead: Bools = (self.view.flags[lo:hi] & DELETED) != 0

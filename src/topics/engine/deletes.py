@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from topics.core.apply import apply
-from topics.core.delete import decide_delete, removes_nothing
+from topics.core.delete import decide_delete, removes_nothing, unsearchable
 from topics.core.retention import unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
@@ -39,8 +39,14 @@ class Deletes:
         self._settling = settling
 
     def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
-        """Retention first: a record that has expired counts as lost, not as deleted."""
-        return chain(self._settling.settle(topic), lambda _: self._delete(topic, before_seq=before_seq, match=match))
+        """Retention first: a record that has expired counts as lost, not as deleted. Then the indexes of cold segments
+        that have to be searched; a delete that cannot have one takes place all the same, and counts less."""
+
+        def load(_: None) -> Ticket[None]:
+            return self._settling.load_indexes(topic, unsearchable(topic, before_seq=before_seq, match=match))
+
+        ready = chain(self._settling.settle_exactly(topic), load)
+        return chain(ready, lambda _: self._delete(topic, before_seq=before_seq, match=match))
 
     def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)

@@ -29,7 +29,7 @@ class Queries:
 
     def _settled_state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
         self._ctx.check_exists(topic)
-        return chain(self._settling.settle(topic), lambda _: resolved(self._state(topic, touch=touch)))
+        return chain(self._settling.settle_exactly(topic), lambda _: resolved(self._state(topic, touch=touch)))
 
     def _state(self, topic: TopicState, *, touch: bool) -> results.TopicState:
         self._ctx.check_exists(topic)

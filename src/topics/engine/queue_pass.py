@@ -113,6 +113,7 @@ class ClaimPass:
         extent = index_needed(self._topic, self._wanted)
         if extent is None:
             return None
+        self._steps.insert(0, self._settle)  # the index will tell what has expired
         loaded: Ticket[None] = Ticket()
         self._ctx.jobs.fetch(self._topic, extent).then(
             lambda done: loaded.resolve(None) if done.error is None else loaded.fail(done.error)

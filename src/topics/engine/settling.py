@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from topics.core.apply import apply
+from topics.core.extent import index_of
 from topics.core.retention import due, floors_op, unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
-from topics.engine.ticket import Ticket, failed, resolved
+from topics.engine.ticket import Ticket, chain, failed, gathered, resolved, settled
 from topics.errors import TopicsError
 from topics.model.ops import Evict
 from topics.model.submission import Submission
@@ -46,6 +47,28 @@ class Settling:
         evict = self._due(topic)
         assert evict is not None
         return self._log(topic, evict)
+
+    def settle_exactly(self, topic: TopicState) -> Ticket[None]:
+        """As `settle`, and what only the index of a cold segment can tell is asked there. One that cannot be had is
+        left out: whoever only counts goes on with what is known."""
+        ticket = self.settle(topic)
+        if ticket.done and not topic.awaiting:
+            return ticket
+        return chain(ticket, lambda _: self._load_awaited(topic, set()))
+
+    def _load_awaited(self, topic: TopicState, asked: set[int]) -> Ticket[None]:
+        waiting = [first for first in topic.awaiting if first not in asked]
+        asked.update(waiting)
+        if not waiting:
+            return resolved(None)
+        again = chain(self.load_indexes(topic, waiting), lambda _: self.settle(topic))
+        return chain(again, lambda _: self._load_awaited(topic, asked))
+
+    def load_indexes(self, topic: TopicState, firsts: Iterable[int]) -> Ticket[None]:
+        """Have the indexes of these cold segments loaded, as far as that works."""
+        blocks = [block for first in firsts if (block := topic.sealed.by_first_seq(first)) is not None]
+        fetch = self._ctx.jobs.fetch
+        return gathered([settled(fetch(topic, index_of(block, block.first_seq))) for block in blocks])
 
     def _due(self, topic: TopicState) -> Evict | None:
         """A count cap's floors follow from the log, unless what moved them is not in any log: copies whose records an
