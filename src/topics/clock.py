@@ -67,6 +67,11 @@ class EngineClock:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
+    def running_ms(self) -> int:
+        """For waits that somebody sits through: from an arbitrary start, and it passes whatever the wall clock does.
+        `now_ms` stands still, for an hour if it has to be, while the wall clock is behind it."""
+        return round(self._clock.monotonic() * 1000)
+
     def raise_to(self, floor_ms: int) -> None:
         """Recovery found a timestamp this high: time goes on from there."""
         self._now_ms = max(self._now_ms, floor_ms)

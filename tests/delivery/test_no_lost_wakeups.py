@@ -100,6 +100,18 @@ def test_a_long_poll_whose_client_has_gone_ends_at_once() -> None:
     poll.cancel()  # the connection may end after the answer too
 
 
+def test_a_long_poll_ends_in_time_when_the_wall_clock_is_turned_back() -> None:
+    rig = Rig()
+    rig.put("a")
+    polls = LongPolls(rig.sim.engine, rig.live.delivery)
+    poll = polls.read("a", ReadRequest(from_seq=0), wait_ms=1000)
+    rig.clock.set_wall_ms(rig.clock.wall_ms() - 3_600_000)
+    rig.advance(1000)
+    polls.tick()
+    rig.pump()
+    assert poll.ticket.done
+
+
 # --- property 9 -------------------------------------------------------------------------------------------------------
 
 

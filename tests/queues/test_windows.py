@@ -41,6 +41,14 @@ def test_jobs_are_dealt_in_seq_order_around_the_cohort(world: World) -> None:
     assert shares(world, [10, 10, 10], jobs=12) == [[1, 4, 7, 10], [2, 5, 8, 11], [3, 6, 9, 12]]
 
 
+def test_a_window_closes_in_time_when_the_wall_clock_is_turned_back(world: World) -> None:
+    world.write("q", 1)
+    claim = world.claim_later()
+    world.clock.set_wall_ms(world.clock.wall_ms() - 3_600_000)
+    world.advance(20)
+    assert claim.done
+
+
 def test_a_window_closes_by_the_clock_and_the_next_claim_opens_another(world: World) -> None:
     world.write("q", 1, 2)
     first = world.claim_later()

@@ -98,7 +98,7 @@ class Forwarding:
                 go()
 
     def _step_all(self, source_id: int) -> None:
-        now = self._ctx.clock.now_ms()
+        now = self._ctx.clock.running_ms()
         routers = self._ctx.state.routers.from_source(source_id)
         shared = SharedRead() if len(routers) > 1 else None
         for router in routers:
@@ -110,7 +110,7 @@ class Forwarding:
         routers = self._ctx.state.routers
         if not len(routers):
             return
-        now = self._ctx.clock.now_ms()
+        now = self._ctx.clock.running_ms()
         looked_at = list(routers) if len(routers) <= SWEEP_ROUTERS else self._some(list(routers))
         for router in looked_at:
             source = self._ctx.state.by_id.get(router.source_id)
@@ -118,7 +118,7 @@ class Forwarding:
                 self._stir(source.id)
 
     def _some(self, routers: list[Router]) -> list[Router]:
-        start = self._ctx.clock.now_ms() // limits.ROUTER_TICK_MS * SWEEP_ROUTERS % len(routers)
+        start = self._ctx.clock.running_ms() // limits.ROUTER_TICK_MS * SWEEP_ROUTERS % len(routers)
         return list(islice(cycle(routers), start, start + SWEEP_ROUTERS))
 
     def _waits_at(self, router: Router, now: int) -> bool:
@@ -127,7 +127,7 @@ class Forwarding:
 
     def _is_barred(self, router: Router) -> bool:
         """Whether it waits, and no room came in its destination with the time."""
-        now = self._ctx.clock.now_ms()
+        now = self._ctx.clock.running_ms()
         if not self._waits_at(router, now):
             return False
         dest = self._ctx.state.by_id.get(router.dest_id)
@@ -160,9 +160,9 @@ class Forwarding:
     def _back_off(self, router: Router) -> None:
         before = self._waits.get(router.name)
         wait_ms = limits.ROUTER_RETRY_MS(0 if before is None else before.wait_ms * 2)
-        until_ms = self._ctx.clock.now_ms() + wait_ms
-        self._waits[router.name] = Wait(until_ms, wait_ms)
-        self._ctx.wake_at(until_ms)
+        clock = self._ctx.clock
+        self._waits[router.name] = Wait(clock.running_ms() + wait_ms, wait_ms)
+        self._ctx.wake_at(clock.now_ms() + wait_ms)
 
     def forget(self, name: str) -> None:
         self._waits.pop(name, None)

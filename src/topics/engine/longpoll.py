@@ -90,7 +90,7 @@ class LongPolls:
         self._ids = count()
 
     def now_ms(self) -> int:
-        return self.engine.context.clock.now_ms()
+        return self.engine.context.clock.running_ms()
 
     def read(self, name: str, request: ReadRequest, *, wait_ms: int) -> Poll:
         topic = self.engine.state.topic(name)

@@ -126,7 +126,8 @@ class Queues:
     def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
         """Serve claimers at once, or together with others when the coalescing window closes."""
         jitter_ms = topic.config.claim_jitter_ms
-        now = self.context.clock.now_ms()
+        clock = self.context.clock
+        now = clock.running_ms()
         window = self._windows.get(topic.id)
         if window is not None and window.closes_at <= now:
             self._close(window)
@@ -135,7 +136,7 @@ class Queues:
             window.cohort.extend(claimers)
         elif jitter_ms:
             self._windows[topic.id] = Window(topic, now + jitter_ms, claimers)
-            self.context.wake_at(now + jitter_ms)
+            self.context.wake_at(clock.now_ms() + jitter_ms)
         else:
             ClaimPass(self, topic, claimers).run()
 
@@ -288,10 +289,11 @@ class Queues:
 
     def tick(self) -> None:
         """Close windows whose time is over; look after streams."""
-        now = self.context.clock.now_ms()
+        clock = self.context.clock
+        now = clock.running_ms()
         for window in [window for window in self._windows.values() if window.closes_at <= now]:
             self._close(window)
-        self.streams.tick(now)
+        self.streams.tick(clock.now_ms())
 
     def _at_barrier(self, group: int) -> None:
         for topic in self.context.state.by_id.values():
