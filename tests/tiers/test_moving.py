@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.tiers.world import OPENERS, World
 
@@ -94,6 +95,15 @@ def test_dropped_segments_leave_the_cold_store(store: str) -> None:
         "cold/topics/00000001/seg-0000000000000009.data"
     ]
     world.check().restart().check()
+
+
+@both
+def test_a_read_passes_over_segments_that_were_dropped_since_the_snapshot(store: str) -> None:
+    world = World(store=store)
+    world.sim.tick()
+    world.create(ttl_ms=60_000).write(18).checkpoint().tick().snapshot()
+    world.delete(before_seq=9).tick().tick()
+    assert world.restart().read(0).outcome.records == 7
 
 
 @both
@@ -332,6 +342,23 @@ def test_a_router_copies_nothing_that_expired_in_the_cold_store_before_a_restart
     outcome = world.read(6, name="d").outcome
     assert outcome.tombstone is not None
     assert (outcome.tombstone.gap_from, outcome.tombstone.gap_to, outcome.tombstone.reason) == (7, 10, "source_trim")
+
+
+@both
+@pytest.mark.parametrize("by_tag", [True, False])
+def test_what_was_deleted_rewritten_and_moved_since_the_snapshot_is_not_counted(store: str, by_tag: bool) -> None:
+    world = World(store=store, hot_retain_segments=9)
+    world.sim.tick()
+    world.create(type="queue").write(18).checkpoint().snapshot()
+    if by_tag:
+        world.sim.call(lambda engine: engine.delete_records("t", before_seq=4, match=parse_match("*")))
+    else:
+        assert _claimed(world, 3) == [1, 2, 3]
+        world.sim.call(lambda engine: engine.queues.ack("t", node="n", seqs=[1, 2, 3]))
+    world = world.tick().tick().restart(hot_retain_segments=1).tick().restart()
+    assert world.tiers()[1] == "cold"
+    found, state = world.read_all(), world.sim.call(lambda engine: engine.topic_state("t"))
+    assert (state.count, state.bytes) == (15, sum(len(msgspec.json.encode(token)) for token in found.values()))
 
 
 @both

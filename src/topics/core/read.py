@@ -209,6 +209,8 @@ class ReadWalk:
 
     def _first_live(self, block: Slots, start: int, hi: int) -> int | None:
         """None: the segment cannot be looked at yet, and its index is asked for."""
+        if start >= block.first_seq + hi:
+            return hi  # dead by position: its files may be gone already
         try:
             check_lookable(self._topic, block)
             return block.first_live(start - block.first_seq, hi)
