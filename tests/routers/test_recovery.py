@@ -405,3 +405,20 @@ def test_the_time_of_the_last_write_survives_a_kill_right_behind_a_seal() -> Non
     assert [len(world.engine.state.topics[name].sealed) for name in ("a", "b")] == [1, 1]
     world = world.killed()
     assert {name: world.state(name).last_write_ts for name in ("a", "b")} == before
+
+
+def test_seqs_of_copies_are_not_used_again_where_their_segments_were_dropped() -> None:
+    """The router is gone, too, so nothing but the checkpoint's mark tells how far the destination had come."""
+    world = World(segment_max_events=4)
+    world.write("b", "direct")
+    world.router("r", "a", "b")
+    world.write("a", *range(7), tag="copy")
+    assert world.state("b").head_seq == 8
+    world.delete("b", match="copy")
+    world.checkpoint()
+    world.drop_router("r")
+    world.checkpoint()
+    world.advance(1000)
+    world = world.killed()
+    assert (world.rows("b"), world.gaps("b")) == ([(1, "direct")], [])
+    assert world.write("b", "next").first_seq == 9

@@ -46,7 +46,7 @@ def load_sealed(
         segment = Sealed.trusted(view, live=totals[0], live_bytes=totals[1], dead=slots)
     topic.sealed.add(segment)
     topic.count_in(segment.live, segment.live_bytes)
-    _reached(topic, view.first_seq + view.count - 1)
+    reached(topic, view.first_seq + view.count - 1)
 
 
 def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -> None:
@@ -70,7 +70,7 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     if active.tags is not None:
         topic.tags.add(active.first_seq, active.tags)
     written_until(topic, int(active.ts[-1]))
-    _reached(topic, active.first_seq + count - 1)
+    reached(topic, active.first_seq + count - 1)
 
 
 def written_until(topic: TopicState, ts: int) -> None:
@@ -78,8 +78,9 @@ def written_until(topic: TopicState, ts: int) -> None:
     topic.last_ts = topic.last_write_ts = max(topic.last_ts, ts)
 
 
-def _reached(topic: TopicState, last_seq: int) -> None:
-    """Replay starts behind the highest slot."""
+def reached(topic: TopicState, last_seq: int) -> None:
+    """Replay starts behind the highest slot, also where the last segments were dropped because all in them was dead:
+    the log need not have their frames any more, and copies never had any."""
     topic.ckpt_seq = max(topic.ckpt_seq, last_seq)
     topic.head = max(topic.head, last_seq)
     topic.reserved_head = max(topic.reserved_head, topic.head)

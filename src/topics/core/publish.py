@@ -15,6 +15,7 @@ import numpy as np
 from topics.core.effects import Effect, Fate
 from topics.core.front import Removal, blocks_from
 from topics.core.idempotency import WriteMemo
+from topics.core.load import written_until
 from topics.core.recent import RecentCache
 from topics.core.retention import trim_to_cap
 from topics.core.tail import locations
@@ -68,6 +69,7 @@ def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) ->
         _add_slots(topic, sliced(op, at, stop), None)
     effect = Effect(Fate.FILLED if unknown else Fate.DUPLICATE, topic.id)
     known = min(topic.head + 1 - op.first_seq, op.count)
+    written_until(topic, op.ts[known - 1])
     effect.removal = _trim_behind(topic, sliced(op, 0, known))
     if known < op.count:
         effect.join(apply_append(topic, sliced(op, known, op.count), recent))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from topics.core.load import ActiveColumns, load_active, load_sealed, written_until
+from topics.core.load import ActiveColumns, load_active, load_sealed, reached, written_until
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable, TopicsError
 from topics.formats.names import segment_name, topic_dir_name
@@ -51,6 +51,7 @@ class Attach:
         self._marks = marks
         self._items = items
         self._trust_totals = trust_totals
+        self._reached = marks.in_segments(items.values())
         self.loaded: dict[int, LoadedTopic] = {}
         self.forsaken: set[int] = set()
         """Ephemeral topics with segments: those are from the time before, and what is in them does not come back."""
@@ -68,6 +69,7 @@ class Attach:
         dead = [] if item is None else [(dead.first, dead.last) for dead in item.dead]
         for segment in loaded.sealed:
             self._seal(topic, segment, dead)
+        reached(topic, self._reached.get(topic.id, 0))
         newest = loaded.sealed[-1].segment if loaded.sealed else None
         if newest is not None and newest.last_seq > (0 if item is None else item.head) and _can_count(newest):
             written_until(topic, newest.checked_ts(newest.count - 1))
