@@ -146,3 +146,22 @@ def test_copies_in_a_destination_that_was_ephemeral_come_back_or_are_announced(
     assert world.state("d").head_seq >= 4
     told = world.rows("d") + [(seq, "lost") for first, last, _ in world.gaps("d") for seq in range(first, last + 1)]
     assert {seq for seq, _ in before} <= {seq for seq, _ in told}
+
+
+def test_what_a_destination_lost_of_its_ephemeral_time_is_still_announced_by_the_next_restart() -> None:
+    """Its first record is behind the loss by then, and the checkpoint that notes it is replayed before its frames."""
+    world = World()
+    world.topic("d", durability="disk")
+    world.write("d", 1)
+    world.delete("d", before=2)
+    world.topic("d", durability="ephemeral")
+    world.router("r", "s", "d")
+    world.write("d", 2, 3, 4)
+    world.topic("d", durability="fsync")
+    world = world.killed()
+    assert world.gaps("d") == [(2, 4, "restart")]
+    world.write("d", "kept")
+    world.checkpoint()
+    for _ in range(2):
+        world = world.killed()
+        assert (world.rows("d"), world.gaps("d")) == ([(5, "kept")], [(2, 4, "restart")])

@@ -59,6 +59,7 @@ class Replay:
         self.highest_ts = 0
         self.lost_seqs = 0
         self._proven: dict[int, bool] = {}
+        self._were_ephemeral: set[int] = set()  # topics that were of this class for a while, in the log
         self.notices: list[str] = []
 
     def prepare(
@@ -142,12 +143,18 @@ class Replay:
             self._append_now(op)
             return
         self.rederive.look(op)
+        if isinstance(op, HeadMark) and op.resume_at is not None and self._is_ephemeral(op.topic_id):
+            self._were_ephemeral.add(op.topic_id)
         effect = apply(self._state, op)
         if isinstance(op, TopicCreate) and effect.fate is Fate.APPLIED:
             self._welcome(self._state.by_id[op.topic_id])
         topic_id = getattr(op, "topic_id", 0)
         if topic_id in self._held:
             self._release(topic_id)
+
+    def _is_ephemeral(self, topic_id: int) -> bool:
+        topic = self._state.by_id.get(topic_id)
+        return topic is not None and topic.config.is_ephemeral
 
     def _welcome(self, topic: TopicState) -> None:
         topic.replaying = True
@@ -291,6 +298,16 @@ class Replay:
             return [mark]
         first = msgspec.structs.replace(mark, pin=pins[0])
         return [first, *(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin) for pin in pins[1:])]
+
+    def settle_ephemeral(self) -> list[HeadMark]:
+        """What topics lost of the time they were ephemeral, by the first start behind it, follows from what is in files
+        and from floors. Both change with time, so it is written down now."""
+        marks: list[HeadMark] = []
+        for topic in map(self._state.by_id.get, sorted(self._were_ephemeral)):
+            lost = () if topic is None else tuple((r.lo, r.hi, r.reason) for r in topic.lost if r.reason == "restart")
+            if topic is not None and lost:
+                marks.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lost=lost))
+        return marks
 
     def settle_queues(self) -> None:
         """What is left of leases, now that it is known which jobs there are."""
