@@ -295,6 +295,20 @@ def test_a_read_in_the_middle_of_the_cold_store_delivers_nothing_expired_after_a
 
 
 @both
+def test_nothing_expired_is_read_where_an_index_is_not_loaded_and_all_behind_it_is_dead(store: str) -> None:
+    world = World(store=store, hot_retain_segments=2)
+    world.sim.tick()
+    world.create(ttl_ms=60_000, type="queue", lease_ms=86_400_000).write(16)
+    assert len(_claimed(world, 16)) == 16
+    world.clock.advance(30_000)
+    world.write(4).checkpoint().tick().tick()
+    world.sim.call(lambda engine: engine.queues.ack("t", node="n", seqs=[13, 14, 15, 16]))
+    world = world.snapshot().restart()
+    world.clock.advance(50_000)
+    assert list(world.read_all()) == [17, 18, 19, 20]
+
+
+@both
 @pytest.mark.parametrize("room", [0, 5_000])
 def test_state_after_a_restart_counts_nothing_that_has_expired_in_the_cold_store(store: str, room: int) -> None:
     world = _half_of_it_old(store, room).restart()

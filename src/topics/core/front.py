@@ -100,19 +100,21 @@ def first_live(topic: TopicState, seq: int) -> int:
     return topic.head + 1
 
 
-def last_live_below(topic: TopicState, bound: int) -> int:
-    """The largest live seq below `bound`, or 0."""
+def last_lives_below(topic: TopicState, bound: int) -> Iterator[int]:
+    """The largest live seq below `bound` of each block, descending; those are left out whose index is not loaded."""
     earliest = topic.floors.earliest_seq
     blocks = takewhile(lambda block: block.first_seq < bound, blocks_from(topic, earliest))
     for block in reversed(list(blocks)):
         if isinstance(block, Sealed) and block.live == 0:
             continue
         lo = max(earliest - block.first_seq, 0)
-        with awaited(topic, block):
-            slot = block.last_live(lo, min(bound - block.first_seq, block.count))
+        try:
+            with awaited(topic, block):
+                slot = block.last_live(lo, min(bound - block.first_seq, block.count))
+        except ColdUnavailable:
+            continue
         if slot >= lo:
-            return block.first_seq + slot
-    return 0
+            yield block.first_seq + slot
 
 
 def settle_front(topic: TopicState) -> None:

@@ -10,7 +10,9 @@ move `evict_floor`. Both walk from the front by whole segments first, so the cos
 
 from __future__ import annotations
 
-from topics.core.front import Removal, awaited, blocks_from, first_live, kill_below, last_live_below
+from contextlib import suppress
+
+from topics.core.front import Removal, awaited, blocks_from, first_live, kill_below, last_lives_below
 from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
@@ -106,8 +108,10 @@ def _may_have_expired(topic: TopicState, cutoff_ts: int) -> bool:
 def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
     """The highest live seq with a timestamp below the cutoff, as far as can be told now; 0 if there is none."""
     bound = _expired_bound(topic, cutoff_ts)
-    last = last_live_below(topic, bound) if bound else 0
-    return last if last and _really_expired(topic, last, cutoff_ts) else 0
+    for last in last_lives_below(topic, bound) if bound else ():
+        with suppress(ColdUnavailable):
+            return last if _really_expired(topic, last, cutoff_ts) else 0
+    return 0
 
 
 def _expired_bound(topic: TopicState, cutoff_ts: int) -> int:
