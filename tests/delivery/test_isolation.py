@@ -314,7 +314,20 @@ def test_p28_a_stuck_socket_is_cut_off_after_30000_ms(takes: bool) -> None:
         socket.take(1)
     rig.advance(100)
     assert socket.closed != takes
-    assert socket.was_aborted != takes
+    socket.taken_bytes = socket.sent_bytes
+    assert (socket.messages()[-1].get("code") == "slow_consumer") != takes
+
+
+def test_p28_a_stuck_socket_without_a_place_is_cut_off_without_words() -> None:
+    rig = Rig()
+    rig.put("a")
+    socket = rig.socket()
+    socket.reads = False
+    for _ in range(4):
+        socket.say("ping")
+    rig.pump()
+    rig.advance(30_000)
+    assert (socket.closed, socket.was_aborted) == (True, True)
 
 
 # --- property 29 ------------------------------------------------------------------------------------------------------

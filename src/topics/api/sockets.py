@@ -27,7 +27,7 @@ from topics.model.appended import Appended
 from topics.model.config import resolve_config
 from topics.model.results import WatchStart
 from topics.net.messages import WsSink
-from topics.net.ws import GOING_AWAY
+from topics.net.ws import GOING_AWAY, POLICY_VIOLATION
 from topics.wire import ws
 from topics.wire.auth import check_config_on_write, check_name, check_scope
 from topics.wire.keys import READ, WRITE, Key
@@ -249,8 +249,14 @@ class Socket:
         return
 
     def too_slow(self) -> None:
+        """Last words if there is a place for them; whoever does not take those either is cut off a little later."""
         self._services.streams.too_slow_total += 1
-        self._sink.abort()
+        if self._messages.places() > 0:
+            words = "nothing was taken from this socket for too long"
+            self._sink.send_text(ws.error_frame(None, ws.SLOW_CONSUMER, words))
+            self._sink.close(POLICY_VIOLATION)
+        else:
+            self._sink.abort()
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ _LENGTH_16 = 126
 _LENGTH_64 = 127
 
 GOING_AWAY = CloseReason.GOING_AWAY.value
+POLICY_VIOLATION = CloseReason.POLICY_VIOLATION.value
 TOO_BIG = CloseReason.MESSAGE_TOO_BIG.value
 
 

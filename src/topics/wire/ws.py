@@ -23,6 +23,7 @@ NO_REQUEST_ID = msgspec.Raw(b"null")
 INVALID_JSON = "invalid_json"
 UNSUPPORTED_MESSAGE = "unsupported_message"
 SHUTTING_DOWN = "server_shutting_down"
+SLOW_CONSUMER = "slow_consumer"
 _encode = msgspec.json.Encoder().encode
 
 
