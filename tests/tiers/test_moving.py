@@ -13,6 +13,7 @@ from topics.errors import ColdStoreMismatch, ColdUnavailable, ConfigError
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.router import RouterDef
+from topics.storage.segments.sealed import SealedSegment
 
 both = pytest.mark.parametrize("store", list(OPENERS))
 
@@ -383,6 +384,39 @@ def test_a_delete_by_tag_after_a_restart_tells_what_it_removed_from_the_cold_sto
     world = world.tick().snapshot().restart()
     done = world.sim.call(lambda engine: engine.delete_records("t", before_seq=None, match=even))
     assert (done.deleted, done.count) == (9, 5)
+
+
+@both
+def test_an_index_that_is_closed_while_a_delete_looks_at_it_loses_nothing(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another thread does that has no room for its own."""
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    odd, even = parse_match("odd"), parse_match("even")
+    world.sim.call(lambda engine: engine.delete_records("t", before_seq=8, match=odd))
+    world = world.tick().snapshot().restart()
+
+    def flags(segment: SealedSegment) -> Any:
+        found = segment.pair().flags
+        if segment.tier == "cold":
+            segment.unmap()
+        return found
+
+    monkeypatch.setattr(SealedSegment, "flags", property(flags))
+    done = world.sim.call(lambda engine: engine.delete_records("t", before_seq=None, match=even))
+    assert (done.deleted, done.count) == (9, 5)
+    assert list(world.read_all()) == [9, 11, 13, 15, 17]
+
+
+@both
+def test_a_claim_over_more_segments_than_there_is_room_for_indexes_comes_to_an_end(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
+    world.sim.tick()
+    world.create(type="queue").write(18)
+    assert len(_claimed(world, 18)) == 18
+    world.sim.call(lambda engine: engine.queues.ack("t", node="n", seqs=[2, 6, 10]))
+    world = world.checkpoint().tick().tick().snapshot().restart()
+    assert _claimed(world, 8) == [1, 3, 4, 5, 7, 8, 9, 11]
 
 
 # --- the hard invariant -----------------------------------------------------------------------------------------------

@@ -160,16 +160,20 @@ def settle_cold(topic: TopicState, first_seq: int) -> Removal:
     if block is None:
         return removal
     block.deleted = -1
-    if verify(topic, block):
-        for op in ops:
+    try:
+        is_settled = verify(topic, block)
+        for op in ops if is_settled else ():
             seqs = np.array(sorted(set(op.seqs or ())), np.int64)
             seqs = seqs[seqs >= topic.floors.earliest_seq]
             kill_slots(topic, block, alive_of(block, _chosen_slots(topic, block, op, seqs)), removal)
+    except ColdUnavailable:
+        is_settled = False
+    if is_settled:
         settle_front(topic)
         removal.add(trim_to_cap(topic, now=topic.last_ts))
         _forget_dead_jobs(topic, block)
     elif ops:
-        topic.awaiting[first_seq] = ops
+        topic.awaiting[first_seq] = ops  # all of them: what one of them took already is not taken twice
     return removal
 
 
@@ -177,5 +181,5 @@ def _forget_dead_jobs(topic: TopicState, block: Sealed) -> None:
     """A start keeps the leases it cannot look behind; their jobs may have been dead in the flags already."""
     if topic.queue is not None:
         for seq in [seq for seq in topic.queue.jobs if block.first_seq <= seq < block.next_seq]:
-            if not topic.live(seq):
+            if not topic.may_be_live(seq):
                 topic.queue.forget(seq)

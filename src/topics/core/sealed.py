@@ -251,11 +251,15 @@ class Sealed(Slots):
 
     def _keep_what_is_at_hand(self) -> None:
         try:
-            self._first_ts, self._last_ts = self.first_ts, self.last_ts
-            shown: Bools = (self.view.flags & DELETED) != 0
+            self.keep_index()
         except ColdUnavailable:  # closed for lack of room already: asked for again when somebody needs it
             self.overlay_complete = self.overlay_complete and self.overlay is None and self.deleted == 0
-            return
+
+    def keep_index(self) -> None:
+        """Take from an index that is at hand what is asked of it most: it may be closed again at any time, and whoever
+        needs several at once must not wait for all of them to be there together."""
+        self._first_ts, self._last_ts = self.first_ts, self.last_ts
+        shown: Bools = (self.view.flags & DELETED) != 0
         if shown.any() or self.overlay is not None:
             self._overlay()[shown] = PROVEN
         self.overlay_complete = True

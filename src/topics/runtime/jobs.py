@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,20 @@ class KernelJobs:
             if error is not None:
                 ticket.fail(error)
                 return
-            self.index_came(topic, view.first_seq)
+            try:
+                self.index_came(topic, view.first_seq)
+            except Exception as failure:
+                ticket.fail(failure)
+                return
             ticket.resolve(Fetched(EMPTY_RUN, cold_segments=int(asked)))
 
         self._driver.run_cold(view.load_index, done)
 
     def index_came(self, topic: TopicState, first_seq: int) -> None:
+        block = topic.sealed.by_first_seq(first_seq)
+        if block is not None and block.view.tier == "cold":
+            with suppress(ColdUnavailable):  # closed again already, for lack of room
+                block.keep_index()
         if first_seq in topic.awaiting:
             removal = settle_cold(topic, first_seq)
             self.settled(topic, Effect(Fate.APPLIED, topic.id, removal=removal))
