@@ -165,3 +165,22 @@ def test_what_a_destination_lost_of_its_ephemeral_time_is_still_announced_by_the
     for _ in range(2):
         world = world.killed()
         assert (world.rows("d"), world.gaps("d")) == ([(5, "kept")], [(2, 4, "restart")])
+
+
+@pytest.mark.parametrize("end", ["killed", "cut"])
+@pytest.mark.parametrize("later", ["ephemeral", "memory", "disk"])
+def test_a_ceiling_that_a_router_kept_holds_after_the_router_is_gone(later: str, end: str) -> None:
+    """It was fed when it became `fsync`, so its ceiling stayed, and writes of a weaker class relied on it."""
+    world = World()
+    world.topic("d", durability="disk")
+    world.write("d", 1)
+    world.snapshot()
+    world.snapshot()  # which has the mark of the first one behind it
+    world.router("r", "s", "d")
+    world.topic("d", durability="fsync")
+    world.drop_router("r")
+    world.topic("d", durability=later)
+    assert world.write("d", 2, 3).first_seq == 2
+    world = getattr(world, end)()
+    assert world.state("d").head_seq >= 3
+    assert world.write("d", 4).first_seq > 3

@@ -64,8 +64,13 @@ def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[O
     update = ConfigUpdate(topic.id, topic.name, config, now)
     if old.is_ephemeral and not config.is_ephemeral and topic.reserved_head:
         return _end_ephemeral(topic, update)
+    ops: list[Op] = [update]
+    if old.is_fsync and not config.is_fsync and topic.ceiling > topic.head:
+        # A topic that was fed when it became `fsync` kept its ceiling. Replay cannot know that once the router is gone,
+        # and from here on writes rely on it.
+        ops.insert(0, HeadMark(topic_id=topic.id, ceiling=topic.ceiling))
     floors = _floors_to_log(topic, config, now)
-    return [update] if floors is None else [floors, update]
+    return ops if floors is None else [floors, *ops]
 
 
 def _end_ephemeral(topic: TopicState, update: ConfigUpdate) -> list[Op]:
