@@ -387,6 +387,27 @@ def test_a_delete_by_tag_after_a_restart_tells_what_it_removed_from_the_cold_sto
 
 
 @both
+@pytest.mark.parametrize("down", [False, True])
+def test_a_start_looks_for_what_a_router_had_copied_in_the_cold_store_too(store: str, down: bool) -> None:
+    world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
+    world.sim.tick()
+    world.create().create("d", cap_records=2, discard="reject")
+    world.sim.call(lambda engine: engine.routers.put(RouterDef(name="r", source="t", dest="d")))
+    world.write(18).checkpoint().tick().tick()
+    world.sim.call(lambda engine: engine.delete_records("t", before_seq=12, match=parse_match("odd")))
+    world = world.tick().snapshot().restart()
+    world.create("d")
+    world.sim.tick()
+    head = world.sim.call(lambda engine: engine.topic_state("d")).head_seq
+    assert head > 2
+    world.sim.call(lambda engine: engine.delete_records("t", before_seq=16, match=parse_match("even")))
+    if down:
+        world.store_down()
+    world = world.restart()
+    assert world.sim.call(lambda engine: engine.topic_state("d")).head_seq >= head
+
+
+@both
 def test_an_index_that_is_closed_while_a_delete_looks_at_it_loses_nothing(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from topics.core.extent import Extent, Place, extent_of
+from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.front import blocks_from
 from topics.core.router import Router
 from topics.core.router_copy import Copy, chosen, hops_of
 from topics.core.sealed import Sealed
+from topics.core.slots import Slots
 from topics.core.tail import TailRun
 from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable, TopicsError
 from topics.model.ops import DELETED, Append, Delete, Evict, Op
 from topics.model.run import RecordRun
 
@@ -117,10 +119,21 @@ class SourceLog:
             if first > hi or first > at:
                 break
             stop = min(block.next_seq, hi + 1)
-            alive = block.live_slots(first - block.first_seq, stop - block.first_seq).tolist()
+            alive = self._alive(block, first - block.first_seq, stop - block.first_seq)
             seqs = {block.first_seq + slot for slot in alive} | {s for s in self._revived if first <= s < stop}
             yield from (seq for seq in sorted(seqs) if seq >= self._deleted_below)
             at = stop
+
+    def _alive(self, block: Slots, lo: int, hi: int) -> list[int]:
+        """Slots that are not deleted; for a cold segment its index is fetched, if it has to be."""
+        try:
+            alive: list[int] = block.live_slots(lo, hi).tolist()
+        except ColdUnavailable:
+            assert isinstance(block, Sealed)
+            self._read(self.topic, index_of(block, block.first_seq + lo))
+            block.keep_index()
+            alive = block.live_slots(lo, hi).tolist()
+        return alive
 
     def reaches(self, lo: int, hi: int) -> int:
         """How far from `lo` on every seq has a slot, up to `hi`; `lo - 1` if not even the first has."""
@@ -199,7 +212,11 @@ class Trace:
         pin in the destination's log, which was synced before the router went on."""
         while not self.is_broken and self.walk < upto:
             blocked = next(((lo, hi) for lo, hi in self.barriers if hi > self.walk and lo <= upto), None)
-            self._take(upto if blocked is None else blocked[0] - 1)
+            try:
+                self._take(upto if blocked is None else blocked[0] - 1)
+            except TopicsError:  # the cold store does not answer
+                self.is_broken = True
+                return
             gap = self._gap_at(self.walk + 1)
             if not crosses or gap is None or gap >= upto:
                 return

@@ -15,7 +15,7 @@ from array import array
 from functools import partial
 from typing import Literal, NamedTuple
 
-from topics.errors import ColdStoreMismatch, ColdUnavailable
+from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
 from topics.formats.idx import ENTRY_BYTES
 from topics.formats.names import segment_name
 from topics.formats.snapshot import SegmentItem
@@ -306,10 +306,8 @@ class _Loader:
         return True
 
     def _is_known(self, first: int) -> bool:
-        """Does the snapshot say what is in it? Not of one that was moved since: it may have been rewritten before, and
-        then its dead have neither tags nor sizes, so that deletes which are replayed would not count them out."""
         item = self.recorded.get(first)
-        return item is not None and item.sealed and first not in self.expected.moves
+        return item is not None and item.sealed
 
     def _take_cold_instead(self, first: int, count: int) -> bool:
         """Hot is damaged or gone: the cold copy if it is complete."""
@@ -323,20 +321,24 @@ class _Loader:
         return True
 
     def _add_cold(self, first: int, count: int) -> None:
-        item = self.recorded.get(first)
+        """Totals of the snapshot are not believed of one that was moved since: it may have been rewritten before, and
+        then its dead have neither tags nor sizes, so that deletes which are replayed would not count them out."""
+        item = self.recorded.get(first) if self._is_known(first) else None
         store = self.place.cold
         assert store is not None
-        known = self._is_known(first)
-        data_len = item.data_len if item is not None and known else cold_length(store, first)
+        data_len = cold_length(store, first) if item is None else item.data_len
         segment = SealedSegment(self.place, first_seq=first, count=count, data_len=data_len, tier="cold")
-        if known:
+        if item is not None and first not in self.expected.moves:
             self._add(segment, item)
             return
         try:
             segment.load_index()
             self._add(segment)
-        except ColdUnavailable:  # counted when the store answers again
-            self.loaded.sealed.append(LoadedSegment(segment, count, 0, counted=False))
+        except (ColdUnavailable, CorruptSegment):
+            if item is not None:  # dropped since, perhaps: replay will tell
+                self._add(segment, item)
+            else:  # counted when the store answers again
+                self.loaded.sealed.append(LoadedSegment(segment, count, 0, counted=False))
 
     def _find_cold_garbage(self, known: set[int]) -> None:
         """Cold copies without hot counterpart that nothing recorded: left by a drop that was interrupted."""
