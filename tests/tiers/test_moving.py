@@ -462,5 +462,25 @@ def test_a_store_that_hangs_delays_only_what_needs_it(store: str) -> None:
     world.check()
 
 
+@both
+def test_a_store_that_hangs_delays_what_only_counts_for_a_moment(store: str) -> None:
+    world = _half_of_it_old(store).restart()
+    world.clock.advance(50_000)
+    world.sim.driver.hold_cold = True
+    asked = world.sim.submit(lambda engine: engine.topic_state("t"))
+    world.sim.pump()
+    assert not asked.done, "the store may answer"
+    world.clock.advance(1_000)
+    world.sim.tick()
+    assert asked.result().count == 28, "as far as is known"
+    assert world.sim.call(lambda engine: engine.topic_state("t")).count == 28, "at once"
+    tagged = world.sim.call(lambda engine: engine.delete_records("t", before_seq=None, match=parse_match("odd")))
+    assert tagged.deleted <= 14
+    world.sim.driver.hold_cold = False
+    world.sim.pump()
+    world.clock.advance(60_000)
+    assert world.sim.call(lambda engine: engine.topic_state("t")).count == 0
+
+
 def _from(seq: int) -> ReadRequest:
     return ReadRequest(from_seq=seq, limit=8)

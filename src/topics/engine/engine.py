@@ -75,6 +75,7 @@ class Engine:
         """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
         self.forwarding.tick()
         self.queues.tick()
+        self.settling.tick()
         self.admission.tick()
 
     # --- admission ------------------------------------------------------------------------------------------------

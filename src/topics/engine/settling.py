@@ -19,11 +19,28 @@ from topics.errors import TopicsError
 from topics.model.ops import Evict
 from topics.model.submission import Submission
 
+PATIENCE_MS = 1000
+"""How long whoever can do without an index waits for it."""
+IMPATIENCE_MS = 30_000
+"""How long nobody waits, after somebody did so in vain."""
+
 
 class Settling:
     def __init__(self, context: Context) -> None:
         self._ctx = context
         self._pending: dict[int, Ticket[None]] = {}
+        self._waits: list[tuple[int, Ticket[None]]] = []  # until when, on the running clock
+        self._impatient_until_ms = 0
+
+    def tick(self) -> None:
+        """A cold store that does not answer holds up nobody who only counts."""
+        now = self._ctx.clock.running_ms()
+        over = [wait for until_ms, wait in self._waits if until_ms <= now and not wait.done]
+        self._waits = [(until_ms, wait) for until_ms, wait in self._waits if until_ms > now and not wait.done]
+        if over:
+            self._impatient_until_ms = now + IMPATIENCE_MS
+        for wait in over:
+            wait.resolve(None)
 
     def is_settled(self, topic: TopicState) -> bool:
         """Nothing is due and nothing is on its way; an ephemeral topic is settled on the spot."""
@@ -49,8 +66,8 @@ class Settling:
         return self._log(topic, evict)
 
     def settle_exactly(self, topic: TopicState) -> Ticket[None]:
-        """As `settle`, and what only the index of a cold segment can tell is asked there. One that cannot be had is
-        left out: whoever only counts goes on with what is known."""
+        """As `settle`, and what only the index of a cold segment can tell is asked there. One that cannot be had, or
+        not soon, is left out: whoever only counts goes on with what is known."""
         ticket = self.settle(topic)
         if ticket.done and not topic.awaiting:
             return ticket
@@ -65,10 +82,21 @@ class Settling:
         return chain(again, lambda _: self._load_awaited(topic, asked))
 
     def load_indexes(self, topic: TopicState, firsts: Iterable[int]) -> Ticket[None]:
-        """Have the indexes of these cold segments loaded, as far as that works."""
+        """Have the indexes of these cold segments loaded, as far as that works and does not take long."""
         blocks = [block for first in firsts if (block := topic.sealed.by_first_seq(first)) is not None]
         fetch = self._ctx.jobs.fetch
-        return gathered([settled(fetch(topic, index_of(block, block.first_seq))) for block in blocks])
+        return self._patiently(gathered([settled(fetch(topic, index_of(block, block.first_seq))) for block in blocks]))
+
+    def _patiently(self, loaded: Ticket[None]) -> Ticket[None]:
+        clock = self._ctx.clock
+        now = clock.running_ms()
+        if loaded.done or now < self._impatient_until_ms:
+            return resolved(None)
+        wait: Ticket[None] = Ticket()
+        self._waits.append((now + PATIENCE_MS, wait))
+        self._ctx.wake_at(clock.now_ms() + PATIENCE_MS)
+        loaded.then(lambda _: None if wait.done else wait.resolve(None))
+        return wait
 
     def _due(self, topic: TopicState) -> Evict | None:
         """A count cap's floors follow from the log, unless what moved them is not in any log: copies whose records an
