@@ -383,7 +383,7 @@ LOG_WORKLOADS = [
     Workload("large", _two_classes, _large, fineness=20),
     Workload("configure", _two_classes, _configure, fineness=30),
     Workload("birth", lambda rig: None, _birth, fineness=2000),
-    Workload("switch-classes", _two_classes, _switch_classes, fineness=12),
+    Workload("switch-classes", _two_classes, _switch_classes, fineness=5),
     Workload("weak-classes", _weak, _weak_writes, fineness=2),
 ]
 ONE_TOPIC_WORKLOADS = [
