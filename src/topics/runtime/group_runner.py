@@ -21,8 +21,9 @@ from topics.storage.wal.group import WalGroup
 
 log = logging.getLogger("topics.wal")
 
-LOOP_WRITE_BYTES_MAX = 256 * 1024
-"""A larger batch is copied by the kernel for too long to do it on the owner's thread."""
+LOOP_WRITE_BYTES_MAX = 1024 * 1024
+"""A larger batch is copied by the kernel for too long to do it on the owner's thread. This one takes 0.2 ms, and giving
+it to the thread takes as long: two hand-overs of the interpreter."""
 SLOW_WRITE_S = 0.005
 """A write in the loop slower than this sends the group's writes to its thread for a while."""
 SLOW_PENALTY = 20
