@@ -391,9 +391,9 @@ ONE_TOPIC_WORKLOADS = [
     for name, story, fineness in (
         ("append", _one_append, 1000),
         ("batch", _one_batch, 1000),
-        ("rotation", _one_rotation, 130),
-        ("checkpoint", _one_checkpoint, 30),
-        ("configure", _one_configure, 400),
+        ("rotation", _one_rotation, 90),
+        ("checkpoint", _one_checkpoint, 22),
+        ("configure", _one_configure, 200),
         ("delete", _one_delete, 2000),
     )
     for durability in ("disk", "fsync")
