@@ -125,3 +125,7 @@ H2_PING_TIMEOUT_MS = 20_000
 IDLE_CONNECTION_MS = 60_000  # without a request head
 METRICS_TOPICS_MAX = 1000  # topics with families of their own, so that a scrape stays bounded
 LISTEN_BEFORE_READY_MS = 5000  # a recovery longer than this may be overtaken by listening
+
+# --- waiting in a thread ---------------------------------------------------------------------------------------------
+
+SIGNAL_LOOK_S = 0.1  # only the main thread runs handlers, and a signal that the system gave to another does not wake it

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from msgspec import Raw
-
 from topics.api.call import error_response
 from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
 from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
-from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
+from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.net.messages import ExpressResponder, RequestHead
 from topics.wire.bodies import is_json
 from topics.wire.keys import Key
@@ -158,15 +156,14 @@ class ExpressWrites:
         if not responders:
             return
         self._bodies, self._records, self._runs, self._responders, self._bytes = [], [], [], [], 0
-        make = _plain_batch if self._is_plain else _batch
-        batch = make(records)
+        batch = _batch(records, is_plain=self._is_plain)
         if batch is not None:
             self._give(batch, runs, bodies, responders)
             return
         end = 0
         for body, run, responder in zip(bodies, runs, responders, strict=True):  # who is it?
             begin, end = end, end + run
-            self._give(make(records[begin:end]), [run], [body], [responder])
+            self._give(_batch(records[begin:end], is_plain=self._is_plain), [run], [body], [responder])
 
     def _give(
         self, batch: WriteBatch | None, runs: list[int], bodies: list[bytes], responders: list[ExpressResponder]
@@ -233,16 +230,9 @@ class _Waiting:
             responder.reply(error_response(error))
 
 
-def _batch(records: list[RecordIn]) -> WriteBatch | None:
+def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:
     """None if some record breaks a rule."""
     try:
-        return build_batch(records)
-    except (InvalidRequest, RecordTooLarge):
-        return None
-
-
-def _plain_batch(datas: list[Raw]) -> WriteBatch | None:
-    try:
-        return build_plain_batch(datas)
+        return build_plain_batch(records) if is_plain else build_batch(records)
     except (InvalidRequest, RecordTooLarge):
         return None

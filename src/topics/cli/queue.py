@@ -20,10 +20,10 @@ from topics.cli.remote import F, echo_json, json_option, plain, say, server_opti
 from topics.client import Client
 from topics.client.work import Work
 from topics.client.worker import WorkerOptions, retry_delay_ms
+from topics.limits import SIGNAL_LOOK_S
 from topics.model.results import Job
 
 JOB_COLUMNS = ("seq", "lease_id", "deadline", "deliveries", "tag", "data")
-SIGNAL_LOOK_S = 0.1
 NODE = f"{socket.gethostname()}.{os.getpid()}"
 
 

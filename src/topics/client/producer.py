@@ -24,8 +24,7 @@ from topics.client.calls import Keys
 from topics.client.forks import tell_of_forks
 from topics.client.transport import Transport
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
-
-SIGNAL_LOOK_S = 0.1
+from topics.limits import SIGNAL_LOOK_S
 
 
 class Producer:

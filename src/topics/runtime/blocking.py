@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from topics.engine.ticket import Ticket
+from topics.limits import SIGNAL_LOOK_S
 from topics.runtime.driver import Outcome
 from topics.runtime.pools import Pools
 from topics.runtime.undisturbed import undisturbed
@@ -21,8 +22,6 @@ from topics.runtime.undisturbed import undisturbed
 T = TypeVar("T")
 
 TICK_S = 0.05
-SIGNAL_LOOK_S = 0.1
-"""How soon a thread that waits sees a signal that the system gave to another one."""
 
 
 class BlockingDriver:

@@ -20,9 +20,7 @@ from topics.formats.segment_frame import segment_frames_from_wal
 from topics.model.run import WAL_BODY_AT
 from topics.storage.fs import Buffer
 from topics.storage.spans import read_spans
-
-ReadWal = Callable[[int, int, int], bytes]
-"""`(file index, offset, length)`: `WalFiles.pread`."""
+from topics.storage.wal.files import ReadWal
 
 
 class Frames(NamedTuple):

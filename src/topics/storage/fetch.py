@@ -32,9 +32,7 @@ from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.spans import read_spans
-
-ReadWal = Callable[[int, int, int], bytes]
-
+from topics.storage.wal.files import ReadWal
 
 TRIES: Final = 3
 """How often a read starts again because the segment's files were replaced, or repaired, under it."""

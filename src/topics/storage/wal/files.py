@@ -8,13 +8,16 @@ dropping is the business of one thread at a time per group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple
 
 from topics.errors import StorageIo
 from topics.storage.fs import File, read_full
+
+ReadWal = Callable[[int, int, int], bytes]
+"""`(file index, offset, length)`: `WalFiles.pread`."""
 
 
 class Position(NamedTuple):
