@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell scripts/find-python.sh)
 # One more than there are processors: many tests wait for other processes.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 SECONDS ?= 60

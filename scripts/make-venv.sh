@@ -19,4 +19,5 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
         exit 1
     fi
 fi
+echo "environment in $dir from $python ($("$python" -V)); make clean and PYTHON=... for another" >&2
 "$python" -m venv "$dir"
