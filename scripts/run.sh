@@ -4,19 +4,18 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.venv/bin
-home=${TOPICS_RUN_DIR:-$PWD/.run}
-port=${TOPICS_PORT:-4000}
+home=${RUN_DIR:-$PWD/.run}
 mkdir -p "$home"
-url=http://127.0.0.1:$port
+rm -f "$home/address"
 
-TOPICS_DATA_DIR=$home/data TOPICS_PORT=$port TOPICS_LOG=warn "$bin/topics" serve &
+TOPICS_DATA_DIR=$home/data TOPICS_PORT_FILE=$home/address TOPICS_LOG=warn "$bin/topics" serve &
 server=$!
 trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
-for _ in $(seq 1 150); do
-  if "$bin/python" -c "import urllib.request as u; u.urlopen('$url/readyz', timeout=1)" 2>/dev/null; then break; fi
-  if ! kill -0 $server 2>/dev/null; then echo "the server did not start; the line above says why" >&2; exit 1; fi
-  sleep 0.2
-done
+alive() { kill -0 $server 2>/dev/null || { echo "the server did not start; the line above says why (TOPICS_PORT=0 takes a free port)" >&2; exit 1; }; }
+# Its own file says where it listens: whoever else sits on that port must not get the shop's events.
+until [ -s "$home/address" ]; do alive; sleep 0.1; done
+url=http://$(cat "$home/address")
+until "$bin/python" -c "import urllib.request as u; u.urlopen('$url/readyz', timeout=1)" 2>/dev/null; do alive; sleep 0.2; done
 
 echo "== a shop writes events"
 "$bin/python" examples/shop.py "$url" --seconds "${SHOP_SECONDS:-4}"

@@ -46,6 +46,18 @@ def test_a_shop_writes_events(url: str, tmp_path: Path) -> None:
     assert "150 events written" in run("shop.py", url, "--seconds", "0", cwd=tmp_path)
 
 
+def test_the_tour_does_not_write_to_somebody_elses_server(url: str, tmp_path: Path) -> None:
+    with topics.connect(url) as client:
+        before = [summary.topic for summary in client.topics()]
+        port = url.rsplit(":", 1)[1]
+        environ = {**os.environ, "TOPICS_PORT": port, "RUN_DIR": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run([ROOT / "scripts" / "run.sh"], env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        assert "Address already in use" in done.stderr
+        assert "the server did not start" in done.stderr
+        assert [summary.topic for summary in client.topics()] == before
+
+
 def test_a_log_is_imported(url: str, tmp_path: Path) -> None:
     (tmp_path / "access.log").write_text("GET /a\nPOST /b\n")
     assert run("import_log.py", url, "access.log", cwd=tmp_path).startswith("2 lines")
