@@ -36,6 +36,7 @@ help:
 setup: $(STAMPS)/package
 
 run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
+	@scripts/system-packages.sh $(if $(SPARK),java)
 	@scripts/run.sh
 
 test: check
