@@ -1,5 +1,7 @@
 """The request surface under load: `topics serve` driven by wrk, beside it Uvicorn with a bare handler and a bare loop.
 
+HTTP/2 is driven by h2load, where that is installed (Debian: nghttp2-client).
+
     python bench/bench_http.py [--seconds 4] [--unsaved]
 
 Servers are real processes with default settings, one for each figure; wrk has one processor, the server the other. A
@@ -272,6 +274,23 @@ def bench_diff(report: Report, room: Path, seconds: int) -> None:
         report.figure("diff of 1000 records, 16 connections", done.per_s * 1000, "records/s", at_least=1_500_000)
 
 
+def bench_http2(report: Report, room: Path, seconds: int) -> None:
+    """What the `h2` library leaves: each request costs it two tables of headers and a state machine, all in Python."""
+    if shutil.which("h2load") is None:
+        report.line("HTTP/2 left out: h2load is not installed (apt-get install nghttp2-client)")
+        return
+    body = room / "body.json"
+    body.write_text(SINGLE, encoding="ascii")
+    for streams in (1, 10):
+        with topics_server(room, "disk"):
+            load = ["-c16", f"-m{streams}", f"-D{seconds}", "-d", str(body), "-H", "content-type: application/json"]
+            output = subprocess.run(["h2load", *load, TOPIC], check=True, capture_output=True, text=True).stdout
+        if " 0 failed, 0 errored, 0 timeout" not in output:
+            sys.exit(output)
+        rate = float(found(r"finished in [\d.]+\w+, ([\d.]+) req/s", output))
+        report.figure(f"POST of 1 record over HTTP/2, 16 connections x {streams}", rate, "requests/s")
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--seconds", type=int, default=4)
@@ -279,7 +298,7 @@ def main() -> None:
     chosen = options.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed: apt-get install wrk")
-    report = Report("http", "HTTP/1.1 request surface, driven by wrk on the same machine")
+    report = Report("http", "request surface, driven on the same machine by wrk, HTTP/2 by h2load")
     with tempfile.TemporaryDirectory(dir=HERE, prefix=".http-") as where:
         room = Path(where)
         report.figure("raw pwrite + fdatasync of 128 bytes, median", raw_fdatasync_ms(room), "ms")
@@ -287,6 +306,7 @@ def main() -> None:
         report.line()
         bench_writes(report, room, chosen.seconds)
         bench_diff(report, room, chosen.seconds)
+        bench_http2(report, room, chosen.seconds)
     if not chosen.unsaved:
         report.save()
 
