@@ -142,6 +142,23 @@ def test_a_worker_that_runs_again_keeps_its_leases_again(run: Any, name: str) ->
     run(story)
 
 
+def test_a_worker_that_was_stopped_may_run_again(run: Any, name: str) -> None:
+    async def story(client: AsyncClient) -> None:
+        queue, seen = client.queue(name), []
+
+        @queue.worker()
+        async def work(job: Job) -> None:
+            seen.append(job.value)
+            work.stop()
+
+        for value in ("first", "second"):
+            await queue.append(value)
+            await work.run(signals=False)
+        assert seen == ["first", "second"]
+
+    run(story)
+
+
 def test_a_cancelled_worker_gives_its_jobs_back(run: Any, name: str) -> None:
     async def story(client: AsyncClient) -> None:
         queue = client.queue(name)

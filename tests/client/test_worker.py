@@ -267,6 +267,49 @@ def test_sigterm_lets_running_jobs_finish_and_gives_back_the_rest(door: Client, 
     assert counters(queue) == (10 - len(finished), 0, 10 - len(finished))
 
 
+def test_a_worker_may_run_again(door: Client, name: str) -> None:
+    queue, seen = door.queue(name), []
+
+    @queue.worker(until_empty=True)
+    def work(job: Job) -> None:
+        seen.append(job.value)
+        if job.value == "last":
+            work.stop()
+
+    for value in ("first", "last", "after a stop"):
+        queue.append(value)
+        work.run()
+    assert seen == ["first", "last", "after a stop"]
+    assert counters(queue) == (0, 0, 0)
+
+
+def test_a_worker_that_is_stopped_before_its_run_does_nothing_in_it(door: Client, name: str) -> None:
+    queue = door.queue(name)
+    queue.append(1)
+    work = queue.worker(until_empty=True)(lambda job: None)
+    work.stop()
+    work.run()
+    assert (work.done, counters(queue)) == (0, (1, 0, 1))
+
+
+def test_a_job_that_outlives_its_run_does_not_disturb_the_next(door: Client, name: str) -> None:
+    queue, seen, go_on = door.queue(name), [], threading.Event()
+    queue.append("slow")
+
+    @queue.worker(grace_s=0.05, until_empty=True)
+    def work(job: Job) -> None:
+        seen.append(job.value)
+        if job.value == "slow":
+            work.stop()
+            go_on.wait(10)
+
+    work.run()
+    queue.append("quick")
+    go_on.set()
+    work.run()
+    assert seen == ["slow", "quick"]
+
+
 def test_a_worker_is_still_a_function(door: Client, name: str) -> None:
     queue = door.queue(name)
     queue.append(4)

@@ -246,7 +246,7 @@ class AsyncWorker:
         return self.handler(job)
 
     def stop(self) -> None:
-        """Running functions finish. Good from the loop's thread."""
+        """Ends the run that is under way, else the next one; running functions finish. Good from the loop's thread."""
         self._stop.set()
 
     async def run(self, *, signals: bool = True) -> None:
@@ -263,6 +263,7 @@ class AsyncWorker:
                 loop.remove_signal_handler(number)
             for task in self._running:
                 task.cancel()
+            self._stop.clear()
             await self._holder.end()
 
     def _catch_signals(self) -> tuple[signal.Signals, ...]:

@@ -63,7 +63,7 @@ def retry_delay_ms(options: WorkerOptions, deliveries: int, chance: float) -> in
 
 
 class Worker:
-    """Made by `@queue.worker(...)`; begins with `run`."""
+    """Made by `@queue.worker(...)`; begins with `run`, as often as wanted."""
 
     def __init__(self, queue: QueueDoor, handler: Handler, options: WorkerOptions) -> None:
         self.handler = handler
@@ -71,10 +71,6 @@ class Worker:
         self._queue = queue
         self._options = options
         self._stop = threading.Event()
-        self._waiting: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
-        self._outcomes: queues.SimpleQueue[Outcome | None] = queues.SimpleQueue()
-        self._free = threading.Condition()
-        self._held = 0
         self.done = 0
         self.failed = 0
 
@@ -83,27 +79,17 @@ class Worker:
         return self.handler(job)
 
     def stop(self) -> None:
-        """Good from any thread and from a signal handler."""
+        """Ends the run that is under way, else the next one. Good from any thread and from a signal handler."""
         self._stop.set()
-
-    # --- the whole life -------------------------------------------------------------------------------------------
 
     def run(self, *, signals: bool = True) -> None:
         """Work until stopped (or, with `until_empty`, until nothing is left). Raises what no waiting can mend."""
         lease_ms = self._options.lease_ms or self._queue.state(touch=False).config.lease_ms
         before = self._catch_signals() if signals else {}
-        leases = Leases(self._queue, node=self.node, lease_ms=lease_ms)
-        threads = [
-            threading.Thread(target=self._handle_jobs, name=f"topics-worker-{n}", daemon=True)
-            for n in range(self._options.concurrency)
-        ]
-        settler = threading.Thread(target=self._settle_jobs, args=(leases,), name="topics-settler", daemon=True)
-        for thread in (*threads, settler):
-            thread.start()
         try:
-            self._claim_jobs(leases)
+            Shift(self, self._queue, self._options, lease_ms=lease_ms, stop=self._stop).run()
         finally:
-            self._wind_up(threads, settler, leases)
+            self._stop = threading.Event()  # threads that outlived their grace still see the old one
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -116,7 +102,37 @@ class Worker:
 
         return {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def _wind_up(self, threads: list[threading.Thread], settler: threading.Thread, leases: Leases) -> None:
+
+class Shift:
+    """One run of a worker, with threads, jobs and leases of its own."""
+
+    def __init__(
+        self, worker: Worker, queue: QueueDoor, options: WorkerOptions, *, lease_ms: int, stop: threading.Event
+    ) -> None:
+        self._worker = worker
+        self._queue = queue
+        self._options = options
+        self._stop = stop
+        self._leases = Leases(queue, node=worker.node, lease_ms=lease_ms)
+        self._waiting: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
+        self._outcomes: queues.SimpleQueue[Outcome | None] = queues.SimpleQueue()
+        self._free = threading.Condition()
+        self._held = 0
+
+    def run(self) -> None:
+        threads = [
+            threading.Thread(target=self._handle_jobs, name=f"topics-worker-{n}", daemon=True)
+            for n in range(self._options.concurrency)
+        ]
+        settler = threading.Thread(target=self._settle_jobs, name="topics-settler", daemon=True)
+        for thread in (*threads, settler):
+            thread.start()
+        try:
+            self._claim_jobs()
+        finally:
+            self._wind_up(threads, settler)
+
+    def _wind_up(self, threads: list[threading.Thread], settler: threading.Thread) -> None:
         self._stop.set()
         self._give_back_waiting()
         for _ in threads:
@@ -125,7 +141,7 @@ class Worker:
             thread.join(self._options.grace_s)
         self._outcomes.put(None)
         settler.join(self._options.grace_s)
-        leases.close()
+        self._leases.close()
 
     def _give_back_waiting(self) -> None:
         try:
@@ -138,11 +154,11 @@ class Worker:
 
     # --- claiming: the thread that called `run` -------------------------------------------------------------------
 
-    def _claim_jobs(self, leases: Leases) -> None:
-        claims = Claims(self._queue, node=self.node, lease_ms=self._options.lease_ms, stop=self._stop)
+    def _claim_jobs(self) -> None:
+        claims = Claims(self._queue, node=self._worker.node, lease_ms=self._options.lease_ms, stop=self._stop)
         while (room := self._room()) and not self._stop.is_set():
             jobs = claims.take(room)
-            leases.add(jobs)
+            self._leases.add(jobs)
             with self._free:
                 self._held += len(jobs)
             for job in jobs:
@@ -171,23 +187,23 @@ class Worker:
                 self._outcomes.put(Outcome(job, 0))
                 continue
             try:
-                self.handler(job)
+                self._worker.handler(job)
             except BaseException:  # also `sys.exit()`: it ends neither this thread nor the process
-                self.failed += 1
+                self._worker.failed += 1
                 delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
                 log.exception("job %d of queue %r failed, comes again in %d ms", job.seq, self._queue.name, delay_ms)
                 self._outcomes.put(Outcome(job, delay_ms))
             else:
-                self.done += 1
+                self._worker.done += 1
                 self._outcomes.put(Outcome(job, None))
 
     # --- settling: one thread -------------------------------------------------------------------------------------
 
-    def _settle_jobs(self, leases: Leases) -> None:
+    def _settle_jobs(self) -> None:
         while (first := self._outcomes.get()) is not None:
             batch, goes_on = self._gathered(first)
             for outcome in batch:
-                leases.drop(outcome.job)
+                self._leases.drop(outcome.job)
             self._settle(batch)
             with self._free:
                 self._held -= len(batch)
@@ -215,9 +231,9 @@ class Worker:
         for delay_ms, jobs in by_delay.items():
             try:
                 if delay_ms is None:
-                    skipped = self._queue.ack(jobs, node=self.node).skipped
+                    skipped = self._queue.ack(jobs, node=self._worker.node).skipped
                 else:
-                    skipped = self._queue.nack(jobs, node=self.node, delay_ms=delay_ms).skipped
+                    skipped = self._queue.nack(jobs, node=self._worker.node, delay_ms=delay_ms).skipped
             except TopicsError as error:
                 log.warning("%d jobs of queue %r come again: %s", len(jobs), self._queue.name, error)
                 continue
