@@ -106,6 +106,36 @@ def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
         list(topic.read(gaps="skip"))  # type: ignore[arg-type]
 
 
+def test_one_node_may_be_left_out_by_its_name_alone(door: DatabaseDoor, name: str) -> None:
+    topic = door.topic(name)
+    for node in ("me", "m", "e"):
+        topic.append(node, node=node)
+    assert values(topic.read(exclude_nodes="me")) == ["m", "e"]
+    assert [record.value for record in topic.page(exclude_nodes="me").records] == ["m", "e"]
+    assert values(islice(topic.follow(exclude_nodes="me"), 2)) == ["m", "e"]
+    assert values(topic.read(exclude_nodes=(node for node in ("me", "m")))) == ["e"]
+
+
+@pytest.mark.parametrize("node", [5, None, b"me", "\ud800"])
+def test_a_node_to_leave_out_is_a_name(door: DatabaseDoor, name: str, node: Any) -> None:
+    topic = door.topic(name)
+    topic.append(1)
+    with pytest.raises(InvalidRequest, match="exclude_nodes"):
+        topic.page(exclude_nodes=[node])
+    with pytest.raises(InvalidRequest, match="exclude_nodes"):
+        list(topic.read(exclude_nodes=[node]))
+    with pytest.raises(InvalidRequest, match="exclude_nodes"):
+        next(topic.follow(exclude_nodes=[node]))
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", {"id": 1}])
+def test_one_value_is_no_batch(door: DatabaseDoor, name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match="append takes one"):
+        door.topic(name).append_many(value)
+    with pytest.raises(TopicNotFound):
+        door.topic(name).state()
+
+
 def test_an_empty_batch_is_refused(door: DatabaseDoor, name: str) -> None:
     with pytest.raises(InvalidRequest):
         door.topic(name).append_many([])

@@ -17,6 +17,7 @@ from topics.client.bodies import piece_of, record_piece
 from topics.client.calls import Keys
 from topics.client.producer import no_topic
 from topics.errors import Throttled, TopicsError, Unreachable
+from topics.model.values import several
 
 CANCELLED = "the producer's task was cancelled"
 
@@ -71,7 +72,7 @@ class AsyncProducer:
         self, records: Iterable[Any], *, topic: str | None = None, report: Report | None = None
     ) -> None:
         """Give values or `Event`s, in order. They need not end up in one batch."""
-        pieces = list(map(piece_of, records))
+        pieces = list(map(piece_of, several(records)))
         name, at = topic or self._topic or no_topic(), 0
         while at < len(pieces):
             await self._room()

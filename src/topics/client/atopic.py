@@ -16,7 +16,7 @@ from topics.client.bodies import piece_of, record_piece, whole
 from topics.client.calls import Keys, Match, Seqs, config_text
 from topics.client.worker import WorkerOptions
 from topics.model.config import TopicConfig
-from topics.model.paging import Gap, Gaps, Walk
+from topics.model.paging import Gap, Gaps, Walk, node_names
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -30,6 +30,7 @@ from topics.model.results import (
     TopicState,
 )
 from topics.model.router import Guarantee
+from topics.model.values import several
 
 
 class AsyncTopic:
@@ -62,7 +63,7 @@ class AsyncTopic:
         self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
     ) -> AppendResult:
         """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        return await self._append(list(map(piece_of, records)), node, key)
+        return await self._append(list(map(piece_of, several(records))), node, key)
 
     async def _append(self, pieces: list[bytes], node: str | None, key: str | None) -> AppendResult:
         key = self._keys.next() if key is None else key
@@ -96,7 +97,7 @@ class AsyncTopic:
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> AsyncIterator[Record | Gap]:
         """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes, walk = tuple(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
         while not walk.is_full:
             page = await self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
             for item in walk.take(page):
@@ -110,7 +111,7 @@ class AsyncTopic:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
-        return afollow(self._transport, self.name, after, nodes=tuple(exclude_nodes), gaps=gaps)
+        return afollow(self._transport, self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from topics.client.forks import tell_of_forks
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.match import TagMatch
-from topics.model.paging import check_cursor
+from topics.model.paging import check_cursor, node_names
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -110,7 +110,7 @@ def diff(
         from_seq=check_cursor(after),
         limit=limit,
         max_batch_bytes=max_bytes,
-        node=list(exclude_nodes) or None,
+        node=node_names(exclude_nodes) or None,
         include_tags=True,
         wait_ms=wait_ms,
     )

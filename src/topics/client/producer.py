@@ -25,6 +25,7 @@ from topics.client.forks import tell_of_forks
 from topics.client.transport import Transport
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
 from topics.limits import SIGNAL_LOOK_S
+from topics.model.values import several
 
 
 class Producer:
@@ -91,7 +92,7 @@ class Producer:
 
     def append_many(self, records: Iterable[Any], *, topic: str | None = None, report: Report | None = None) -> None:
         """Give values or `Event`s, in order. They need not end up in one batch."""
-        pieces = list(map(piece_of, records))
+        pieces = list(map(piece_of, several(records)))
         name, at = topic or self._topic or no_topic(), 0
         with self._lock:
             while at < len(pieces):

@@ -17,7 +17,7 @@ from topics.client.transport import Transport
 from topics.client.work import Work
 from topics.client.worker import Handler, Worker, WorkerOptions
 from topics.model.config import TopicConfig
-from topics.model.paging import Gap, Gaps, Walk
+from topics.model.paging import Gap, Gaps, Walk, node_names
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -31,6 +31,7 @@ from topics.model.results import (
     TopicState,
 )
 from topics.model.router import Guarantee
+from topics.model.values import several
 
 
 class Topic:
@@ -61,7 +62,7 @@ class Topic:
 
     def append_many(self, records: Iterable[Any], *, node: str | None = None, key: str | None = None) -> AppendResult:
         """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        return self._append(list(map(piece_of, records)), node, key)
+        return self._append(list(map(piece_of, several(records))), node, key)
 
     def _append(self, pieces: list[bytes], node: str | None, key: str | None) -> AppendResult:
         key = self._keys.next() if key is None else key
@@ -92,7 +93,7 @@ class Topic:
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> Iterator[Record | Gap]:
         """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes, walk = tuple(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
         while not walk.is_full:
             page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
             yield from walk.take(page)
@@ -105,7 +106,7 @@ class Topic:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
-        return follow(self._transport, self.name, after, nodes=tuple(exclude_nodes), gaps=gaps)
+        return follow(self._transport, self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,10 @@ from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch
-from topics.model.paging import Gap, Gaps, Walk, check_cursor
+from topics.model.paging import Gap, Gaps, Walk, check_cursor, node_names
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
-from topics.model.values import Event, plain_texts, record_of, records_of
+from topics.model.values import Event, plain_texts, record_of, records_of, several
 from topics.wire.requests import DeleteRequest, checked, predicate
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Topic:
 
     def append_many(self, records: Iterable[Any], *, node: str | None = None, key: str | None = None) -> AppendResult:
         """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        values = list(records)
+        values = list(several(records))
         texts = plain_texts(values)
         if texts is None:
             return self._append(build_batch(records_of(values), default_node=node, idempotency_key=key))
@@ -97,7 +97,7 @@ class Topic:
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> Iterator[Record | Gap]:
         """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes, walk = tuple(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
         while not walk.is_full:
             page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
             yield from walk.take(page)
@@ -109,7 +109,7 @@ class Topic:
     ) -> Iterator[Record | Gap]:
         """Everything behind the cursor, then whatever comes, until the database is closed or the topic deleted."""
         walk = Walk(self.name, after, gaps=gaps)
-        for page in follow(self._db, self, after, tuple(exclude_nodes)):
+        for page in follow(self._db, self, after, node_names(exclude_nodes)):
             yield from walk.take(page)
 
     async def afollow(
@@ -117,12 +117,12 @@ class Topic:
     ) -> AsyncIterator[Record | Gap]:
         """`follow` for coroutines: waiting does not hold the event loop."""
         walk = Walk(self.name, after, gaps=gaps)
-        async for page in afollow(self._db, self, after, tuple(exclude_nodes)):
+        async for page in afollow(self._db, self, after, node_names(exclude_nodes)):
             for item in walk.take(page):
                 yield item
 
     def _request(self, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str]) -> ReadRequest:
-        nodes = frozenset(node.encode() for node in exclude_nodes)
+        nodes = frozenset(node.encode() for node in node_names(exclude_nodes))
         return ReadRequest(
             from_seq=check_cursor(after),
             limit=limits.DIFF_LIMIT(limit),

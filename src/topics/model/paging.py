@@ -6,7 +6,7 @@ was gone before is no loss to it. Pure; used by the embedded library and by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -23,6 +23,17 @@ def check_cursor(after: int) -> int:
     if not isinstance(after, int) or not 0 <= after <= limits.U64_MAX:
         raise InvalidRequest(f"after is a seq, or 0 for the start, not {after!r}")
     return after
+
+
+def node_names(exclude_nodes: Iterable[str]) -> tuple[str, ...]:
+    """One node's name or several: a string is a name, not a list of its letters."""
+    names = (exclude_nodes,) if isinstance(exclude_nodes, str) else tuple(exclude_nodes)
+    for name in names:
+        try:
+            str.encode(name)
+        except (TypeError, UnicodeEncodeError):
+            raise InvalidRequest(f"exclude_nodes is the name of a node, or several, not {name!r}") from None
+    return names
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -46,6 +46,15 @@ def record_of(value: Any) -> RecordIn:
     return RecordIn(data=json_text(value))
 
 
+def several(records: Iterable[Any]) -> Iterable[Any]:
+    """What `append_many` takes. One value that happens to be a series would become a record for each of its parts."""
+    if isinstance(records, str | bytes | bytearray | memoryview | Mapping):
+        raise InvalidRequest(
+            f"append_many takes a list of records, and append takes one: this is a {type(records).__name__}"
+        )
+    return records
+
+
 def records_of(values: Iterable[Any]) -> list[RecordIn]:
     return [record_of(value) for value in values]
 
