@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import topics
-from topics.embedded import Database
+from topics.embedded import Database, Topic
 from topics.embedded import database as database_module
 from topics.embedded.database import DatabaseClosed, DatabaseForked
 from topics.engine.engine import Engine
@@ -83,7 +83,12 @@ def test_a_handler_that_uses_the_database_does_not_enter_a_change(database: Data
     assert values(database) == ["first", "by the handler"]
 
 
-def test_an_interrupt_that_came_to_another_thread_ends_a_wait(database: Database) -> None:
+@pytest.mark.parametrize(
+    "wait", [lambda topic: topic.page(1, wait_ms=30_000), lambda topic: next(topic.follow(1))], ids=["page", "follow"]
+)
+def test_an_interrupt_that_came_to_another_thread_ends_a_wait(
+    database: Database, wait: Callable[[Topic], object]
+) -> None:
     def interrupt() -> None:
         while not database.long_polls._waiting:
             pass
@@ -92,8 +97,9 @@ def test_an_interrupt_that_came_to_another_thread_ends_a_wait(database: Database
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        database.topic("t").page(1, wait_ms=30_000)
+        wait(database.topic("t"))
     thread.join()
+    assert not database.long_polls._waiting
     database.topic("t").append("second")
     assert values(database) == ["first", "second"]
 

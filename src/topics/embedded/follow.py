@@ -5,7 +5,7 @@ Waiting is the engine's long poll, so a record is there within a millisecond of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> It
     cursor = after
     while True:
         try:
-            page = read_view(topic.name, db.call(partial(_poll, db, topic, cursor, nodes)))
+            page = read_view(topic.name, wait(db, partial(_begin_poll, db, topic, cursor, nodes)))
         except ShuttingDown:
             return
         cursor = page.next_from_seq
@@ -47,8 +47,20 @@ async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]
         yield page
 
 
-def _poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], _: Engine) -> Ticket[ReadDone]:
-    return _begin_poll(db, topic, cursor, nodes).ticket
+def wait(db: Database, begin: Callable[[], Poll]) -> ReadDone:
+    """The answer of a long poll. It ends with its caller: an interrupted one waits for nothing any more."""
+    begun: list[Poll] = []
+
+    def begin_once(_: Engine) -> Ticket[ReadDone]:
+        begun.append(begin())
+        return begun[0].ticket
+
+    try:
+        return db.call(begin_once)
+    finally:
+        for poll in begun:
+            if not poll.ticket.done:
+                db.post(poll.cancel)
 
 
 async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]) -> ReadDone:

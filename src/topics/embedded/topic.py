@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from topics import limits
 from topics.core.read import ReadRequest
-from topics.embedded.follow import afollow, follow
+from topics.embedded.follow import afollow, follow, wait
 from topics.embedded.views import read_view
-from topics.engine.engine import Engine
-from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch
 from topics.model.paging import Gap, Gaps, Walk, check_cursor, node_names
@@ -85,13 +82,10 @@ class Topic:
         a reader that is caught up waits so long for something to come."""
         request = self._request(after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes)
         wait_ms = limits.DIFF_WAIT_MS(wait_ms)
-
-        def read(engine: Engine) -> Ticket[ReadDone]:
-            if not wait_ms:
-                return engine.read(self.name, request)
-            return self._db.long_polls.read(self.name, request, wait_ms=wait_ms).ticket
-
-        return read_view(self.name, self._db.call(read))
+        if not wait_ms:
+            return read_view(self.name, self._db.call(lambda engine: engine.read(self.name, request)))
+        polls = self._db.long_polls
+        return read_view(self.name, wait(self._db, lambda: polls.read(self.name, request, wait_ms=wait_ms)))
 
     def read(
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
