@@ -20,7 +20,7 @@ from topics.embedded import database as database_module
 from topics.embedded.database import DatabaseClosed, DatabaseForked
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, resolved
-from topics.errors import InvalidRequest
+from topics.errors import DataLoss, InvalidRequest
 from topics.model.results import Record
 from topics.runtime.kernel import Kernel
 
@@ -45,6 +45,24 @@ def handling(number: int, handler: Callable[[int, FrameType | None], Any]) -> It
 
 def values(database: Database) -> list[Any]:
     return [record.value for record in database.topic("t").read() if isinstance(record, Record)]
+
+
+def test_a_follower_is_told_of_what_was_lost_before_its_first_record(database: Database) -> None:
+    topic = database.topic("small")
+    topic.configure(cap_records=2)
+
+    def overflow() -> None:
+        while not database.long_polls._waiting:
+            pass
+        topic.append_many(range(5))
+
+    thread = threading.Thread(target=overflow)
+    thread.start()
+    with pytest.raises(DataLoss) as caught:
+        next(topic.follow())
+    thread.join()
+    assert (caught.value.gap_from, caught.value.gap_to, caught.value.reason) == (1, 3, "cap")
+    assert next(topic.follow()).value == 3  # type: ignore[union-attr]
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Following:
             limit=limits.DIFF_LIMIT.high,
             max_bytes=limits.DIFF_BATCH_BYTES.default,
             exclude_nodes=self._nodes,
-            wait_ms=LONG_POLL_MS,
+            wait_ms=0 if self._walk.is_new else LONG_POLL_MS,  # first see where the log begins
         )
 
     # --- what came ------------------------------------------------------------------------------------------------
@@ -79,13 +79,14 @@ class Following:
             self._walk.cursor = batch.to_seq
             yield from batch.records
         elif frame.event == TOMBSTONE:
-            came_from, gap = self._walk.cursor, _decode_gap(frame.data)
+            gap = _decode_gap(frame.data)
             self._walk.cursor = (decode_id(frame.id) or {}).get(self._topic, gap.gap_to)
-            yield from self._walk.meet(gap, came_from)
+            yield from self._walk.meet(gap)
         elif frame.event == TOPIC_DELETED:
             raise TopicNotFound(self._topic)
         elif frame.event == ERROR:
             raise ShuttingDown("the server ended the stream")
+        self._walk.arrive()
 
     def failed(self, error: TopicsError, *, now: float, chance: Callable[[], float]) -> float:
         """How long to wait before the next try; raises the error if there is no use in one.

@@ -26,24 +26,24 @@ WAIT_MS = limits.DIFF_WAIT_MS.high
 
 
 def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> Iterator[ReadResult]:
-    cursor = after
+    cursor, wait_ms = after, 0  # first what is there, so that the reader knows where the log began
     while True:
         try:
-            page = read_view(topic.name, wait(db, partial(_begin_poll, db, topic, cursor, nodes)))
+            page = read_view(topic.name, wait(db, partial(_begin_poll, db, topic, cursor, nodes, wait_ms)))
         except ShuttingDown:
             return
-        cursor = page.next_from_seq
+        cursor, wait_ms = page.next_from_seq, WAIT_MS
         yield page
 
 
 async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
-    cursor = after
+    cursor, wait_ms = after, 0
     while True:
         try:
-            page = read_view(topic.name, await _apoll(db, topic, cursor, nodes))
+            page = read_view(topic.name, await _apoll(db, topic, cursor, nodes, wait_ms))
         except ShuttingDown:
             return
-        cursor = page.next_from_seq
+        cursor, wait_ms = page.next_from_seq, WAIT_MS
         yield page
 
 
@@ -63,7 +63,7 @@ def wait(db: Database, begin: Callable[[], Poll]) -> ReadDone:
                 db.post(poll.cancel)
 
 
-async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]) -> ReadDone:
+async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], wait_ms: int) -> ReadDone:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ReadDone] = loop.create_future()
 
@@ -74,7 +74,7 @@ async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]
             pass  # the loop was closed: nobody waits there, and whoever answers must not suffer for it
 
     def begin(_: Engine) -> Ticket[Poll]:
-        poll = _begin_poll(db, topic, cursor, nodes)
+        poll = _begin_poll(db, topic, cursor, nodes, wait_ms)
         poll.ticket.then(settle)
         return resolved(poll)
 
@@ -86,11 +86,11 @@ async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]
             db.post(poll.cancel)
 
 
-def _begin_poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]) -> Poll:
+def _begin_poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], wait_ms: int) -> Poll:
     request = topic._request(
         cursor, limit=limits.DIFF_LIMIT.high, max_bytes=limits.DIFF_BATCH_BYTES.default, exclude_nodes=nodes
     )
-    return db.long_polls.read(topic.name, request, wait_ms=WAIT_MS)
+    return db.long_polls.read(topic.name, request, wait_ms=wait_ms)
 
 
 def _hand_over(done: Ticket[ReadDone], future: asyncio.Future[ReadDone]) -> None:

@@ -1,8 +1,9 @@
 """Paging: a cursor moved through a log, page by page, and the gaps met on the way. The same through every door.
 
-A gap is never passed in silence: where the reader had a cursor (above 0, or a gap in the middle) it raises `DataLoss`,
-or comes as a `Gap` among the records if `gaps="yield"`. A reader who starts at 0 asked for what is retained, so what
-was gone before is no loss to it. Pure; used by the embedded library and by the clients."""
+A gap is never passed in silence: it raises `DataLoss`, or comes as a `Gap` among the records if `gaps="yield"`. One
+exception: a reader who starts at 0 asks for what is retained, so what caps and TTL had taken when it came is no loss to
+it; what they take while it is there is, and so is what a crash took. Pure; used by the embedded library and by the
+clients."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from topics.errors import DataLoss, InvalidRequest
 from topics.model.results import ReadResult, Record
 
 Gaps = Literal["raise", "yield"]
+
+RETENTION = frozenset(("cap", "ttl", "mixed", "from_seq_too_old"))
+"""Reasons of gaps that a topic's config asks for."""
 
 
 def check_cursor(after: int) -> int:
@@ -51,7 +55,7 @@ class Gap(msgspec.Struct, frozen=True):
 class Walk:
     """A reader on its way: where it stands, how many records it still wants, what it does about gaps."""
 
-    __slots__ = ("_gaps", "_head", "_left", "_topic", "cursor")
+    __slots__ = ("_gaps", "_head", "_left", "_topic", "cursor", "is_new")
 
     def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
         if gaps not in ("raise", "yield"):
@@ -61,6 +65,8 @@ class Walk:
         self._left = limit
         self._head: int | None = None
         self.cursor = check_cursor(after)
+        self.is_new = self.cursor == 0
+        """It starts at 0 and was told nothing yet: what is gone went before it came."""
 
     @property
     def is_full(self) -> bool:
@@ -72,21 +78,26 @@ class Walk:
 
     def take(self, page: ReadResult) -> Iterator[Record | Gap]:
         """The items of one page. The cursor moves past it first, so a reader that stops at a gap stops behind it."""
-        came_from, self.cursor = self.cursor, page.next_from_seq
+        self.cursor = page.next_from_seq
         if self._head is None:
             self._head = page.head_seq
         if page.tombstone is not None:
-            yield from self.meet(self._gap_of(page), came_from)
+            yield from self.meet(self._gap_of(page))
+        self.arrive()
         records = page.records if self._left is None else page.records[: self._left]
         if self._left is not None:
             self._left -= len(records)
         yield from records
 
-    def meet(self, gap: Gap, came_from: int) -> Iterator[Gap]:
+    def meet(self, gap: Gap) -> Iterator[Gap]:
         if self._gaps == "yield":
             yield gap
-        elif came_from > 0 or gap.gap_from > 1:
+        elif not self.is_new or gap.reason not in RETENTION:
             raise gap.as_error()
+
+    def arrive(self) -> None:
+        """An answer came: from here on the reader has a place in the log, be it before its first record."""
+        self.is_new = False
 
     def has_more(self, page: ReadResult) -> bool:
         """Up to the head that the first page saw: a log that grows meanwhile does not make a read endless."""
