@@ -49,6 +49,13 @@ def test_a_gap_behind_the_last_record_wanted_is_no_loss(shell: Shell, tmp_path: 
     shell.run("read", "p5.copy", "--from", "2", status=3)
 
 
+def test_the_last_ten_of_a_topic_that_keeps_fewer_are_those_it_keeps(shell: Shell) -> None:
+    shell.client.topic("p6", cap_records=3).append_many(range(20))
+    assert shell.lines("read", "p6", "--from", "-10", "--data-only") == ["17", "18", "19"]
+    assert shell.lines("tail", "p6", "-n", "3", "--data-only") == ["17", "18", "19"]
+    assert shell.lines("read", "p6", "--from", "-2", "--data-only") == ["18", "19"]
+
+
 def test_a_line_that_is_not_json_is_named(shell: Shell) -> None:
     done = shell.run("produce", "p2", stdin='{"a":1}\nnope\n', status=1)
     assert "<stdin>:2" in done.stderr

@@ -48,7 +48,9 @@ def cursor_before(topic: Topic, position: str) -> int:
     if position.startswith("@"):
         return _cursor_at(topic, parse_time(position))
     number = int(position)
-    return max(state.head_seq + number, 0) if number < 0 or position == "-0" else max(number - 1, 0)
+    if number < 0 or position == "-0":  # as many as there are: what retention took before is not asked for
+        return max(state.head_seq + number, state.earliest_seq - 1)
+    return max(number - 1, 0)
 
 
 def _cursor_at(topic: Topic, ts: int) -> int:
