@@ -6,12 +6,15 @@ import json
 import os
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.spark.served import Served
 from tests.spark.test_spark_reads import message
+
+import topics.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,6 +98,18 @@ def test_source_transform_sink_source_is_its_input(spark: SparkSession, tmp_path
         found.unpersist()
     finally:
         served.stop()
+
+
+def test_a_thread_with_a_session_of_its_own_writes_what_another_made(spark: SparkSession, served: Served) -> None:
+    frame = spark.createDataFrame([("threads", "1")], ["topic", "data"])
+
+    def write_there() -> None:
+        topics.spark.session()
+        write(frame, served)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write_there).result()
+    assert [row[4] for row in served.rows("threads")] == [1]
 
 
 def test_a_named_write_that_is_repeated_appends_nothing(spark: SparkSession, served: Served) -> None:

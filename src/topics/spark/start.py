@@ -47,7 +47,7 @@ _CONF: Final = {
 def session(
     app_name: str = "topics", *, master: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session; the one that is active, if there is one."""
+    """A Spark session; the one that there is, if there is one. It is the active one of the calling thread then."""
     check_ready()
     from pyspark.sql import SparkSession
 
@@ -57,7 +57,17 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_CONF, **_for_executors(chosen), **given}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    if SparkSession.getActiveSession() is None:
+        _activate(made)
+    return made
+
+
+def _activate(session: SparkSession) -> None:
+    """A write looks for its format in the active session of its thread, and finds no Python source without one.
+
+    Spark activates a session for the thread that made it; for others nothing but this call does."""
+    session.createDataFrame([], "nothing INT")
 
 
 def check_ready() -> None:
