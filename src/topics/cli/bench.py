@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import sys
@@ -75,6 +76,8 @@ def bench(
 
     Embedded, the database is a temporary one in DIR. Against a server, the topics are removed afterwards.
     """
+    if not math.isfinite(seconds):
+        raise click.BadParameter("a number of seconds", param_hint="--seconds")
     if url is not None and path is not None:
         raise click.UsageError("give one of --url (a running server) and --path (where an embedded database may be)")
     with _door(url, api_key, path) as door:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
+from topics import limits
 from topics.client import Topic
 
 _SEQ = re.compile("-?[0-9]{1,20}").fullmatch
@@ -19,7 +20,7 @@ class Position(click.ParamType[str]):
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if text in ("start", "end") or _SEQ(text):
+        if text in ("start", "end") or (_SEQ(text) and abs(int(text)) <= limits.U64_MAX):
             return text
         if not text.startswith("@"):
             self.fail(f"{text!r} is no position; give {HELP}", param, ctx)
@@ -46,15 +47,15 @@ def cursor_before(topic: Topic, position: str) -> int:
     if position == "end":
         return state.head_seq
     if position.startswith("@"):
-        return _cursor_at(topic, parse_time(position))
+        return cursor_at(topic, parse_time(position))
     number = int(position)
     if number < 0 or position == "-0":  # as many as there are: what retention took before is not asked for
         return max(state.head_seq + number, state.earliest_seq - 1)
     return max(number - 1, 0)
 
 
-def _cursor_at(topic: Topic, ts: int) -> int:
-    """Binary search: times never fall as seqs grow."""
+def cursor_at(topic: Topic, ts: int) -> int:
+    """Before the first record of this time or later. Binary search: times never fall as seqs grow."""
     state = topic.state(touch=False)
     low, high = state.earliest_seq - 1, state.head_seq
     while low < high:

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from topics.cli.positions import HELP, Position, cursor_before, parse_time
+from topics.cli.positions import HELP, Position, cursor_at, cursor_before, parse_time
 from topics.cli.remote import EXIT_DATA_LOSS, F, has_colour, json_option, one_line, plain, say, server_options
 from topics.client import Client, Topic
 from topics.errors import DataLoss
@@ -103,7 +103,7 @@ def tail(
 
 def _last_wanted(topic: Topic, position: str) -> int:
     if position.startswith("@"):
-        return cursor_before(topic, f"@{parse_time(position) + 1}")
+        return cursor_at(topic, parse_time(position) + 1)
     if position in ("start", "end") or int(position) < 0:
         return cursor_before(topic, position)
     return int(position)
