@@ -5,8 +5,8 @@ on a Spark executor, say) does not load the others.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
     from topics.client import aconnect, connect
     from topics.config import Settings

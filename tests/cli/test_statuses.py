@@ -121,6 +121,29 @@ def test_status_130_if_interrupted(shell: Shell) -> None:
     assert interrupted(shell, "read", "endless", "--follow") == 130
 
 
+INTERRUPTED_WHILE_LOADING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.%s)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["topics", "--version"]
+from topics.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("handler", "status"), [("default_int_handler", -signal.SIGINT), ("SIG_IGN", 0)])
+def test_an_interrupt_while_the_command_is_loaded_shows_nothing(handler: str, status: int) -> None:
+    text = INTERRUPTED_WHILE_LOADING % handler
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (status, "")
+
+
 def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_path: Path) -> None:
     queue = shell.client.queue("slow")
     queue.append_many([1, 2])
