@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tests.cli.conftest import Shell
 
+import topics
+
 CSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -33,6 +35,24 @@ def test_records_are_lines_for_a_person_or_json(shell: Shell) -> None:
 def test_a_table_shows_data_as_it_is(shell: Shell) -> None:
     shell.client.queue("marked").append("[bold]x[/bold]")
     assert '"[bold]x[/bold]"' in shell.on_terminal("queue", "claim", "marked")
+
+
+def test_a_terminal_does_not_obey_what_is_in_data(shell: Shell) -> None:
+    shell.client.queue("hostile").append(topics.Json('"\x9b2J"'.encode()), tag="\x1b[2J", node="\r\x07")
+    shown = shell.on_terminal("read", "hostile")
+    assert r"\x1b[2J @\x0d\x07" in shown
+    assert r"\x9b2J" in shown
+    claimed = shell.on_terminal("queue", "claim", "hostile")
+    assert r"\x1b[2J" in claimed
+    assert "\x1b" not in shown + claimed
+
+
+def test_a_narrow_terminal_shows_everything(shell: Shell) -> None:
+    shell.client.topic("narrow-terminals-fold-long-names").append(1)
+    shown = shell.on_terminal("topic", "ls", "--prefix", "narrow", COLUMNS="40", PYTHONIOENCODING="ascii")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    cells = [line.split() for line in shown.splitlines()[1:]]
+    assert "narrow-terminals-fold-long-names" in "".join(row[0] for row in cells if row)
 
 
 def test_colours_are_for_terminals_that_want_them(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from topics.cli.positions import HELP, Position, cursor_at, cursor_before, parse_time
-from topics.cli.remote import EXIT_DATA_LOSS, F, has_colour, json_option, one_line, plain, say, server_options
+from topics.cli.remote import EXIT_DATA_LOSS, F, harmless, has_colour, json_option, one_line, plain, say, server_options
 from topics.client import Client, Topic
 from topics.errors import DataLoss
 from topics.model.paging import Gap
@@ -147,11 +147,12 @@ def _line_of(*, as_json: bool, data_only: bool) -> Line:
 
 def _line_for_a_person(record: Record) -> bytes:
     when = datetime.fromtimestamp(record.ts / 1000).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    who = " ".join(filter(None, (record.tag, record.node and f"@{record.node}"))) or "-"
+    who = harmless(" ".join(filter(None, (record.tag, record.node and f"@{record.node}"))) or "-")
     head = click.style(f"{record.seq:>8}  {when}", dim=True)
     text = bytes(record.data) if isinstance(record.data, msgspec.Raw) else b""
     meta = b"  " + bytes(record.meta) if isinstance(record.meta, msgspec.Raw) else b""
-    return f"{head if has_colour() else click.unstyle(head)}  {who:16}  ".encode() + text + meta
+    payload = harmless((text + meta).decode())
+    return f"{head if has_colour() else click.unstyle(head)}  {who:16}  {payload}".encode()
 
 
 def _gap_line(gap: Gap) -> bytes:

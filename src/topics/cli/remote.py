@@ -24,6 +24,7 @@ EXIT_DATA_LOSS = 3
 
 _TO_SPACES = bytes.maketrans(b"\r\n", b"  ")
 _NO_BREAKS = str.maketrans("\r\n\t", "   ")
+_NO_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
 
 
 def server_options(command: F) -> F:
@@ -109,6 +110,11 @@ def spelled(value: Any) -> str:
     return str(value)
 
 
+def harmless(text: str) -> str:
+    """For a terminal, which would obey control characters in data. Line ends and tabs stay."""
+    return text.translate(_NO_CONTROLS)
+
+
 def has_colour() -> bool:
     """https://no-color.org; bold and dim count as colours."""
     return not os.environ.get("NO_COLOR")
@@ -148,7 +154,12 @@ def _show_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*headers, box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for header in headers:
+        table.add_column(header, overflow="fold")  # a narrow terminal gets more lines, not less data
     for row in rows:
-        table.add_row(*(Text(spelled(value)) for value in row))  # what looks like markup is data
-    Console(color_system="auto" if has_colour() else None).print(table)
+        table.add_row(*(Text(harmless(spelled(value))) for value in row))  # what looks like markup is data
+    console = Console(color_system="auto" if has_colour() else None)
+    with console.capture() as shown:
+        console.print(table)
+    click.echo(shown.get(), nl=False)  # which finds a way through an encoding that lacks characters
