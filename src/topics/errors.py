@@ -404,7 +404,10 @@ class DataLoss(TopicsError):
     """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
 
     def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
-        super().__init__(f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})")
+        told = f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})"
+        if reason == "recreated":  # the range is what the topic holds, not what it lost
+            told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
+        super().__init__(told)
         self.topic = topic
         self.gap_from = gap_from
         self.gap_to = gap_to

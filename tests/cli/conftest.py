@@ -48,11 +48,11 @@ class Shell:
         return [sys.executable, "-m", "topics.cli", *args]
 
     @contextmanager
-    def begun(self, *args: str) -> Iterator[subprocess.Popen[str]]:
+    def begun(self, *args: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
         """A command that goes on; it does not outlive the block."""
         child = subprocess.Popen(
             self.command(*args),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -62,6 +62,13 @@ def test_a_line_that_is_not_json_is_named(shell: Shell) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_raw_line_that_is_not_unicode_is_named(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "odd.log").write_bytes(b"fine\nodd \xff\n")
+    done = shell.run("produce", "p7", "--raw", str(tmp_path / "odd.log"))
+    assert "odd.log:2 is not UTF-8" in done.stderr
+    assert shell.lines("read", "p7", "--data-only") == ['"fine"', '"odd \ufffd"']
+
+
 def test_topic_verbs(shell: Shell) -> None:
     shell.run("topic", "create", "t1", "--set", "durability=fsync", "--set", "cap_records=5")
     assert shell.run("topic", "create", "t1", status=1).stderr

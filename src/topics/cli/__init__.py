@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import topics
-from topics.errors import TopicsError
+from topics.errors import TopicsError, Unauthorized, Unreachable
 
 COMMANDS = {
     "archive": "topics.cli.archive:archive",
@@ -91,15 +91,24 @@ def main() -> None:
     try:
         cli(prog_name="topics")
     except TopicsError as error:
-        click.echo(f"topics: {error}", err=True)
+        click.echo(f"topics: {error}{_what_to_do(error)}", err=True)
         sys.exit(error.exit_status)
     except UnicodeEncodeError:
         click.echo("topics: an argument is not valid UTF-8", err=True)
         sys.exit(2)
     except OSError as error:  # a full disk behind stdout, for one
-        click.echo(f"topics: {error}", err=True)
+        where = "" if error.filename is None else f"{error.filename}: "
+        click.echo(f"topics: {where}{error.strerror or error}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is not tried again at exit
         sys.exit(1)
+
+
+def _what_to_do(error: TopicsError) -> str:
+    if isinstance(error, Unauthorized):
+        return "; set TOPICS_API_KEY"
+    if isinstance(error, Unreachable) and not error.sent:
+        return "; `topics serve` starts a server, TOPICS_URL or --url says where one is"
+    return ""
 
 
 def _open_what_is_closed() -> None:

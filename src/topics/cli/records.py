@@ -73,9 +73,9 @@ def produce(
                 done = handle.append_many(events)
                 total, last = total + done.count, done.last_seq
                 advance(sum(len(text) + 1 for _, text in chunk))
-    except TopicsError:
+    except (TopicsError, KeyboardInterrupt):
         if total:
-            say(f"{total} records appended to {topic}: the first {total} lines that are not blank")
+            say(f"at least {total} records appended to {topic}: the first {total} lines that are not blank")
         raise
     if as_json:
         echo_json({"topic": topic, "count": total, "last_seq": last})
@@ -115,11 +115,20 @@ def _chunks(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tupl
 
 def _data(text: bytes, *, raw: bool, at: str) -> object:
     if raw:
-        return text.decode("utf-8", "replace")
+        return _text_of(text, at=at)
     try:
         return json_text(Json(text))
     except InvalidRequest as error:
         raise InvalidRequest(f"{at}: {error}") from None
+
+
+def _text_of(line: bytes, *, at: str) -> str:
+    """JSON carries Unicode only. One odd byte must not end the import of a log, and must not pass in silence."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        say(f"topics: {at} is not UTF-8; its odd bytes are stored as U+FFFD")
+        return line.decode("utf-8", "replace")
 
 
 # --- delete ----------------------------------------------------------------------------------------------------------

@@ -36,11 +36,28 @@ def server_options(command: F) -> F:
     )
     @wraps(command)
     def with_client(*args: Any, url: str | None, api_key: str | None, **options: Any) -> Any:
+        _check_texts(options)
         settings = client_settings_from(os.environ).settings
         with connect(url or settings.url, api_key or settings.api_key, retry_s=2.0) as client:
             return command(client, *args, **options)
 
     return with_client  # type: ignore[return-value]
+
+
+def _check_texts(options: dict[str, Any]) -> None:
+    """Arguments may be any bytes; what goes to a server is Unicode."""
+    for name, given in options.items():
+        for text in given if isinstance(given, tuple) else (given,):
+            if isinstance(text, str) and name != "command" and not _is_unicode(text):
+                raise click.UsageError(f"{name.replace('_', '-')} is not valid UTF-8")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def json_option(command: F) -> F:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -10,9 +10,10 @@ import msgspec
 from topics.cli.remote import confirm, json_option, plain, say, server_options, show_fields, show_rows, sure_options
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
-from topics.model.config import ConfigPatch
+from topics.model.config import DURABILITIES, ConfigPatch, Discard, TopicType
 from topics.model.results import TopicState
 
+CHOICES = {"type": get_args(TopicType), "discard": get_args(Discard), "durability": (*DURABILITIES, "null")}
 COLUMNS = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
 
 
@@ -36,6 +37,8 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
         if not sign or name not in ConfigPatch.__struct_fields__:
             known = ", ".join(ConfigPatch.__struct_fields__)
             raise click.BadParameter(f"{pair!r} is not name=value; the names are {known}", param_hint="--set")
+        if text not in CHOICES.get(name, (text,)):
+            raise click.BadParameter(f"{pair!r}: {name} is one of {', '.join(CHOICES[name])}", param_hint="--set")
         given[name] = None if text == "null" else text
     try:
         config = msgspec.convert(given, ConfigPatch, strict=False)
