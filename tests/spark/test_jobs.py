@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.spark.world import World
 
 from topics.cli.pipeline import pipeline
+from topics.cli.stats import write_table
 from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import failure_of
@@ -38,7 +39,7 @@ from topics.spark.jobs.ledger import Ledger, ledger_path
 from topics.spark.jobs.replay import ReplayOptions, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
-from topics.spark.jobs.stats import bucket_seconds, state_of, still_holds
+from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
 from topics.spark.project import SPEC, run_command, write_project, write_settings
 from topics.spark.wal_tail import LogTail
@@ -393,6 +394,11 @@ def test_files_that_a_delta_table_has_put_together_are_replayed_once(
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_in_a_pipe_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    write_table([StatsRow("orders", None, 0, 7100, 353_636, 1, 7100, 1234.5)])
+    assert capsys.readouterr().out == "orders\t1970-01-01 00:00:00\t-\t7100\t353636\t1234.50\n"
 
 
 def test_progress_says_what_is_done_how_fast_and_how_long(tmp_path: Path) -> None:

@@ -67,6 +67,6 @@ def write_table(rows: list[StatsRow]) -> None:
     show_rows(COLUMNS, map(_cells, rows), as_json=False)
 
 
-def _cells(row: StatsRow) -> tuple[str | None, ...]:
+def _cells(row: StatsRow) -> tuple[str | int | None, ...]:
     begin = datetime.fromtimestamp(row.bucket_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return row.topic, begin, row.tag_prefix, f"{row.records:,}", f"{row.bytes:,}", f"{row.per_s:,.2f}"
+    return row.topic, begin, row.tag_prefix, row.records, row.bytes, f"{row.per_s:.2f}"
