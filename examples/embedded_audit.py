@@ -26,7 +26,7 @@ def main() -> None:
                 topics.Event({"sensor": 8, "temperature": 20}, tag="event:heat"),
             ]
         )
-        alarms = [record.value for record in db.topic("alarms").read()]  # type: ignore[union-attr]
+        alarms = [record.value for record in db.topic("alarms").read()]
         print(f"{journal.state().count} entries in the journal, alarms: {alarms}")
 
 

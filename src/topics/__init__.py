@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from topics.embedded import open_database as open  # noqa: A004
     from topics.errors import DataLoss, TopicsError, Unreachable
     from topics.model.paging import Gap
+    from topics.model.results import Job, Record
     from topics.model.values import Event, Json
 
 __version__ = "0.1.0"
@@ -21,7 +22,9 @@ __all__ = [
     "DataLoss",
     "Event",
     "Gap",
+    "Job",
     "Json",
+    "Record",
     "Settings",
     "TopicsError",
     "Unreachable",
@@ -35,7 +38,9 @@ _HOMES = {
     "DataLoss": "topics.errors:DataLoss",
     "Event": "topics.model.values:Event",
     "Gap": "topics.model.paging:Gap",
+    "Job": "topics.model.results:Job",
     "Json": "topics.model.values:Json",
+    "Record": "topics.model.results:Record",
     "Settings": "topics.config:Settings",
     "TopicsError": "topics.errors:TopicsError",
     "Unreachable": "topics.errors:Unreachable",

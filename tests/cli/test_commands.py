@@ -130,7 +130,7 @@ def test_a_bad_setting_ends_serve_before_the_disk_is_touched(shell: Shell, tmp_p
 def test_every_form_of_a_position(shell: Shell) -> None:
     topic = shell.client.topic("forms")
     topic.append_many(["a", "b", "c"])
-    ts = next(iter(topic.read())).ts  # type: ignore[union-attr]
+    ts = next(iter(topic.read())).ts
 
     def data(*args: str) -> list[str]:
         return shell.lines("read", "forms", "--data-only", *args)

@@ -177,7 +177,7 @@ def test_a_worker_that_is_interrupted_finishes_its_job_first(shell: Shell, tmp_p
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=30)
     assert (child.returncode, (tmp_path / "done").read_text()) == (0, "1\n")
-    assert [record.seq for record in queue.read()] == [2]  # type: ignore[union-attr]
+    assert [record.seq for record in queue.read()] == [2]
     assert interrupted(shell, "queue", "work", "slow", "--", *command) == 130
     assert queue.state().count == 0
 

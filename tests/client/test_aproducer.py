@@ -33,7 +33,7 @@ def tell(url: str, story: Story, *, retry_s: float = 5) -> None:
 
 
 async def values(client: AsyncClient, topic: str) -> list[Any]:
-    return [record.value async for record in client.topic(topic).read()]  # type: ignore[union-attr]
+    return [record.value async for record in client.topic(topic).read()]
 
 
 def test_records_arrive_in_order(url: str, name: str) -> None:

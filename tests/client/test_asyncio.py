@@ -223,7 +223,7 @@ def test_closing_ends_a_waiting_follower(run: Any, name: str) -> None:
         await client.topic(name).append(1)
 
         async def follow() -> list[Any]:
-            return [record.value async for record in client.topic(name).follow()]  # type: ignore[union-attr]
+            return [record.value async for record in client.topic(name).follow()]
 
         task = asyncio.create_task(follow())
         await asyncio.sleep(0.3)

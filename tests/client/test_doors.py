@@ -103,7 +103,7 @@ def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
     with pytest.raises(InvalidRequest):
         next(topic.follow(after))
     with pytest.raises(InvalidRequest):
-        list(topic.read(gaps="skip"))  # type: ignore[arg-type]
+        list(topic.read(gaps="skip"))  # type: ignore[call-overload]
 
 
 def test_one_node_may_be_left_out_by_its_name_alone(door: DatabaseDoor, name: str) -> None:

@@ -62,7 +62,7 @@ def test_a_follower_is_told_of_what_was_lost_before_its_first_record(database: D
         next(topic.follow())
     thread.join()
     assert (caught.value.gap_from, caught.value.gap_to, caught.value.reason) == (1, 3, "cap")
-    assert next(topic.follow()).value == 3  # type: ignore[union-attr]
+    assert next(topic.follow()).value == 3
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_forked_child_does_not_keep_the_directory_locked(database: Database, t
 async def followed_and_left(database: Database) -> None:
     """Cancelled while it waits for a second record."""
     following = aiter(database.topic("t").afollow())
-    assert (await anext(following)).value == "first"  # type: ignore[union-attr]
+    assert (await anext(following)).value == "first"
     waiting = asyncio.ensure_future(anext(following))
     while not database.long_polls._waiting:
         await asyncio.sleep(0)

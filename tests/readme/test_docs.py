@@ -98,4 +98,4 @@ def test_a_copy_of_a_stopped_directory_is_a_backup(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "data")
     shutil.copytree(tmp_path / "backup", tmp_path / "data")
     with topics.open(str(tmp_path / "data"), wal_shards=1) as db:
-        assert [record.value for record in db.topic("kept").read()] == list(range(100))  # type: ignore[union-attr]
+        assert [record.value for record in db.topic("kept").read()] == list(range(100))

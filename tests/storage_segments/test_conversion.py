@@ -199,5 +199,5 @@ def test_a_long_checkpoint_uses_it_and_a_short_one_does_not(tmp_path: Path, monk
             assert (converter.pid is not None) == is_used
     assert converter.pid is None
     with topics.open(str(tmp_path / "data")) as again:
-        values = [record.value for record in again.topic("t").read()]  # type: ignore[union-attr]
+        values = [record.value for record in again.topic("t").read()]
         assert values == [*range(99), *range(9_000)]

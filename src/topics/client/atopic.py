@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 from topics import limits
 from topics.client import calls
@@ -93,9 +93,22 @@ class AsyncTopic:
             calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
         )
 
+    @overload
+    def read(
+        self,
+        after: int = 0,
+        *,
+        limit: int | None = None,
+        exclude_nodes: Iterable[str] = (),
+        gaps: Literal["raise"] = "raise",
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def read(
+        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
+    ) -> AsyncIterator[Record | Gap]: ...
     async def read(
         self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> AsyncIterator[Record | Gap]:
+    ) -> AsyncIterator[Any]:
         """Everything behind the cursor up to the head of this moment, page by page."""
         nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
         while not walk.is_full:
@@ -105,9 +118,15 @@ class AsyncTopic:
             if not walk.has_more(page):
                 return
 
+    @overload
     def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> AsyncIterator[Record | Gap]:
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def follow(
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+    ) -> AsyncIterator[Record | Gap]: ...
+    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise") -> AsyncIterator[Any]:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""

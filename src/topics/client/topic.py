@@ -17,7 +17,8 @@ from topics.client.transport import Transport
 from topics.client.work import Work
 from topics.client.worker import Handler, Worker, WorkerOptions
 from topics.model.config import TopicConfig
-from topics.model.paging import Gap, Gaps, Walk, node_names
+from topics.model.paging import Gap, Gaps
+from topics.model.reading import Reading
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -34,7 +35,7 @@ from topics.model.router import Guarantee
 from topics.model.values import several
 
 
-class Topic:
+class Topic(Reading):
     def __init__(self, transport: Transport, keys: Keys, name: str, config: bytes | None = None) -> None:
         self._transport = transport
         self._keys = keys
@@ -83,30 +84,12 @@ class Topic:
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
-        a reader that is caught up waits so long for something to come."""
         return self._transport.run(
             calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
         )
 
-    def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> Iterator[Record | Gap]:
-        """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
-        while not walk.is_full:
-            page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
-            yield from walk.take(page)
-            if not walk.has_more(page):
-                return
-
-    def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> Iterator[Record | Gap]:
-        """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
-
-        Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
-        return follow(self._transport, self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)
+    def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
+        return follow(self._transport, self.name, after, nodes=nodes, gaps=gaps)
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Reads page through the log by themselves; what they do about gaps is in `model.p
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topics import limits
 from topics.core.read import ReadRequest
@@ -14,6 +14,7 @@ from topics.embedded.views import read_view
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch
 from topics.model.paging import Gap, Gaps, Walk, check_cursor, node_names
+from topics.model.reading import Reading
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of, several
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from topics.embedded.database import Database
 
 
-class Topic:
+class Topic(Reading):
     def __init__(self, database: Database, name: str, config: TopicConfig | None = None) -> None:
         self._db = database
         self.name = name
@@ -78,8 +79,6 @@ class Topic:
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
-        a reader that is caught up waits so long for something to come."""
         request = self._request(after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes)
         wait_ms = limits.DIFF_WAIT_MS(wait_ms)
         if not wait_ms:
@@ -87,28 +86,22 @@ class Topic:
         polls = self._db.long_polls
         return read_view(self.name, wait(self._db, lambda: polls.read(self.name, request, wait_ms=wait_ms)))
 
-    def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> Iterator[Record | Gap]:
-        """Everything behind the cursor up to the head of this moment, page by page."""
-        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
-        while not walk.is_full:
-            page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
-            yield from walk.take(page)
-            if not walk.has_more(page):
-                return
-
-    def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> Iterator[Record | Gap]:
-        """Everything behind the cursor, then whatever comes, until the database is closed or the topic deleted."""
+    def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
         walk = Walk(self.name, after, gaps=gaps)
-        for page in follow(self._db, self, after, node_names(exclude_nodes)):
+        for page in follow(self._db, self, after, nodes):
             yield from walk.take(page)
 
+    @overload
+    def afollow(
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def afollow(
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+    ) -> AsyncIterator[Record | Gap]: ...
     async def afollow(
         self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> AsyncIterator[Record | Gap]:
+    ) -> AsyncIterator[Any]:
         """`follow` for coroutines: waiting does not hold the event loop."""
         walk = Walk(self.name, after, gaps=gaps)
         async for page in afollow(self._db, self, after, node_names(exclude_nodes)):

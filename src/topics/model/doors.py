@@ -6,7 +6,7 @@ verbs as coroutines. Handles are cheap and hold no state; nothing is created by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 from topics.model.config import TopicConfig
 from topics.model.match import TagMatch
@@ -57,12 +57,25 @@ class TopicDoor(Protocol):
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult: ...
+    @overload
     def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+        self,
+        after: int = 0,
+        *,
+        limit: int | None = None,
+        exclude_nodes: Iterable[str] = (),
+        gaps: Literal["raise"] = "raise",
+    ) -> Iterator[Record]: ...
+    @overload
+    def read(
+        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
     ) -> Iterator[Record | Gap]: ...
+    @overload
     def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> Iterator[Record | Gap]: ...
+        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+    ) -> Iterator[Record]: ...
+    @overload
+    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps) -> Iterator[Record | Gap]: ...
     def delete(self, *, before_seq: int | None = None, match: Match = None) -> DeleteResult: ...
     def state(self, *, touch: bool = True) -> TopicState: ...
     def configure(self, **config: Any) -> TopicConfig: ...
