@@ -1,8 +1,18 @@
 """topics: a durable event engine for one machine.
 
-Owns the public names of the package and nothing else. Each is loaded on first use, so that importing one part (a client
-on a Spark executor, say) does not load the others.
+    with topics.open("./my-data") as db:                     # the engine in this process
+        db.topic("orders").append({"id": 1})
+
+    with topics.connect("http://127.0.0.1:4000") as client:  # the same verbs against a server
+        for record in client.topic("orders").read():
+            print(record.seq, record.value)
+
+`aconnect` is `connect` for asyncio. Appends take values, `Event`s and `Json` text; reads give `Record`s, and a `Gap` or
+`DataLoss` where something was lost; queues hand out `Job`s. Every error is a `TopicsError`.
 """
+
+# Each name is loaded on first use, so that importing one part (a client on a Spark executor, say) does not load the
+# others.
 
 from importlib import import_module
 
@@ -48,6 +58,10 @@ _HOMES = {
     "connect": "topics.client:connect",
     "open": "topics.embedded:open_database",
 }
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> object:

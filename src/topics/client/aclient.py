@@ -38,6 +38,8 @@ def aconnect(
 
 
 class AsyncClient:
+    """A server, as `aconnect` gives it: the verbs of `Client`, awaited."""
+
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
         self._keys = Keys()
@@ -57,6 +59,7 @@ class AsyncClient:
         return AsyncQueue(self._transport, self._keys, name, config_text({"type": "queue", **config}))
 
     def router(self, name: str) -> AsyncRouter:
+        """A handle to a router; `put` creates it."""
         return AsyncRouter(self._transport, name)
 
     def producer(self, **options: Any) -> AsyncProducer:
@@ -79,6 +82,7 @@ class AsyncClient:
     async def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> AsyncIterator[RouterSummary]:
+        """All routers whose names begin so, and of these ends if given."""
         cursor: str | None = None
         while True:
             page = await self._transport.run(calls.list_routers(prefix, cursor, source=source, dest=dest))
@@ -91,6 +95,7 @@ class AsyncClient:
     # --- the server itself ----------------------------------------------------------------------------------------
 
     async def health(self) -> dict[str, Any]:
+        """Status, version and uptime of the server, and `problems` in sentences while there are any."""
         return await self._transport.run(calls.HEALTH)
 
     async def ready(self) -> dict[str, Any]:
@@ -98,6 +103,7 @@ class AsyncClient:
         return await self._transport.once(calls.READY)
 
     async def metrics(self) -> dict[str, Any]:
+        """Counters and gauges of the server."""
         return await self._transport.run(calls.METRICS)
 
     # --- the end --------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from topics.model.values import several
 
 
 class AsyncTopic:
+    """A topic by name: cheap and stateless. The first write creates the topic."""
+
     def __init__(self, transport: AsyncTransport, keys: Keys, name: str, config: bytes | None = None) -> None:
         self._transport = transport
         self._keys = keys
@@ -143,6 +145,7 @@ class AsyncTopic:
         return await self._transport.run(calls.segments(self.name))
 
     async def state(self, *, touch: bool = True) -> TopicState:
+        """Head, counts and config. With `touch` it counts as a read."""
         return await self._transport.run(calls.state(self.name, touch=touch))
 
     async def configure(self, **config: Any) -> TopicConfig:
@@ -188,11 +191,14 @@ class AsyncQueue(AsyncTopic):
         return AsyncWork(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty)
 
     def worker(self, **options: Any) -> Callable[[AsyncHandler], AsyncWorker]:
-        """`@queue.worker(concurrency=8)` makes a coroutine function the worker of this queue; `await run()` it."""
+        """`@queue.worker(concurrency=8)` makes a coroutine function the worker of this queue; `await run()` it. The
+        options are those of `WorkerOptions`."""
         return lambda handler: AsyncWorker(self, handler, WorkerOptions(**options))
 
 
 class AsyncRouter:
+    """A router by name: copies what is written to one topic into another."""
+
     def __init__(self, transport: AsyncTransport, name: str) -> None:
         self._transport = transport
         self.name = name
@@ -217,6 +223,7 @@ class AsyncRouter:
         return await self._transport.run(calls.put_router(self.name, fields))
 
     async def get(self) -> RouterState:
+        """Settings and progress."""
         return await self._transport.run(calls.get_router(self.name))
 
     async def delete(self) -> bool:

@@ -43,6 +43,8 @@ def connect(
 
 
 class Client:
+    """A server, as `connect` gives it: topics, queues and routers by name. Good for any thread; close it at the end."""
+
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._keys = Keys()
@@ -62,6 +64,7 @@ class Client:
         return Queue(self._transport, self._keys, name, config_text({"type": "queue", **config}))
 
     def router(self, name: str) -> Router:
+        """A handle to a router; `put` creates it."""
         return Router(self._transport, name)
 
     def producer(self, **options: Any) -> Producer:
@@ -83,6 +86,7 @@ class Client:
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> Iterator[RouterSummary]:
+        """All routers whose names begin so, and of these ends if given."""
         cursor: str | None = None
         while True:
             page = self._transport.run(calls.list_routers(prefix, cursor, source=source, dest=dest))
@@ -94,6 +98,7 @@ class Client:
     # --- the server itself ----------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
+        """Status, version and uptime of the server, and `problems` in sentences while there are any."""
         return self._transport.run(calls.HEALTH)
 
     def ready(self) -> dict[str, Any]:
@@ -101,6 +106,7 @@ class Client:
         return self._transport.once(calls.READY)
 
     def metrics(self) -> dict[str, Any]:
+        """Counters and gauges of the server."""
         return self._transport.run(calls.METRICS)
 
     # --- the end --------------------------------------------------------------------------------------------------

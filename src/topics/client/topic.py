@@ -36,6 +36,8 @@ from topics.model.values import several
 
 
 class Topic(Reading):
+    """A topic by name: cheap, stateless, good for any thread. The first write creates the topic."""
+
     def __init__(self, transport: Transport, keys: Keys, name: str, config: bytes | None = None) -> None:
         self._transport = transport
         self._keys = keys
@@ -102,6 +104,7 @@ class Topic(Reading):
         return self._transport.run(calls.segments(self.name))
 
     def state(self, *, touch: bool = True) -> TopicState:
+        """Head, counts and config. With `touch` it counts as a read."""
         return self._transport.run(calls.state(self.name, touch=touch))
 
     def configure(self, **config: Any) -> TopicConfig:
@@ -150,11 +153,14 @@ class Queue(Topic):
         return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
 
     def worker(self, **options: Any) -> Callable[[Handler], Worker]:
-        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it."""
+        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it. The options are
+        those of `WorkerOptions`."""
         return lambda handler: Worker(self, handler, WorkerOptions(**options))
 
 
 class Router:
+    """A router by name: copies what is written to one topic into another."""
+
     def __init__(self, transport: Transport, name: str) -> None:
         self._transport = transport
         self.name = name
@@ -179,6 +185,7 @@ class Router:
         return self._transport.run(calls.put_router(self.name, fields))
 
     def get(self) -> RouterState:
+        """Settings and progress."""
         return self._transport.run(calls.get_router(self.name))
 
     def delete(self) -> bool:

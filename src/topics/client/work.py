@@ -40,6 +40,7 @@ class HeldJob:
 
     @property
     def value(self) -> Any:
+        """The payload as a Python value."""
         return self.job.value
 
     @property
@@ -88,6 +89,7 @@ class Work:
 
     @property
     def leases(self) -> Leases:
+        """What keeps the leases; begins with the first job."""
         if self._leases is None:
             lease_ms = self._lease_ms or self.queue.state(touch=False).config.lease_ms
             self._leases = Leases(self.queue, node=self.node, lease_ms=lease_ms)

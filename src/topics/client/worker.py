@@ -29,7 +29,9 @@ Handler = Callable[[Job], object]
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`prefetch`: jobs held beyond those being worked on. `retry_ms` doubles per delivery up to `retry_ms_max`."""
+    """`concurrency`: jobs worked on at a time. `prefetch`: jobs held beyond those. `node`: its name; None makes
+    one up. `lease_ms`: None takes the queue's. `retry_ms`: pause before a failed job comes again; doubles per delivery
+    up to `retry_ms_max`. `grace_s`: for how long a stop waits. `until_empty`: end when nothing is ready."""
 
     concurrency: int = 1
     prefetch: int | None = None  # None: as many as `concurrency`
@@ -46,6 +48,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_max(self) -> int:
+        """Jobs that are worked on or wait for it."""
         return self.concurrency + (self.concurrency if self.prefetch is None else self.prefetch)
 
 

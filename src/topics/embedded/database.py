@@ -66,6 +66,8 @@ class DatabaseForked(TopicsError):
 
 
 class Database:
+    """An open data directory, as `topics.open` gives it: topics, queues and routers by name. Good for any thread."""
+
     def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
         self._kernel = kernel
         self._driver = driver
@@ -92,6 +94,7 @@ class Database:
         return Queue(self, name, resolve_config(patch_from({"type": "queue", **config})))
 
     def router(self, name: str) -> Router:
+        """A handle to a router; `put` creates it."""
         return Router(self, name)
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:

@@ -83,7 +83,8 @@ class Queue(Topic):
         return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
 
     def worker(self, **options: Any) -> Callable[[Handler], Worker]:
-        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it."""
+        """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it. The options are
+        those of `WorkerOptions`."""
         from topics.client.worker import Worker, WorkerOptions
 
         return lambda handler: Worker(self, handler, WorkerOptions(**options))
@@ -98,6 +99,8 @@ def _seqs_and_tokens(jobs: Seqs) -> dict[str, list[Any]]:
 
 
 class Router:
+    """A router by name: copies what is written to one topic into another."""
+
     def __init__(self, database: Database, name: str) -> None:
         self._db = database
         self.name = name
@@ -135,6 +138,7 @@ class Router:
         return _state_of(done.definition, created=done.created)
 
     def get(self) -> RouterState:
+        """Settings and progress."""
         shown = self._db.call(lambda engine: engine.routers.get(self.name))
         return _state_of(shown.definition, forwarded_total=shown.forwarded_total)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class Topic(Reading):
+    """A topic by name: cheap, stateless, good for any thread. The first write creates the topic."""
+
     def __init__(self, database: Database, name: str, config: TopicConfig | None = None) -> None:
         self._db = database
         self.name = name
@@ -133,6 +135,7 @@ class Topic(Reading):
         )
 
     def state(self, *, touch: bool = True) -> TopicState:
+        """Head, counts and config. With `touch` it counts as a read."""
         return self._db.call(lambda engine: engine.topic_state(self.name, touch=touch))
 
     def configure(self, **config: Any) -> TopicConfig:

@@ -49,6 +49,7 @@ class Gap(msgspec.Struct, frozen=True):
     reason: str
 
     def as_error(self) -> DataLoss:
+        """What a reader with `gaps="raise"` gets instead."""
         return DataLoss(topic=self.topic, gap_from=self.gap_from, gap_to=self.gap_to, reason=self.reason)
 
 

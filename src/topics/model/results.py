@@ -30,10 +30,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def value(self) -> Any:
+        """`data` as a Python value."""
         return decode_payload(self.data)
 
     @property
     def headers(self) -> Any:
+        """`meta` as a Python value."""
         return decode_payload(self.meta)
 
 
@@ -48,6 +50,7 @@ class AppendResult(msgspec.Struct, frozen=True):
 
     @property
     def seqs(self) -> range:
+        """Of the records, in the order in which they were given."""
         return range(self.first_seq, self.last_seq + 1)
 
 
@@ -177,10 +180,12 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def value(self) -> Any:
+        """`data` as a Python value."""
         return decode_payload(self.data)
 
     @property
     def headers(self) -> Any:
+        """`meta` as a Python value."""
         return decode_payload(self.meta)
 
 
