@@ -12,7 +12,6 @@ import argparse
 import threading
 
 import topics
-from topics.model.results import Job
 
 JOBS = [{"to": f"user{number}@example.org"} for number in range(20)] + [{"to": "nobody"}]
 sent: set[str] = set()
@@ -36,12 +35,11 @@ def main() -> None:
         mails.append_many(JOBS)
 
         @mails.worker(concurrency=4, retry_ms=20, until_empty=given.once)
-        def work(job: Job) -> None:
+        def work(job: topics.Job) -> None:
             send(job.value["to"])
 
         work.run()
         while given.once and mails.state().count:  # a failed job waits out its pause
-            work = mails.worker(concurrency=4, retry_ms=20, until_empty=True)(work.handler)
             work.run()
         dead = sum(1 for _ in client.topic("mails.example.dead").read())
     print(f"{len(sent)} sent, {dead} in mails.example.dead")

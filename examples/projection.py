@@ -1,7 +1,8 @@
 """Keeps a view up to date: follows a topic, remembers how far it got, and starts there the next time.
 
-python examples/projection.py http://127.0.0.1:4000 orders --state /tmp/totals.json
+python examples/projection.py http://127.0.0.1:4000 orders --state /tmp/totals.json     goes on until Ctrl-C
 
+Sums up the `total` of each record by its tag, as in the orders of the README.
 The cursor is stored together with the view, in one step: after a crash nothing is counted twice and nothing is missed.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import topics
 
 
 class Totals:
-    """Amounts by tag, and the seq of the last record that is in them."""
+    """Totals by tag, and the seq of the last record that is in them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -43,14 +45,14 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="stop at the head instead of waiting for more")
     given = parser.parse_args()
     totals = Totals(given.state)
-    with topics.connect(given.url) as client:
+    with topics.connect(given.url) as client, suppress(KeyboardInterrupt):
         topic = client.topic(given.topic)
         items = topic.read if given.once else topic.follow
         for item in items(totals.seq, gaps="yield"):
             if isinstance(item, topics.Gap):
                 print(f"records {item.gap_from}..{item.gap_to} are gone ({item.reason}); the totals lack them")
                 continue
-            totals.add(item.seq, item.tag or "-", float(item.value["amount"]))
+            totals.add(item.seq, item.tag or "-", float(item.value["total"]))
             totals.save()
     print(f"up to record {totals.seq}: {totals.by_tag}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,12 +70,12 @@ def test_a_log_is_imported(url: str, tmp_path: Path) -> None:
 def test_a_projection_goes_on_where_it_was(url: str, tmp_path: Path) -> None:
     with topics.connect(url) as client:
         orders = client.topic("projected", cap_records=3)
-        orders.append_many([Event({"amount": 1.5}, tag="a"), Event({"amount": 2}, tag="b")])
+        orders.append_many([Event({"total": 1.5}, tag="a"), Event({"total": 2}, tag="b")])
         assert "up to record 2: {'a': 1.5, 'b': 2.0}" in run("projection.py", url, "projected", "--once", cwd=tmp_path)
-        orders.append({"amount": 4}, tag="a")
+        orders.append({"total": 4}, tag="a")
         assert "up to record 3: {'a': 5.5, 'b': 2.0}" in run("projection.py", url, "projected", "--once", cwd=tmp_path)
         for _ in range(5):
-            orders.append({"amount": 1}, tag="c")
+            orders.append({"total": 1}, tag="c")
         told = run("projection.py", url, "projected", "--once", cwd=tmp_path)
         assert "records 4..5 are gone (cap)" in told
         assert "up to record 8: {'a': 5.5, 'b': 2.0, 'c': 3.0}" in told
@@ -110,3 +111,23 @@ def test_no_example_is_left_out() -> None:
     here = Path(__file__).read_text(encoding="utf-8")
     for example in EXAMPLES.glob("*.py"):
         assert f'run("{example.name}"' in here, example.name
+
+
+def test_a_projection_ends_with_ctrl_c(url: str, tmp_path: Path) -> None:
+    with topics.connect(url) as client:
+        client.topic("interrupted").append({"total": 3}, tag="a")
+    child = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "projection.py"), url, "interrupted"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with child:
+        while not (tmp_path / "totals.json").exists() and child.poll() is None:
+            pass
+        child.send_signal(signal.SIGINT)
+        said, wrong = child.communicate(timeout=30)
+    assert (said, wrong) == ("up to record 1: {'a': 3.0}\n", "")
