@@ -224,3 +224,10 @@ def test_a_client_loads_neither_numpy_nor_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(("url", "timeout"), [(5, 1), ("http://127.0.0.1:1", 0), ("http://127.0.0.1:1", "soon")])
+@pytest.mark.parametrize("connect", [topics.connect, topics.aconnect])
+def test_what_names_no_server_is_told_at_once(connect: Any, url: Any, timeout: Any) -> None:
+    with pytest.raises(ConfigError, match=r"URL looks like|number of seconds"):
+        connect(url, timeout=timeout)

@@ -87,12 +87,55 @@ def test_what_json_cannot_say_is_refused(door: DatabaseDoor, name: str, value: o
         door.topic(name).state()
 
 
-def test_a_tag_is_a_string(door: DatabaseDoor, name: str) -> None:
+@pytest.mark.parametrize("odd", [5, b"bytes"])
+@pytest.mark.parametrize("where", ["tag", "node", "key"])
+def test_a_tag_is_a_string(door: DatabaseDoor, name: str, where: str, odd: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"str"):
+        door.topic(name).append(1, **{where: odd})
+    with pytest.raises(InvalidRequest, match=r"str"):
+        door.topic(name).append_many([1, 2], **{"key" if where == "tag" else where: odd})
+    with pytest.raises(TopicNotFound):
+        door.topic(name).state()
+
+
+@pytest.mark.parametrize("odd", ["1", -1, 1.5])
+def test_a_number_is_a_number(door: DatabaseDoor, name: str, odd: Any) -> None:
+    topic = door.topic(name)
+    topic.append(1)
+    for ask in (
+        lambda: topic.page(limit=odd),
+        lambda: topic.page(max_bytes=odd),
+        lambda: topic.page(wait_ms=odd),
+        lambda: list(topic.read(limit=odd)),
+    ):
+        with pytest.raises(InvalidRequest):
+            ask()
+
+
+def test_a_name_is_a_string(door: DatabaseDoor) -> None:
+    odd: Any = 5
     with pytest.raises(InvalidRequest):
-        door.topic(name).append(1, tag=5)  # type: ignore[arg-type]
+        door.topic(odd).append(1)
+    with pytest.raises(InvalidRequest):
+        door.router(odd).put("a", "b")
 
 
-@pytest.mark.parametrize("after", [-1, 2**64, 1.5, "1", None])
+def test_one_job_is_no_list_of_jobs(door: DatabaseDoor, name: str) -> None:
+    queue = door.queue(name)
+    queue.append(1)
+    (job,) = queue.claim("n").claimed
+    odd: Any = job
+    for settle in (
+        lambda: queue.ack(odd, node="n"),
+        lambda: queue.nack(odd, node="n"),
+        lambda: queue.extend(odd.seq, node="n", lease_ms=1000),
+    ):
+        with pytest.raises(InvalidRequest, match="brackets"):
+            settle()
+    assert queue.ack([job], node="n").acked == 1
+
+
+@pytest.mark.parametrize("after", [-1, 2**64, 1.5, "1", None, True])
 def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
     topic = door.topic(name)
     topic.append(1)

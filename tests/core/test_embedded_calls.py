@@ -65,6 +65,16 @@ def test_a_follower_is_told_of_what_was_lost_before_its_first_record(database: D
     assert next(topic.follow()).value == 3
 
 
+def test_a_directory_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nothing: Any = None
+    with pytest.raises(TypeError):
+        topics.open(nothing)
+    assert list(tmp_path.iterdir()) == []
+    with topics.open(tmp_path / "data", wal_shards=1) as opened:
+        opened.topic("t").append(1)
+
+
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 

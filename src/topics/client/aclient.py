@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from topics.client import calls
-from topics.client.address import parse_address
+from topics.client.address import checked_timeout, parse_address
 from topics.client.aproducer import AsyncProducer
 from topics.client.atopic import AsyncQueue, AsyncRouter, AsyncTopic
 from topics.client.atransport import AsyncTransport
@@ -34,7 +34,9 @@ def aconnect(
 ) -> AsyncClient:
     """`connect` for asyncio, to be called where the event loop runs; `async with` or `await client.close()` ends it."""
     address = parse_address(url, api_key=api_key)
-    return AsyncClient(AsyncTransport(address, timeout_s=timeout, policy=RetryPolicy(total_s=retry_s), tls=tls))
+    return AsyncClient(
+        AsyncTransport(address, timeout_s=checked_timeout(timeout), policy=RetryPolicy(total_s=retry_s), tls=tls)
+    )
 
 
 class AsyncClient:

@@ -45,6 +45,8 @@ class Address:
 
 def parse_address(url: str, *, api_key: str | None = None) -> Address:
     """Raises ConfigError, one sentence. A URL that holds a password is not repeated in it."""
+    if not isinstance(url, str):
+        raise ConfigError(f"a server's URL looks like http://127.0.0.1:4000, not {url!r}")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -63,6 +65,12 @@ def parse_address(url: str, *, api_key: str | None = None) -> Address:
         base=parts.path.rstrip("/"),
         api_key=None if api_key is None else _checked_key(api_key),
     )
+
+
+def checked_timeout(timeout: float) -> float:
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    return timeout
 
 
 def _checked_key(key: str) -> str:

@@ -13,9 +13,10 @@ from topics.client.atransport import AsyncTransport
 from topics.client.awork import AsyncHandler, AsyncWork, AsyncWorker
 from topics.client.batching import ProducerOptions
 from topics.client.bodies import piece_of, record_piece, whole
-from topics.client.calls import Keys, Match, Seqs, config_text
+from topics.client.calls import Keys, config_text
 from topics.client.worker import WorkerOptions
 from topics.model.config import TopicConfig
+from topics.model.doors import Match, Seqs
 from topics.model.paging import Gap, Gaps, Walk, node_names
 from topics.model.results import (
     AckResult,

@@ -18,9 +18,9 @@ def record_piece(data: Any, *, tag: str | None = None, node: str | None = None, 
     """One entry of `records`."""
     entry = {"data": json_text(data) if type(data) is Json else data}
     if tag is not None:
-        entry["tag"] = tag
+        entry["tag"] = _string(tag)
     if node is not None:
-        entry["node"] = node
+        entry["node"] = _string(node)
     if meta is not None:
         entry["meta"] = json_text(meta)
     return _entry(entry, data)
@@ -31,6 +31,13 @@ def piece_of(value: Any) -> bytes:
     if type(value) is Event:
         return record_piece(value.data, tag=value.tag, node=value.node, meta=value.meta)
     return _entry({"data": json_text(value) if type(value) is Json else value}, value)
+
+
+def _string(text: str) -> str:
+    """The encoder would make base64 of bytes, and the record would carry something else than was given."""
+    if not isinstance(text, str):
+        raise InvalidRequest("a tag, node or idempotency key is not a string")
+    return text
 
 
 def _entry(entry: dict[str, Any], data: Any) -> bytes:
@@ -57,9 +64,9 @@ def whole(pieces: list[bytes]) -> list[bytes]:
 
 def write_body(pieces: Sequence[bytes], *, key: str, node: str | None = None, config: bytes | None = None) -> bytes:
     """`config` is JSON text; it counts only if this write creates the topic."""
-    rest = b',"idempotency_key":' + _encode(key)
+    rest = b',"idempotency_key":' + _encode(_string(key))
     if node is not None:
-        rest += b',"node":' + _encode(node)
+        rest += b',"node":' + _encode(_string(node))
     if config is not None:
         rest += b',"config":' + config
     return b'{"records":[%b]%b}' % (b",".join(pieces), rest)

@@ -21,7 +21,7 @@ from topics.client.exchange import Call
 from topics.client.forks import tell_of_forks
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
-from topics.model.match import TagMatch
+from topics.model.doors import Match, Seqs, listed
 from topics.model.paging import check_cursor, node_names
 from topics.model.results import (
     AckResult,
@@ -45,7 +45,6 @@ from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, 
 from topics.wire.requests import DeleteRequest, DiffRequest, PutRouterRequest, WatchRequest, checked, predicate
 
 _encode = msgspec.json.Encoder().encode
-Match = str | list[str] | TagMatch | None
 
 
 class Keys:
@@ -70,7 +69,7 @@ def _path(kind: str, name: str, verb: str = "", **query: Any) -> str:
     asked = "?" + urlencode(query) if query else ""
     try:
         return f"/v0/{kind}/{quote(name, safe=':->')}{verb}{asked}"
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, TypeError):
         raise InvalidRequest(f"{name!r} is no name") from None
 
 
@@ -171,12 +170,11 @@ def list_routers(prefix: str, cursor: str | None, **ends: str | None) -> Call[Ro
 _acked = decoder_of(AckResult)
 _nacked = decoder_of(NackResult)
 _extended = decoder_of(ExtendResult)
-Seqs = Iterable[int | Job]
 
 
 def seqs_and_fences(jobs: Seqs) -> tuple[list[int], list[str]]:
     """A `Job` brings its lease id along, so that nobody settles a lease that has passed on; a bare seq does not."""
-    given = list(jobs)
+    given = listed(jobs)
     fences = [job.lease_id if isinstance(job, Job) else "" for job in given]
     return [job.seq if isinstance(job, Job) else job for job in given], fences if any(fences) else []
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from topics.client import calls
-from topics.client.address import parse_address
+from topics.client.address import checked_timeout, parse_address
 from topics.client.batching import ProducerOptions
 from topics.client.calls import Keys, config_text
 from topics.client.producer import Producer
@@ -39,7 +39,7 @@ def connect(
     `timeout` is in seconds, for a connection to open and for an answer to come. `retry_s` is for how long a call that
     may be repeated goes on trying while the server is away; 0 tries once. `tls` replaces the system's trust."""
     address = parse_address(url, api_key=api_key)
-    return Client(Transport(address, timeout_s=timeout, policy=RetryPolicy(total_s=retry_s), tls=tls))
+    return Client(Transport(address, timeout_s=checked_timeout(timeout), policy=RetryPolicy(total_s=retry_s), tls=tls))
 
 
 class Client:

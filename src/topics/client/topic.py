@@ -10,13 +10,14 @@ from topics import limits
 from topics.client import calls
 from topics.client.batching import ProducerOptions
 from topics.client.bodies import piece_of, record_piece, whole
-from topics.client.calls import Keys, Match, Seqs, config_text
+from topics.client.calls import Keys, config_text
 from topics.client.follow import follow
 from topics.client.producer import Producer
 from topics.client.transport import Transport
 from topics.client.work import Work
 from topics.client.worker import Handler, Worker, WorkerOptions
 from topics.model.config import TopicConfig
+from topics.model.doors import Match, Seqs
 from topics.model.paging import Gap, Gaps
 from topics.model.reading import Reading
 from topics.model.results import (

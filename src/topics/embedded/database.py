@@ -33,10 +33,10 @@ from topics.storage.steady import SteadyFs
 T = TypeVar("T")
 
 
-def open_database(path: str, **settings: Any) -> Database:
+def open_database(path: str | os.PathLike[str], **settings: Any) -> Database:
     """Open a data directory, creating it if it is missing. Settings are those of the server, without their prefix:
     `wal_shards=1`, `segment_max_events=10_000`."""
-    resolved = Settings.from_kwargs(data_dir=str(path), **settings)
+    resolved = Settings.from_kwargs(data_dir=os.fsdecode(path), **settings)
     recovered = recover(SteadyFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
     opened: list[Database] = []
 

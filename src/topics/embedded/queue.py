@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from topics.embedded.topic import Topic
 from topics.embedded.views import job_view
 from topics.model.config import TopicConfig
-from topics.model.doors import Match, Seqs
+from topics.model.doors import Match, Seqs, listed
 from topics.model.names import check_router_name
 from topics.model.results import AckResult, ClaimResult, ExtendResult, Job, NackResult, RouterState
 from topics.model.router import Guarantee, RouterDef
@@ -91,7 +91,7 @@ class Queue(Topic):
 
 
 def _seqs_and_tokens(jobs: Seqs) -> dict[str, list[Any]]:
-    given = list(jobs)
+    given = listed(jobs)
     return {
         "seqs": [job.seq if isinstance(job, Job) else job for job in given],
         "lease_ids": [job.lease_id if isinstance(job, Job) else "" for job in given],

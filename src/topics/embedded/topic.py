@@ -18,7 +18,7 @@ from topics.model.reading import Reading
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of, several
-from topics.wire.requests import DeleteRequest, checked, predicate
+from topics.wire.requests import DeleteRequest, DiffRequest, checked, predicate
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database
@@ -81,8 +81,9 @@ class Topic(Reading):
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        request = self._request(after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes)
-        wait_ms = limits.DIFF_WAIT_MS(wait_ms)
+        asked = checked(DiffRequest, limit=limit, max_batch_bytes=max_bytes, wait_ms=wait_ms)
+        request = self._request(after, limit=asked.limit, max_bytes=asked.max_batch_bytes, exclude_nodes=exclude_nodes)
+        wait_ms = asked.wait_ms
         if not wait_ms:
             return read_view(self.name, self._db.call(lambda engine: engine.read(self.name, request)))
         polls = self._db.long_polls

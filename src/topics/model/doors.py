@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol, overload
 
+from topics.errors import InvalidRequest
 from topics.model.config import TopicConfig
 from topics.model.match import TagMatch
 from topics.model.paging import Gap, Gaps
@@ -31,6 +32,13 @@ from topics.model.router import Guarantee
 Match = str | list[str] | TagMatch | None
 Seqs = Iterable[int | Job]
 """Jobs by their seqs. A `Job` brings its lease id along, so a lease that has passed on is not settled."""
+
+
+def listed(jobs: Seqs) -> list[int | Job]:
+    """What `ack`, `nack` and `extend` take: several, and no single one by itself."""
+    if isinstance(jobs, int | Job):
+        raise InvalidRequest("ack, nack and extend take a list of jobs or seqs; put a single one into brackets")
+    return list(jobs)
 
 
 class TopicDoor(Protocol):

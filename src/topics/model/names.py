@@ -22,14 +22,16 @@ def is_router_name(name: str) -> bool:
 
 
 def check_topic_name(name: str) -> None:
-    if _TOPIC(name) is None:
+    if not isinstance(name, str) or _TOPIC(name) is None:
         raise InvalidRequest(f"{_shown(name)} is not a topic name")
 
 
 def check_router_name(name: str) -> None:
-    if _ROUTER(name) is None:
+    if not isinstance(name, str) or _ROUTER(name) is None:
         raise InvalidRequest(f"{_shown(name)} is not a router name")
 
 
-def _shown(name: str) -> str:
+def _shown(name: object) -> str:
+    if not isinstance(name, str):
+        return ascii(name)
     return ascii(name if len(name) <= 64 else name[:64] + "...")

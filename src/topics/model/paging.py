@@ -24,7 +24,7 @@ RETENTION = frozenset(("cap", "ttl", "mixed", "from_seq_too_old"))
 
 def check_cursor(after: int) -> int:
     """The seq that a reader stands behind; 0 is the start."""
-    if not isinstance(after, int) or not 0 <= after <= limits.U64_MAX:
+    if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after <= limits.U64_MAX:
         raise InvalidRequest(f"after is a seq, or 0 for the start, not {after!r}")
     return after
 
@@ -61,6 +61,8 @@ class Walk:
     def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
         if gaps not in ("raise", "yield"):
             raise InvalidRequest(f'gaps is "raise" or "yield", not {gaps!r}')
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise InvalidRequest(f"limit is a number of records, or None for all, not {limit!r}")
         self._topic = topic
         self._gaps = gaps
         self._left = limit

@@ -69,7 +69,8 @@ def build_plain_batch(
     sizes = list(map(len, datas))
     max_bytes = max(sizes, default=0)
     is_fine = 1 < count <= limits.RECORDS_PER_WRITE_MAX and max_bytes <= limits.RECORD_BYTES_MAX
-    is_plain = default_node is None and (idempotency_key is None or idempotency_key.isascii())
+    has_plain_key = idempotency_key is None or (isinstance(idempotency_key, str) and idempotency_key.isascii())
+    is_plain = default_node is None and has_plain_key
     if not (is_fine and is_plain):
         records = [RecordIn(msgspec.Raw(data)) for data in datas]
         return build_batch(records, default_node=default_node, idempotency_key=idempotency_key)
