@@ -75,6 +75,16 @@ def test_a_directory_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         opened.topic("t").append(1)
 
 
+def test_a_reader_from_the_start_asks_for_what_is_there(tmp_path: Path) -> None:
+    with topics.open(tmp_path, wal_shards=1) as opened:
+        opened.topic("e", durability="ephemeral").append(1)
+    with topics.open(tmp_path, wal_shards=1) as again:
+        assert list(again.topic("e").read()) == []
+        (gap,) = again.topic("e").read(gaps="yield")
+        assert isinstance(gap, topics.Gap)
+        assert (gap.gap_from, gap.reason) == (1, "restart")
+
+
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,9 +1,8 @@
 """Paging: a cursor moved through a log, page by page, and the gaps met on the way. The same through every door.
 
 A gap is never passed in silence: it raises `DataLoss`, or comes as a `Gap` among the records if `gaps="yield"`. One
-exception: a reader who starts at 0 asks for what is retained, so what caps and TTL had taken when it came is no loss to
-it; what they take while it is there is, and so is what a crash took. Pure; used by the embedded library and by the
-clients."""
+exception: a reader who starts at 0 asks for what is retained, so a front that was gone when it came is no loss to it;
+what goes while it is there is. Pure; used by the embedded library and by the clients."""
 
 from __future__ import annotations
 
@@ -17,9 +16,6 @@ from topics.errors import DataLoss, InvalidRequest
 from topics.model.results import ReadResult, Record
 
 Gaps = Literal["raise", "yield"]
-
-RETENTION = frozenset(("cap", "ttl", "mixed", "from_seq_too_old"))
-"""Reasons of gaps that a topic's config asks for."""
 
 
 def check_cursor(after: int) -> int:
@@ -95,7 +91,7 @@ class Walk:
     def meet(self, gap: Gap) -> Iterator[Gap]:
         if self._gaps == "yield":
             yield gap
-        elif not self.is_new or gap.reason not in RETENTION:
+        elif not self.is_new or gap.gap_from > 1:
             raise gap.as_error()
 
     def arrive(self) -> None:
