@@ -92,9 +92,9 @@ class Worker:
         try:
             Shift(self, self._queue, self._options, lease_ms=lease_ms, stop=self._stop).run()
         finally:
-            self._stop = threading.Event()  # threads that outlived their grace still see the old one
             for number, handler in before.items():
                 signal.signal(number, handler)
+            self._stop = threading.Event()  # threads that outlived their grace still see the old one
 
     def _catch_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
