@@ -146,6 +146,24 @@ def test_every_form_of_a_position(shell: Shell) -> None:
     assert data("--to", "-1", "-n", "1") == ['"a"']
 
 
+def test_a_dry_run_answers_a_program(shell: Shell) -> None:
+    topic = shell.client.topic("rehearsed")
+    topic.append_many([1, 2, 3])
+    shell.client.router("rehearsed->").put("rehearsed", "rehearsed.copy")
+    shell.client.queue("rehearsed.jobs").configure()
+    for args, answer in (
+        (("delete", "rehearsed", "--before", "3"), {"topic": "rehearsed", "deleted": 2}),
+        (("topic", "rm", "rehearsed"), {"topic": "rehearsed", "deleted": True}),
+        (("dlq", "purge", "rehearsed"), {"topic": "rehearsed", "deleted": 3}),
+        (("dlq", "redrive", "rehearsed", "--to", "rehearsed.jobs"), {"topic": "rehearsed", "redriven": 3}),
+        (("router", "rm", "rehearsed->"), {"router": "rehearsed->", "deleted": True}),
+    ):
+        assert json.loads(shell.run(*args, "--dry-run", "--json").stdout) == {**answer, "dry_run": True}
+    (line,) = shell.lines("topic", "config", "rehearsed", "--set", "cap_records=1", "--dry-run", "--json")
+    assert (json.loads(line)["cap_records"], json.loads(line)["dry_run"]) == (1, True)
+    assert topic.state().count == 3
+
+
 def test_a_dry_delete_counts_what_it_would_take(shell: Shell) -> None:
     topic = shell.client.topic("dry")
     topic.append_many([Event(n, tag=f"t:{n % 3}") for n in range(2500)])

@@ -12,7 +12,7 @@ from topics.cli.remote import (
     confirm,
     json_option,
     progress,
-    say,
+    rehearse,
     server_options,
     show_fields,
     show_rows,
@@ -99,7 +99,8 @@ def redrive(
     _check_queues(client, ways)
     told = ", ".join(f"{number} to {queue}" for queue, number in sorted(ways.items())) or "none"
     if dry_run:
-        say(f"dead letters that would be sent back: {told}")
+        fields = {"topic": name, "redriven": ways.total()}
+        rehearse(f"dead letters that would be sent back: {told}", fields, as_json=as_json)
         return
     if ways:
         confirm(f"Send dead letters back ({told})?", yes=yes)
@@ -157,7 +158,8 @@ def purge(client: Client, name: str, *, yes: bool, dry_run: bool, as_json: bool)
     """
     state = client.topic(name).state(touch=False)
     if dry_run:
-        say(f"would delete {state.count} dead letters of {name}")
+        told = f"would delete {state.count} dead letters of {name}"
+        rehearse(told, {"topic": name, "deleted": state.count}, as_json=as_json)
         return
     confirm(f"Delete {state.count} dead letters of {name}?", yes=yes)
     done = client.topic(name).delete(before_seq=state.head_seq + 1)

@@ -17,6 +17,7 @@ from topics.cli.remote import (
     json_option,
     plain,
     progress,
+    rehearse,
     say,
     server_options,
     show_fields,
@@ -159,7 +160,9 @@ def delete(
     )
     handle = client.topic(topic)
     if dry_run:
-        say(f"would delete {_count(handle, before, match):,} records of {topic} {what}")
+        found = _count(handle, before, match)
+        told = f"would delete {found:,} records of {topic} {what}"
+        rehearse(told, {"topic": topic, "deleted": found}, as_json=as_json)
         return
     confirm(f"Delete the records of {topic} {what}?", yes=yes)
     show_fields(plain(handle.delete(before_seq=before, match=match)), as_json=as_json)

@@ -70,6 +70,13 @@ def sure_options(command: F) -> F:
     return click.option("--dry-run", is_flag=True, help="Say what would happen and do nothing.")(command)
 
 
+def rehearse(sentence: str, fields: dict[str, Any], *, as_json: bool) -> None:
+    """A dry run: what would happen, for a person and, if asked for, as the answer that would come."""
+    say(sentence)
+    if as_json:
+        echo_json({**fields, "dry_run": True})
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask on a terminal; without one, `--yes` must have been given."""
     if yes:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-from topics.cli.remote import confirm, json_option, plain, say, server_options, show_fields, show_rows, sure_options
+from topics.cli.remote import (
+    confirm,
+    json_option,
+    plain,
+    rehearse,
+    server_options,
+    show_fields,
+    show_rows,
+    sure_options,
+)
 from topics.client import Client
 
 COLUMNS = ("router", "source", "dest", "guarantee", "forwarded_total")
@@ -107,7 +116,8 @@ def rm(client: Client, name: str, *, yes: bool, dry_run: bool, as_json: bool) ->
     """
     if dry_run:
         state = client.router(name).get()
-        say(f"would remove router {name!r} from {state.source} to {state.dest}")
+        told = f"would remove router {name!r} from {state.source} to {state.dest}"
+        rehearse(told, {"router": name, "deleted": True}, as_json=as_json)
         return
     confirm(f"Remove router {name!r}?", yes=yes)
     show_fields({"router": name, "deleted": client.router(name).delete()}, as_json=as_json)

@@ -7,7 +7,16 @@ from typing import Any, get_args
 import click
 import msgspec
 
-from topics.cli.remote import confirm, json_option, plain, say, server_options, show_fields, show_rows, sure_options
+from topics.cli.remote import (
+    confirm,
+    json_option,
+    plain,
+    rehearse,
+    server_options,
+    show_fields,
+    show_rows,
+    sure_options,
+)
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
 from topics.model.config import DURABILITIES, ConfigPatch, Discard, TopicType
@@ -121,7 +130,8 @@ def config(
         wanted = {**({"type": state.type} if reset else current), **changes}
         victims = _taken(state, wanted)
         if dry_run:
-            say(f"would set {', '.join(settings) or 'defaults'} of {name!r}" + (f" and {victims}" if victims else ""))
+            told = f"would set {', '.join(settings) or 'defaults'} of {name!r}" + (f" and {victims}" if victims else "")
+            rehearse(told, wanted, as_json=as_json)
             return
         if victims:
             confirm(f"Reconfigure {name!r}? This will {victims}.", yes=yes)
@@ -158,7 +168,8 @@ def rm(client: Client, name: str, *, if_empty: bool, yes: bool, dry_run: bool, a
     handle = client.topic(name)
     state = handle.state(touch=False)
     if dry_run:
-        say(f"would remove topic {name!r} with {state.count} records")
+        told = f"would remove topic {name!r} with {state.count} records"
+        rehearse(told, {"topic": name, "deleted": True}, as_json=as_json)
         return
     confirm(f"Remove topic {name!r} with {state.count} records?", yes=yes)
     show_fields({"topic": name, "deleted": handle.drop(if_empty=if_empty)}, as_json=as_json)
