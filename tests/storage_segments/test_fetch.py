@@ -21,14 +21,16 @@ from topics.model.run import RecordRun
 from topics.storage.checkpoint import SealRules
 from topics.storage.cold_cache import ColdCache
 from topics.storage.fetch import ActiveRead, Fetcher, Moved, SealedRead, WalRead
-from topics.storage.few import few_of_segment
+from topics.storage.few import few_of_segment, few_slots
 from topics.storage.osfs import OsFs
 from topics.storage.relocate import flush_cold_flips, promote, relocate
 from topics.storage.segments.flips import Flips
+from topics.storage.segments.open_end import judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.tags import accounted_sizes, frame_tags
 from topics.storage.spans import GAP_BYTES_MAX, read_spans
 from topics.storage.stores import LocalStore
 from topics.testing import SimFs
@@ -197,6 +199,43 @@ def test_few_records_are_read_as_the_decoder_reads_them_or_left_to_it(
         assert not found.bad
         assert seqs(quick) == found.seq.tolist()
         assert quick.flags == (found.flags & 3).tobytes()
+
+
+@pytest.mark.timeout(900)
+@given(
+    damage=st.lists(st.tuples(st.integers(0, len(_DATA) - 1), st.integers(1, 255)), max_size=2),
+    idx_damage=st.lists(st.tuples(st.integers(0, len(_IDX) - 1), st.integers(1, 255)), max_size=2),
+    count=st.integers(1, 40),
+    cut=st.integers(-1, 2),
+)
+def test_a_short_segment_is_taken_as_the_decoder_takes_it_or_left_to_it(
+    damage: list[tuple[int, int]], idx_damage: list[tuple[int, int]], count: int, cut: int
+) -> None:
+    data, idx = bytearray(_DATA), bytearray(_IDX)
+    for at, mask in damage:
+        data[at] ^= mask
+    for at, mask in idx_damage:
+        idx[at] ^= mask
+    whole = read_idx(_IDX)[:count]
+    data_len = int(whole["offset"][-1] + whole["len"][-1])
+    stored, index = bytes(data[: data_len - cut]), bytes(idx[: count * 20 - cut])
+    few = few_slots(index, stored, first_seq=1, count=count, data_len=data_len)
+    if few is None:
+        assert damage or idx_damage or cut
+        return
+    end = judge_open_end(memoryview(index), memoryview(stored), first_seq=1, marked_count=count, marked_len=data_len)
+    assert (end.count, end.data_len, end.bad, end.torn, end.reindexed) == (count, data_len, None, False, False)
+    assert few.sizes.tolist() == accounted_sizes(end.entries, stored, first_seq=1).tolist()
+    assert few.tags == frame_tags(end.entries, stored, first_seq=1)
+    assert not (end.entries["flags"] & 4).any()
+
+
+def test_a_start_asks_the_decoder_for_no_short_segment_that_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = new_lab(rules=FORTY).append(5, tag="a").append(3).checkpoint()
+    monkeypatch.setattr("topics.storage.segments.load.judge_open_end", None)
+    loaded = lab.restart().loaded
+    assert loaded.active is not None
+    assert loaded.active.tags == [b"a"] * 5 + [None] * 3
 
 
 @given(gaps=st.lists(st.tuples(st.sampled_from([0, 1, GAP_BYTES_MAX, GAP_BYTES_MAX + 1, 9000]), st.integers(1, 50))))

@@ -17,6 +17,8 @@ from topics.core.slots import I64
 from topics.core.topic import TopicState
 from topics.model.ops import DELETED, IN_ACTIVE
 
+_IN_ACTIVE = np.uint64(IN_ACTIVE << 32)
+
 DeadRanges = list[tuple[int, int]]
 """Deleted seqs, first and last included, as a snapshot has them."""
 
@@ -54,14 +56,16 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     count = len(active.offs)
     if count == 0:
         return
-    flags = active.flags.copy()
-    flags[_slots_in(dead, active.first_seq, count)] |= DELETED
+    flags = active.flags
+    if dead:
+        flags = flags.copy()
+        flags[_slots_in(dead, active.first_seq, count)] |= DELETED
     run = topic.tail.run_for_append(active.first_seq)
     run.extend(
-        locs=array("Q", (active.offs.astype(np.uint64) + np.uint64(IN_ACTIVE << 32)).tobytes()),
-        lens=array("I", active.lens.astype(np.uint32).tobytes()),
-        ts=array("Q", active.ts.astype(np.uint64).tobytes()),
-        sizes=array("I", active.sizes.astype(np.uint32).tobytes()),
+        locs=array("Q", (active.offs + _IN_ACTIVE).tobytes()),
+        lens=array("I", active.lens.tobytes()),
+        ts=array("Q", active.ts.tobytes()),
+        sizes=array("I", active.sizes.tobytes()),
         flags=array("B", flags.tobytes()),
     )
     lo = active.first_seq - run.first_seq

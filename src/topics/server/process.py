@@ -35,7 +35,7 @@ log = logging.getLogger("topics.server")
 LISTEN_AFTER_S = 5.0
 SWITCH_S = 0.001
 GC_THRESHOLD = (50_000, 50, 1000)
-"""Hot paths make no cycles; the collector need not look often."""
+"""Neither recovery nor the hot paths make cycles; the collector need not look often."""
 
 
 class ServerProcess:
@@ -54,6 +54,7 @@ class ServerProcess:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
         await asyncio.wait([recovering], timeout=LISTEN_AFTER_S)
@@ -104,7 +105,6 @@ class ServerProcess:
         sys.setswitchinterval(SWITCH_S)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*GC_THRESHOLD)
 
     async def _drain(self, server: Server, kernel: Kernel, driver: AioDriver) -> None:
         log.info("stopping")

@@ -15,10 +15,13 @@ from array import array
 from functools import partial
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
-from topics.formats.idx import ENTRY_BYTES
+from topics.formats.idx import ENTRY_BYTES, read_idx
 from topics.formats.names import segment_name
 from topics.formats.snapshot import SegmentItem
+from topics.storage.few import FEW_SLOTS, FewSlots, few_slots
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.cold_copy import cold_is_complete, cold_is_gone, cold_length
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
@@ -50,6 +53,8 @@ class _Open(NamedTuple):
     first: int
     end: OpenEnd
     data: memoryview
+    few: FewSlots | None = None
+    """If it has few slots and they are as marked."""
 
 
 class _Loader:
@@ -193,6 +198,8 @@ class _Loader:
             return
         idx = map_file(self.place, self.place.file(first, "idx")) or memoryview(b"")
         data = data or memoryview(b"")
+        if marked_count <= FEW_SLOTS and self._load_few(first, idx, data):
+            return
         end = judge_open_end(idx, data, first_seq=first, marked_count=marked_count, marked_len=marked_len)
         self.torn = self.torn or end.torn or end.bad is not None
         if end.bad is not None:
@@ -201,6 +208,17 @@ class _Loader:
             self.open.append(_Open(first, end, data))
         else:
             self._remove_unmarked(first)
+
+    def _load_few(self, first: int, idx: memoryview, data: memoryview) -> bool:
+        """A short segment that is whole and ends at its mark, as most are of a server with thousands of topics."""
+        count, data_len = self.expected.marked(first)
+        if len(data) != data_len:
+            return False
+        few = few_slots(bytes(idx), bytes(data), first_seq=first, count=count, data_len=data_len)
+        if few is not None:
+            end = OpenEnd(read_idx(idx), data_len, bad=None, torn=False, reindexed=False)
+            self.open.append(_Open(first, end, data, few))
+        return few is not None
 
     def _load_lost_active(self, first: int, count: int) -> None:
         segment = self._sealed(first, count, 0)
@@ -250,17 +268,21 @@ class _Loader:
     def _active(self, opened: _Open) -> LoadedActive:
         end = opened.end
         data = opened.data[: end.data_len]
-        sizes = accounted_sizes(end.entries, data, first_seq=opened.first)
-        self._put_in_order(opened, None)
-        flags = frame_flags(end.entries, data)
-        keep_flags(self.place, opened.first, end.entries, flags)
+        if opened.few is None:
+            sizes = array("I", accounted_sizes(end.entries, data, first_seq=opened.first).tobytes())
+            self._put_in_order(opened, None)
+            flags = frame_flags(end.entries, data)
+            keep_flags(self.place, opened.first, end.entries, flags)
+            tags = frame_tags(end.entries, data, first_seq=opened.first)
+        else:
+            (sizes, tags), flags = opened.few, end.entries["flags"].copy()
         segment = ActiveSegment(
             self.place,
             first_seq=opened.first,
             first_ts=int(end.entries["ts"][0]),
             count=end.count,
             data_len=end.data_len,
-            sizes=array("I", sizes.tobytes()),
+            sizes=sizes,
         )
         return LoadedActive(
             segment=segment,
@@ -268,8 +290,8 @@ class _Loader:
             lens=end.entries["len"].copy(),
             ts=end.entries["ts"].copy(),
             flags=flags,
-            sizes=sizes,
-            tags=frame_tags(end.entries, data, first_seq=opened.first),
+            sizes=np.frombuffer(sizes[:], np.uint32),
+            tags=tags,
         )
 
     def _seal_open(self, opened: _Open) -> None:
