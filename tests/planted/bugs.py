@@ -90,7 +90,7 @@ BUGS = [
         "mark-before-segment-sync",
         "logs a checkpoint mark although the segment's bytes are not synced",
         "src/topics/storage/checkpoint.py",
-        "        for writer in writers:\n            writer.sync_data()\n",
+        "        self._side_by_side(writer.sync_data for writer in self._open)\n",
         "",
         _test(SEGMENTS, "prune"),
     ),

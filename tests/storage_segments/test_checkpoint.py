@@ -40,6 +40,41 @@ def test_segment_bytes_are_the_log_frame_without_type_and_topic() -> None:
     assert stored[-1] == 0
 
 
+def test_a_checkpoint_of_any_number_of_segments_has_few_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 4)
+    lab = new_lab(rules=SealRules(max_events=1)).append(3).checkpoint().append(40)
+    disk, most = lab.disk.disk, 0
+    hold = disk.hold
+
+    def hold_and_count(number: int) -> None:
+        nonlocal most
+        hold(number)
+        most = max(most, sum(disk.held.values()))
+
+    monkeypatch.setattr(disk, "hold", hold_and_count)
+    lab.checkpoint()
+    assert most <= 2 * 4 + 2
+    lab.power_cut().checked()
+
+
+def test_a_checkpoint_that_fails_in_a_later_portion_takes_all_of_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 2)
+    lab = new_lab(rules=SealRules(max_events=2)).append(3).checkpoint()
+    before = lab.files()
+    lab.append(12).faults.fail("datasync", "*.data", at=4)
+    with pytest.raises(OSError):
+        run(lab.job())
+    assert lab.files() == before
+    lab.checkpoint().power_cut().checked()
+
+
+def test_a_crash_at_every_call_of_a_checkpoint_in_portions_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 1)
+    for state, lab in crashes(lambda lab: lab.append(3).checkpoint().append(4), lambda lab: lab.checkpoint()):
+        assert lab.served() == lab.log.live(), state
+        lab.checked().checkpoint().checked()
+
+
 # --- 65: every call -------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ turn. Used by the server and by `topics.aopen`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from topics.engine.ticket import Ticket
@@ -68,6 +68,9 @@ class AioDriver:
 
     def breathe(self) -> None:
         self._pools.breathe()
+
+    def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
+        self._pools.side_by_side(steps)
 
     def pause(self, seconds: float) -> None:
         self._pools.pause(seconds)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from topics.engine.ticket import Ticket
@@ -95,6 +95,9 @@ class BlockingDriver:
 
     def breathe(self) -> None:
         self._pools.breathe()
+
+    def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
+        self._pools.side_by_side(steps)
 
     def pause(self, seconds: float) -> None:
         self._pools.pause(seconds)

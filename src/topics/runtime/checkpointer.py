@@ -189,6 +189,7 @@ class Checkpointer:
             converter=self._own_thread,
             flips=self._store.flips,
             pace=self.haste,
+            side_by_side=self._driver.side_by_side,
         )
         if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:
             job.converter, job.pace = self._elsewhere, Elsewhere()

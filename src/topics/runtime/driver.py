@@ -5,7 +5,7 @@ engine state belongs to one *owner* at a time: the loop's thread, the holder of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from topics.engine.ticket import Ticket
@@ -42,6 +42,10 @@ class Driver(Protocol):
 
     def breathe(self) -> None:
         """From a job: let the owner have the interpreter for a moment."""
+
+    def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
+        """From a job: carry out steps that wait for the disk, some at a time. When it returns or raises, all are over.
+        A simulator takes one after the other."""
 
     def pause(self, seconds: float) -> None:
         """From a job: wait, to keep to a rate. A simulator does not wait."""

@@ -6,8 +6,8 @@ hangs delays nothing but the reads that need it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
 from typing import TypeVar
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 BACKGROUND_THREADS = 2
 """One long job (a checkpoint, a rewrite) and one for short reads beside it."""
+SYNC_THREADS = 4
+"""Syncs at a time: one commit of the file system's journal then serves several, and the log's own still get through."""
 BREATH_S = 0.0002
 CLOSED_CHECK_S = 0.5
 """How soon a job that waits for the owner learns that there is none any more."""
@@ -30,6 +32,7 @@ class Pools:
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-bg")
         self._reads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="topics-read")
         self._cold = ColdPool(cold_threads)
+        self._syncs = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="topics-sync")
         self._post = post
         self._closed = False
 
@@ -46,6 +49,17 @@ class Pools:
     def breathe() -> None:
         """A thread that computes in Python keeps the interpreter until it is asked for; give it away unasked."""
         time.sleep(BREATH_S)
+
+    def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
+        """From a job: all steps are over when it returns, also when it raises what one of them did."""
+        waiting = list(steps)
+        if len(waiting) == 1:
+            waiting[0]()
+            return
+        started = [self._syncs.submit(step) for step in waiting]
+        wait(started)
+        for step in started:
+            step.result()
 
     @staticmethod
     def pause(seconds: float) -> None:
@@ -87,4 +101,5 @@ class Pools:
         self._closed = True
         self._background.shutdown(wait=True)
         self._reads.shutdown(wait=True)
+        self._syncs.shutdown(wait=True)
         self._cold.close()

@@ -4,15 +4,17 @@ Pure file work on one background thread, given what to move as columns. The orde
 
     C3 frames into .data | C4 sync .data | C5 entries into .idx | C6 sync .idx | C7 sync directories | C8 flips
 
-so an entry on disk never names bytes that could vanish, and no mark is ever written for entries that could. Nothing in
-memory changes here: the caller logs the mark (C9), then `commit`s the result and switches locations (C10); when the
-mark fails it calls `abandon`. Any failure inside cuts the files back and raises; the log still has everything.
+so an entry on disk never names bytes that could vanish, and no mark is ever written for entries that could. C3 to C7
+are gone through by portions of the segments, because thousands of files cannot be open at a time. Nothing in memory
+changes here: the caller logs the mark (C9), then `commit`s the result and switches locations (C10); when the mark fails
+it calls `abandon`. Any failure inside cuts the files back and raises; the log still has everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -34,6 +36,8 @@ WAL_EXTRA_BYTES: Final = 8
 """A WAL frame is this much longer than its segment frame."""
 SLICE_BYTES_MAX: Final = 8 << 20
 """Converted at a time: large records are few at a time, so that memory stays bounded."""
+OPEN_SEGMENTS_MAX: Final = 64
+"""Segments of a portion, of two open files each: an embedded process may have no more than a few hundred."""
 
 
 @dataclass(slots=True)
@@ -123,14 +127,25 @@ class _Unhurried:
 UNHURRIED: Final[Pace] = _Unhurried()
 
 
+Steps = Iterable[Callable[[], None]]
+
+
+def one_by_one(steps: Steps) -> None:
+    for step in steps:
+        step()
+
+
 @dataclass(slots=True)
 class CheckpointJob:
+    """`side_by_side` carries out waits for the disk, which may share what they wait for; all are over when it is."""
+
     topics: Sequence[TopicWork]
     now_ms: int
     rules: SealRules
     converter: Converter
     flips: Flips | None = None
     pace: Pace = UNHURRIED
+    side_by_side: Callable[[Steps], None] = one_by_one
 
     @property
     def records(self) -> int:
@@ -185,35 +200,56 @@ class CheckpointResult:
 def run(job: CheckpointJob) -> CheckpointResult:
     """C3 to C8. Raises OSError or a TopicsError after cutting back what it wrote."""
     runs = [_TopicRun(work, job) for work in job.topics]
-    writers: list[SegmentWriter] = []
+    portions = _Portions(job)
     try:
         for topic in runs:
-            topic.append_all(writers)
-        for writer in writers:
-            writer.sync_data()
-        for writer in writers:
-            writer.write_idx()
-        for writer in writers:
-            writer.sync_idx()
-        _sync_dirs(job, writers)
+            topic.append_all(portions)
+            portions.finish_if_full()
+        portions.finish()
+        _sync_names(portions.writers)
     except BaseException:
-        for writer in writers:
+        for writer in portions.writers:
             writer.cut_back()
         raise
-    for writer in writers:
-        writer.close()
     flagged = job.flips.sync() if job.flips is not None else []
     results = [topic.result() for topic in runs]
     for topic in runs:
         topic.write_sidecars()
-    return CheckpointResult(results, flagged, writers, job.flips)
+    return CheckpointResult(results, flagged, portions.writers, job.flips)
 
 
-def _sync_dirs(job: CheckpointJob, writers: Sequence[SegmentWriter]) -> None:
-    """C7."""
-    fresh = {id(writer.place): writer.place for writer in writers if writer.fresh}
-    for place in fresh.values():
-        place.fs.sync_dir(place.path)
+class _Portions:
+    """All segments that a job writes, and those among them whose files are open."""
+
+    def __init__(self, job: CheckpointJob) -> None:
+        self._side_by_side = job.side_by_side
+        self.writers: list[SegmentWriter] = []
+        self._open: list[SegmentWriter] = []
+
+    def add(self, writer: SegmentWriter) -> None:
+        self.writers.append(writer)
+        self._open.append(writer)
+
+    def finish_if_full(self) -> None:
+        """Only where nobody goes on writing to one of them."""
+        if len(self._open) >= OPEN_SEGMENTS_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """C4 to C7, but for the directory above."""
+        fresh = {id(writer.place): writer.place for writer in self._open if writer.fresh}
+        self._side_by_side(writer.sync_data for writer in self._open)
+        for writer in self._open:
+            writer.write_idx()
+        self._side_by_side(writer.sync_idx for writer in self._open)
+        self._side_by_side(partial(place.fs.sync_dir, place.path) for place in fresh.values())
+        for writer in self._open:
+            writer.close()
+        self._open = []
+
+
+def _sync_names(writers: Sequence[SegmentWriter]) -> None:
+    """The rest of C7."""
     unsynced = [writer.place for writer in writers if not writer.place.name_synced]
     if unsynced:
         env = unsynced[0].env
@@ -236,9 +272,9 @@ class _TopicRun:
 
     # --- C3 ---
 
-    def append_all(self, writers: list[SegmentWriter]) -> None:
+    def append_all(self, portions: _Portions) -> None:
         rules, now_ms = self.job.rules, self.job.now_ms
-        self.writers = writers
+        self.portions = portions
         # Age is tested once a job: a backlog older than the limit must not become a segment per record.
         if self.active is not None and rules.is_old(self.active.first_ts, now_ms):
             self._seal()
@@ -279,7 +315,7 @@ class _TopicRun:
 
     def _write_to(self, writer: SegmentWriter) -> None:
         self.writer = writer
-        self.writers.append(writer)
+        self.portions.add(writer)
 
     def _room(self, part: Batch) -> int:
         """How many records of the slice fit: the one that reaches a byte limit is still taken."""
@@ -301,6 +337,7 @@ class _TopicRun:
         self.full.append((self.writer, self.active))
         self.active = self.writer = None
         self.placed = []
+        self.portions.finish_if_full()
 
     # --- afterwards ---
 

@@ -11,7 +11,7 @@ function of its inputs, and every file-system call of it is a crash point with a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from topics.clock import Clock, Host
@@ -24,6 +24,7 @@ from topics.runtime.driver import Driver, Outcome
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import OpenCold, Recovered
 from topics.runtime.writers import Writers
+from topics.storage.checkpoint import one_by_one
 from topics.storage.cold_tier import open_cold_root
 from topics.storage.fs import Fs
 from topics.storage.steady import SteadyFs
@@ -87,6 +88,9 @@ class SimDriver:
 
     def breathe(self) -> None:
         return
+
+    def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
+        one_by_one(steps)
 
     def pause(self, seconds: float) -> None:
         return
