@@ -246,7 +246,7 @@ class Lab:
     def commit(self, result: CheckpointResult) -> Lab:
         """C10."""
         (topic,) = result.topics
-        result.commit()
+        result.commit(topic)
         self.sealed += topic.sealed
         self.active = topic.active
         self.places = {seq: place for seq, place in self.places.items() if self.active and seq >= self.active.first_seq}

@@ -28,7 +28,7 @@ from topics.formats.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
 from topics.runtime.driver import Driver
-from topics.runtime.gather import all_done
+from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
 from topics.runtime.jobs import KernelJobs
 from topics.runtime.store import Store
@@ -269,25 +269,26 @@ class Checkpointer:
             error = marks.error
             self._driver.run(result.abandon, lambda _, __: ticket.fail(error))
             return
-        try:
-            self._switch_all(result)
-        except Exception as error:  # our own mistake; the next run must not wait for this one for ever
-            log.exception("locations could not be switched")
-            ticket.fail(error)
-        else:
-            ticket.resolve(positions)
+        switching = in_portions(self._driver, result.topics, lambda done: self._switch(result, done))
+        switching.then(partial(self._switched, result, positions, ticket))
 
-    def _switch_all(self, result: CheckpointResult) -> None:
-        result.commit()
-        for done in result.topics:
-            self._switch(done)
+    def _switched(
+        self, result: CheckpointResult, positions: Positions, ticket: Ticket[Positions], switching: Ticket[None]
+    ) -> None:
+        if switching.error is not None:  # our own mistake; the next run must not wait for this one for ever
+            log.error("locations could not be switched", exc_info=switching.error)
+            ticket.fail(switching.error)
+            return
         for now_flagged in result.flagged:
             topic = self._engine.state.by_id.get(now_flagged.topic_id)
             if topic is not None:
                 flagged(topic, now_flagged.first_seq)
+        ticket.resolve(positions)
 
-    def _switch(self, done: TopicResult) -> None:
-        """C10. What died since the records were collected is flagged where it lies now."""
+    def _switch(self, result: CheckpointResult, done: TopicResult) -> None:
+        """C10 of one topic; the log serves the others until it is their turn. What died since the records were
+        collected is flagged where it lies now."""
+        result.commit(done)
         files = self._store.topics.get(done.place.topic_id)
         if files is None:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
 import numpy as np
 
 from topics.core.capture import capture
@@ -23,8 +24,10 @@ from topics.formats.snapshot import (
     Snapshot,
     TopicItem,
 )
+from topics.model.config import TopicConfig
 from topics.runtime.checkpointer import Checkpointer, Positions
 from topics.runtime.driver import Driver
+from topics.runtime.gather import in_portions
 from topics.runtime.images import queue_item, router_item
 from topics.runtime.store import Store
 from topics.storage.wal.removal import remove_absorbed
@@ -77,7 +80,10 @@ class Snapshotter:
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
         self._refuse_awaited()
-        body = self._body(positions, clean=clean)
+        captured = self._capture(positions, clean=clean)
+        return chain(captured, self._install_in_background)
+
+    def _install_in_background(self, body: Snapshot) -> Ticket[None]:
         referenced = self._referenced()
         ticket: Ticket[None] = Ticket()
 
@@ -98,7 +104,23 @@ class Snapshotter:
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 
-    def _body(self, positions: Positions, *, clean: bool) -> Snapshot:
+    def _capture(self, positions: Positions, *, clean: bool) -> Ticket[Snapshot]:
+        """Topics are captured some at a time, others act in between. That is no matter as long as nothing is older than
+        the positions and no config newer: replay converges. Which topics there are, and the places of the routers, are
+        those of this moment; of a topic that comes or goes later the log tells."""
+        body = self._body_without_topics(positions, clean=clean)
+        wanted = [(topic, self._checkpointer.config_at_barrier(topic)) for topic in self._engine.state.by_id.values()]
+        items: list[TopicItem] = []
+
+        def capture_one(entry: tuple[TopicState, TopicConfig]) -> None:
+            topic, config = entry
+            if topic.id in self._engine.state.by_id:
+                items.append(self._topic_item(topic, config, clean=clean))
+
+        over = in_portions(self._driver, wanted, capture_one)
+        return chain(over, lambda _: resolved(msgspec.structs.replace(body, topics=tuple(items))))
+
+    def _body_without_topics(self, positions: Positions, *, clean: bool) -> Snapshot:
         store, state, clock = self._store, self._engine.state, self._engine.context.clock
         groups = {**store.leftovers, **positions}
         now = clock.now_ms()
@@ -114,12 +136,12 @@ class Snapshotter:
             next_topic_id=state.next_topic_id,
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
-            topics=tuple(self._topic_item(topic, clean=clean) for topic in state.by_id.values()),
+            topics=(),
             routers=tuple(router_item(*captured) for captured in self._engine.routers.captured()),
         )
 
-    def _topic_item(self, topic: TopicState, *, clean: bool) -> TopicItem:
-        image = capture(topic, config=self._checkpointer.config_at_barrier(topic), clean=clean)
+    def _topic_item(self, topic: TopicState, config: TopicConfig, *, clean: bool) -> TopicItem:
+        image = capture(topic, config=config, clean=clean)
         segments = [SegmentItem(*row) for row in image.segments]  # type: ignore[arg-type]
         files = self._store.topics.get(topic.id)
         if files is not None and files.active is not None and files.active.count:

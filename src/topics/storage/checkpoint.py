@@ -180,15 +180,13 @@ class CheckpointResult:
     _writers: list[SegmentWriter] = field(default_factory=list)
     _flips: Flips | None = None
 
-    def commit(self) -> None:
-        """The mark is synced."""
-        for topic in self.topics:
-            for sealed in topic.sealed:
-                sealed.flips.retired = True
-            for segment in (*topic.sealed, topic.active):
-                if segment is not None and self._flips is not None:
-                    self._flips.owner_changed(segment)
-        self._writers.clear()
+    def commit(self, topic: TopicResult) -> None:
+        """The mark is synced, and the topic's records are to be found in their segments from now on."""
+        for sealed in topic.sealed:
+            sealed.flips.retired = True
+        for segment in (*topic.sealed, topic.active):
+            if segment is not None and self._flips is not None:
+                self._flips.owner_changed(segment)
 
     def abandon(self) -> None:
         """The mark could not be logged: as if this checkpoint had not been."""
