@@ -46,3 +46,22 @@ def test_flags_that_wait_for_their_sync_are_forgotten_with_their_topic() -> None
     assert len(flips) == 0
     world.rig.checkpoint()
     assert world.rig.sim.kernel.store.env.counters.flip_failures == 0
+
+
+def test_a_directory_that_an_ephemeral_topic_gave_up_is_missed_by_no_later_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where that start goes by a snapshot from before the change of class, and through two layouts of the log."""
+    world = World(wal_shards=2)
+    world.rig.create("t", "disk")
+    world.rig.write("t", 2)
+    world.rig.configure("t", "ephemeral")
+    world.cut()
+    world.rig.snapshot()
+    world.kill(wal_shards=1)
+    world.disk.kill()
+    world.disk = world.disk.reboot()
+    newest = max(world.disk.listdir("data/meta"))
+    world.disk.tamper(f"data/meta/{newest}", lambda data: data[:-1])
+    world.kill()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -14,7 +14,7 @@ from functools import partial
 from topics.core.load import ActiveColumns, load_active, load_sealed, reached, written_until
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable, TopicsError
-from topics.formats.names import segment_name, topic_dir_name
+from topics.formats.names import topic_dir_name
 from topics.formats.snapshot import TopicItem
 from topics.runtime.expected import Marks
 from topics.storage.cold_tier import ColdTier
@@ -85,11 +85,6 @@ class Attach:
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         expected = self._marks.expected(topic.id, item)
         expected.unknown = item is None and self._env.keeps_all
-        if topic.config.is_ephemeral and expected.active is not None:
-            first, count, _ = expected.active
-            went = not self._env.fs.exists(f"{place.path}/{segment_name(first, 'data')}")
-            if went and first + count <= expected.earliest_seq:  # with the directory, at an earlier start
-                expected.active = None
         loaded = load_topic(place, expected)
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded

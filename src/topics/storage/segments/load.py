@@ -190,7 +190,7 @@ class _Loader:
         marked_count, marked_len = self.expected.marked(first)
         data = map_file(self.place, self.place.file(first, "data"))
         if data is None and marked_len:
-            self._load_lost_active(first, marked_count)
+            self._load_lost_active(first, marked_count, parts)
             return
         if not marked_count and (self.torn or data is None):
             self.torn = True
@@ -220,7 +220,10 @@ class _Loader:
             self.open.append(_Open(first, end, data, few))
         return few is not None
 
-    def _load_lost_active(self, first: int, count: int) -> None:
+    def _load_lost_active(self, first: int, count: int, parts: Parts) -> None:
+        if first + count <= self.expected.earliest_seq:  # it went with its directory, when the topic became ephemeral
+            self._load_without_data(first, parts)
+            return
         segment = self._sealed(first, count, 0)
         segment.load_index()
         self.torn = True
