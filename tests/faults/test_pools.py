@@ -1,4 +1,4 @@
-"""The background threads of a real process."""
+"""The background threads of a real process, and of the embedded library."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from threading import Barrier, Event
 
 import pytest
 
+from topics.runtime.blocking import BlockingDriver
 from topics.runtime.pools import SYNC_THREADS, Pools
 
 
@@ -47,3 +48,34 @@ def test_no_steps_and_one_step_need_nobody(pools: Pools) -> None:
     pools.side_by_side([])
     pools.side_by_side([lambda: done.append(1)])
     assert done == [1]
+
+
+def test_a_tick_that_fails_is_reported_and_ends_no_ticking(caplog: pytest.LogCaptureFixture) -> None:
+    driver = BlockingDriver(cold_threads=1)
+    ticks, flushes, again = [], [], Event()
+
+    def tick() -> None:
+        ticks.append(True)
+        driver.wake()
+        if len(ticks) == 1:
+            raise RuntimeError("a mistake of ours")
+        again.set()
+
+    driver.attach(flush=lambda: flushes.append(True), tick=tick)
+    try:
+        assert again.wait(30)
+    finally:
+        driver.close()
+    assert "a mistake of ours" in caplog.text
+    assert len(flushes) == len(ticks)
+
+
+def test_what_a_background_job_reports_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    driver = BlockingDriver(cold_threads=1)
+
+    def fail() -> None:
+        raise RuntimeError("a mistake of ours")
+
+    driver.post(fail)
+    assert "a mistake of ours" in caplog.text
+    driver.close()

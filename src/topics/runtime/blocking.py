@@ -3,10 +3,13 @@
 Whoever holds the lock is the owner. A call takes the lock, decides, writes what it submitted, and then waits for its
 ticket without the lock; so callers on several threads share one sync. A ticker thread does the periodic work.
 
-Always holds: what the owner begins it ends, whatever signals come; only the wait for a ticket can be interrupted."""
+Always holds: what the owner begins it ends, whatever signals come; only the wait for a ticket can be interrupted. A
+step of a background thread that fails is reported, as by an event loop, and ends neither the ticker nor a log's thread.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -18,6 +21,8 @@ from topics.limits import SIGNAL_LOOK_S
 from topics.runtime.driver import Outcome
 from topics.runtime.pools import Pools
 from topics.runtime.undisturbed import undisturbed
+
+log = logging.getLogger("topics.kernel")
 
 T = TypeVar("T")
 
@@ -68,8 +73,11 @@ class BlockingDriver:
 
     def _post(self, step: Callable[[], None]) -> None:
         with self.lock:
-            step()
-            self._flush_now()
+            for act in (step, self._flush_now):
+                try:
+                    act()
+                except Exception:  # our own mistake, and nobody is there to be told; the thread has other work to do
+                    log.exception("a step of the engine failed")
 
     def wake(self) -> None:
         self._flush_due = True
