@@ -5,6 +5,7 @@ While recovery runs there is no kernel yet, and everything it would count is zer
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 
@@ -42,6 +43,14 @@ class Metrics:
         self.gauges = Gauges()
 
     def metrics(self, call: Call) -> None:
+        """Counts are those of this moment (semantics.md section 3.5): what has expired is settled first."""
+        if self.kernel is None:
+            self._answer(call)
+            return
+        mortal = [topic for topic in self._topics() if topic.config.ttl_ms]
+        call.when(self.kernel.engine.settling.settle_soon(mortal), lambda _: self._answer(call))
+
+    def _answer(self, call: Call) -> None:
         accept = call.request.header(b"accept") or b""
         if b"application/json" in accept:
             call.reply(200, msgspec.json.encode(self._json()))
@@ -78,7 +87,7 @@ class Metrics:
                 "gauge",
                 "topics by durability class",
                 "class",
-                [(name, sum(t.config.durability == name for t in topics)) for name in DURABILITIES],
+                list(_by_class(topics).items()),
             ),
             single("topics_routers", "gauge", "number of routers", self._routers()),
             single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
@@ -212,7 +221,7 @@ class Metrics:
     def _json(self) -> dict[str, object]:
         topics, wal, progress = self._topics(), self._wal(), self._progress()
         commit = None if self.kernel is None else self.kernel.commit
-        classes = {f"topics_{name}": sum(t.config.durability == name for t in topics) for name in DURABILITIES}
+        classes = {f"topics_{name}": count for name, count in _by_class(topics).items()}
         return {
             "topics": len(topics),
             **classes,
@@ -240,6 +249,11 @@ class Metrics:
                 "fsync_micros_total": round(wal.sync_seconds * 1e6),
             },
         }
+
+
+def _by_class(topics: list[TopicState]) -> dict[str, int]:
+    counted = Counter(topic.config.durability for topic in topics)
+    return {name: counted[name] for name in DURABILITIES}
 
 
 def _segment_families(kernel: Kernel) -> list[Family]:

@@ -141,6 +141,17 @@ class Settling:
             ticket.then(one_done)
         return target
 
+    def settle_soon(self, topics: Iterable[TopicState]) -> Ticket[None]:
+        """For whoever has to answer in any case: log what is due, as far as that works and does not take long."""
+        tickets = [settled(ticket) for ticket in map(self._try_to_settle, topics) if not ticket.done]
+        return self._patiently(gathered(tickets))
+
+    def _try_to_settle(self, topic: TopicState) -> Ticket[None]:
+        try:
+            return self.settle(topic)
+        except TopicsError as error:
+            return failed(error)
+
     def log_floors(self, topic: TopicState) -> Ticket[None]:
         """Log the floors as they are: a count cap moved them, and what comes next must not hide from replay why."""
         ctx, evict = self._ctx, floors_op(topic)
