@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.queues.world import World, batch
 
@@ -422,3 +424,67 @@ def test_seqs_of_copies_are_not_used_again_where_their_segments_were_dropped() -
     world = world.killed()
     assert (world.rows("b"), world.gaps("b")) == ([(1, "direct")], [])
     assert world.write("b", "next").first_seq == 9
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_copies_of_two_routers_outlive_their_source_records(durability: str, guarantee: str) -> None:
+    """Nobody can tell their seqs, so they are repeated; that their source records are gone is no reason not to."""
+    world = two_routers(durability, guarantee=guarantee)
+    world.write("a", 1, 2, tag="x1")
+    world.write("a", 3)
+    world.write("a", 4, tag="x2")
+    assert sorted(world.data("b")) == [1, 1, 2, 2, 3, 4, 4]
+    world.delete("a", match="x1")
+    world.write("a", 5)
+    for _ in range(2):
+        world = world.killed()
+        assert sorted(world.data("b")) == [1, 1, 2, 2, 3, 4, 4, 5]
+        assert world.data("a") == [3, 4, 5]
+        assert {reason for _, _, reason in world.gaps("b")} == {"restart"}
+    by_all = [value for value in world.data("b") if value in (3, 5)]
+    assert by_all == [3, 5]
+
+
+@pytest.mark.parametrize("config", [{"cap_records": 2}, {"cap_bytes": 2}, {"ttl_ms": 1000}], ids=str)
+def test_copies_of_two_routers_outlive_the_caps_and_the_age_of_their_source(config: dict[str, Any]) -> None:
+    world = two_routers("fsync", **config)
+    for value in (1, 2, 3, 4):
+        world.write("a", value, tag="x")
+        world.rows("b")
+    world.advance(2000)
+    world.rows("a")
+    for _ in range(2):
+        world = world.killed()
+        assert sorted(world.data("b")) == [1, 1, 2, 2, 3, 3, 4, 4]
+        assert {reason for _, _, reason in world.gaps("b")} == {"restart"}
+
+
+def test_what_two_routers_lost_in_their_source_is_not_found_again_by_a_start() -> None:
+    world = two_routers("fsync", cap_records=2)
+    world.write("a", 1, 2, 3, 4, tag="x")
+    assert world.data("b") == [3, 4, 3, 4]
+    assert world.killed().data("b") == [3, 4, 3, 4]
+
+
+def test_what_was_deleted_before_its_turn_is_not_repeated_by_two_routers() -> None:
+    world = two_routers("fsync")
+    world.topic("b", durability="fsync", cap_records=2, discard="reject")
+    world.write("a", 1, tag="x")
+    world.write("a", 2, 3, tag="y")
+    assert world.data("b") == [1, 1]
+    world.delete("a", match="y")
+    world = world.killed()
+    assert world.data("b") == [1, 1]
+    world.delete("b", before=1 << 40)
+    world.write("a", 4)
+    assert world.data("b") == [4]
+
+
+def two_routers(durability: str, *, guarantee: str = "at_least_once", **config: Any) -> World:
+    world = World()
+    world.topic("a", durability=durability, **config)
+    world.topic("b", durability=durability)
+    world.router("r1", "a", "b", filter="x*", guarantee=guarantee)
+    world.router("r2", "a", "b", guarantee=guarantee)
+    return world

@@ -12,9 +12,13 @@ Changed by `RouterPut`, `RouterDelete` and `TopicDelete`, live and in replay; cu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from topics.core.effects import Effect, Fate
 from topics.model.ops import RouterDelete, RouterMark, RouterPut
+
+if TYPE_CHECKING:
+    from topics.core.router_copy import Copy
 
 
 class Router:
@@ -27,6 +31,7 @@ class Router:
         "initial_cursor",
         "initial_dest_base",
         "marked_cursor",
+        "owed",
         "reserved_cursor",
         "reserved_total",
         "rev",
@@ -44,6 +49,7 @@ class Router:
         self.cursor = self.reserved_cursor = op.initial_cursor
         self.forwarded_total = self.reserved_total = 0
         self.marked_cursor = op.initial_cursor  # as of the last synced mark: what a restart goes on from
+        self.owed: list[Copy] = []  # to be made before anything else is read: a crash took them, their source lost them
 
     @property
     def name(self) -> str:

@@ -6,24 +6,26 @@
 
 The mapping is *proven* as long as one router alone fed the destination and its source can tell what it copied. Where it
 is not, the destination goes on above its ceiling, the range is announced, and the router repeats from where it was last
-certain: a repeat, never a loss, never a seq with two records. Sources come before destinations; in a cycle they take
-turns until nothing moves. Called only by `engine.replay`.
+certain: a repeat, never a loss, never a seq with two records. What it had copied and its source has lost since it owes:
+recovery finds out what that is, and the router's first steps make those copies again. Sources come before destinations;
+in a cycle they take turns until nothing moves. Called only by `engine.replay` and `runtime.recover`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from topics import limits
 from topics.core.router import Router
+from topics.core.router_copy import Copy
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.rederive_evidence import newest_copied
-from topics.engine.rederive_feed import Apply, Feed
+from topics.engine.rederive_feed import Apply, Feed, lost_count
 from topics.engine.rederive_source import Read, SourceLog, Trace
 from topics.errors import TopicsError
-from topics.model.ops import Append, Delete, Evict, Op, RouterMark
+from topics.model.ops import Append, Delete, Evict, HeadMark, Op, RouterMark
 
 log = logging.getLogger("topics.recovery")
 
@@ -38,6 +40,8 @@ class Rederive:
         self.places: dict[str, RouterMark] = {}
         self._sources: dict[int, SourceLog] = {}
         self._held: dict[int, list[Op]] = {}
+        self._unplaced: list[Trace] = []
+        self._given_up: dict[str, list[range]] = {}
 
     # --- before the log is replayed -------------------------------------------------------------------------------
 
@@ -113,6 +117,10 @@ class Rederive:
             pass
         for feed in feeds.values():
             self._settle(feed)
+        unproven = [feed.topic for feed in feeds.values() if not feed.is_proven]
+        self._unplaced = [
+            trace for topic in unproven if not topic.config.is_ephemeral for trace in self._read_on(topic)
+        ]
         return {topic_id: feed.is_proven for topic_id, feed in feeds.items()}
 
     def _drop_orphans(self) -> None:
@@ -134,10 +142,18 @@ class Rederive:
             router = routers[0] if len(routers) == 1 else None
             feed = Feed(self._state, topic, self._trace_of(router), self._place_of(router))
             feed.ops.extend(ops)
+            self._note_given_up(ops)
             self._reach(topic, routers)
             feed.ts = topic.last_ts if router is None else max(topic.last_ts, router.created_ts)
             feeds[topic_id] = feed
         return feeds
+
+    def _note_given_up(self, ops: Iterable[Op]) -> None:
+        """Source records that routers lost before they could copy them, and told their destination so."""
+        for op in ops:
+            if isinstance(op, HeadMark) and op.pin is not None and lost_count(op):
+                given_up = range(op.pin.cursor - lost_count(op) + 1, op.pin.cursor + 1)
+                self._given_up.setdefault(op.pin.router, []).append(given_up)
 
     def _reach(self, topic: TopicState, routers: Iterable[Router]) -> None:
         """What a mark counted was there, also where its segment was dropped since and no frame tells of it."""
@@ -211,3 +227,31 @@ class Rederive:
             log.warning("router %s: its copies in %r cannot be read: %s", router.name, topic.name, error)
             return
         router.place(cursor=max(newest, router.cursor), forwarded_total=router.forwarded_total)
+
+    # --- what is owed -----------------------------------------------------------------------------------------------
+
+    def _read_on(self, topic: TopicState) -> list[Trace]:
+        """Everything that the routers of a destination had copied, or have to copy, while the sources still have it:
+        count caps are applied when the replay ends."""
+        traces = [trace for router in self._state.routers.into(topic.id) if (trace := self._trace_of(router))]
+        for trace in traces:
+            while trace.fill():
+                pass
+        return traces
+
+    def settle_owed(self) -> None:
+        """All topics are what they will be. A readable copy must not vanish because its source record died
+        (semantics.md section 15.8): its router makes it again."""
+        for trace in self._unplaced:
+            trace.router.owed = _owed(trace, self._given_up.get(trace.router.name, ()))
+        self._unplaced = []
+
+
+def _owed(trace: Trace, given_up: Collection[range]) -> list[Copy]:
+    """What the router had copied, up to the last record that its source cannot give again, or may not for long. Those
+    in between are copied from here too, because copies stay in order."""
+    source, cursor = trace.source.topic, trace.router.cursor
+    copies = [copy for copy in trace.copies if copy.source_seq > cursor]
+    while copies and not source.config.ttl_ms and source.may_be_live(copies[-1].source_seq):
+        copies.pop()
+    return [copy for copy in copies if not any(copy.source_seq in lost for lost in given_up)]

@@ -64,7 +64,7 @@ class Feed:
             return True
         pin = self._pin_of(op)
         if pin is not None:
-            return self._emit_before_pin(pin, _lost_count(op))
+            return self._emit_before_pin(pin, lost_count(op))
         target = _seqs_before(op)
         self._emit_to(target)
         return self.next_seq >= target or not self.is_proven
@@ -178,7 +178,7 @@ class Feed:
         apply(self._state, op)
 
 
-def _lost_count(op: Op) -> int:
+def lost_count(op: Op) -> int:
     """Seqs that a router gave up. A jump of recovery is no loss of the router's."""
     if not isinstance(op, HeadMark) or _is_jump(op):
         return 0

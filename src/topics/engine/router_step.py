@@ -1,6 +1,7 @@
 """One step of a router: at most 1024 source records, by the first row of the table that fits (semantics.md 15.3).
 
     stand still while a frame of the source is on its way; settle the source's floors
+    owed since a crash    admit, append
     lost in the source    a lost range of as many seqs in the destination, logged and synced first
     live                  read, choose, admit, append; too large for the destination's byte cap: a lost seq
 
@@ -91,10 +92,20 @@ class Step:
             self._end(Outcome.LEVEL)
             return
         lost_to = self._lost_to(source)
-        if lost_to is not None:
+        owed = self._owed()
+        if owed:
+            self._send(dest, owed, owed[-1].source_seq)
+        elif lost_to is not None:
             self._pass_on_loss(source, dest, lost_to)
         else:
             self._read(source)
+
+    def _owed(self) -> list[Copy]:
+        """Copies that a crash took and that the source can no longer give, the next of them."""
+        router = self._router
+        if router.owed:
+            router.owed = [copy for copy in router.owed if copy.source_seq > router.cursor]
+        return router.owed[: limits.ROUTER_BATCH_RECORDS]
 
     def _topics(self) -> tuple[TopicState, TopicState] | None:
         state, router = self._ctx.state, self._router

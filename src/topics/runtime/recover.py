@@ -273,6 +273,7 @@ class Recovery:
         self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
         marks += replay.settle_ceilings(same_boot=same_boot, behind=behind)
         marks += replay.settle_ephemeral()
+        replay.rederive.settle_owed()
         replay.settle_queues()
         for notice in replay.notices:
             log.warning("%s", notice)
