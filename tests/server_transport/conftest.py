@@ -27,6 +27,7 @@ from topics.testing.rawhttp import RawClient
 
 T = TypeVar("T")
 WAIT_S = 10.0
+PAGE_BYTES = 1_000_000
 
 
 class ToyApp:
@@ -41,6 +42,8 @@ class ToyApp:
         self.streams: list[StreamSink] = []
         self.sockets: list[WsSink] = []
         self.messages: list[tuple[bytes, bool]] = []
+        self.pages: list[str] = []
+        self.dropped: list[str] = []
         self.drained = 0
         self.was_shut_down = False
 
@@ -83,6 +86,19 @@ class ToyApp:
 
     def do_large(self, request: Request, responder: Responder) -> None:
         responder.reply(Response(200, b"x" * int(request.query)))
+
+    def do_page(self, request: Request, responder: Responder) -> None:
+        """A large answer that is made when there is room."""
+        name = request.query.decode()
+        responder.when_room(
+            lambda: self._make_page(name, responder), lambda: self.dropped.append(name), size_bytes=PAGE_BYTES
+        )
+
+    def _make_page(self, name: str, responder: Responder) -> None:
+        self.pages.append(name)
+        responder.expect(PAGE_BYTES)
+        page = Response(200, name.encode().ljust(PAGE_BYTES))
+        asyncio.get_running_loop().call_soon(lambda: responder.reply(page))
 
     def do_boom(self, request: Request, responder: Responder) -> None:
         raise RuntimeError("a bug in handle")

@@ -189,7 +189,12 @@ def is_large(outcome: ReadOutcome) -> bool:
     runs = outcome.runs
     if len(runs) == 1 and len(runs[0].buf) <= limits.RENDER_INLINE_BYTES_MAX:
         return False
-    return sum(map(_run_bytes, runs)) > limits.RENDER_INLINE_BYTES_MAX
+    return size_of(outcome) > limits.RENDER_INLINE_BYTES_MAX
+
+
+def size_of(outcome: ReadOutcome) -> int:
+    """About how many bytes of records there are."""
+    return sum(map(_run_bytes, outcome.runs))
 
 
 def _run_bytes(run: RecordRun) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
-from topics.api.call import Call
+from topics.api.call import Call, with_room
 from topics.api.console import Console
 from topics.api.live import Live
 from topics.api.metrics import Metrics
@@ -70,10 +70,10 @@ class ServerApp:
                 **{name: self._late(name) for name in ENGINE_ENDPOINTS},
                 "health": self.probes.health,
                 "ready": self.probes.ready,
-                "openapi": self.probes.openapi,
-                "metrics": self.metrics.metrics,
-                "console": console.console,
-                "console_file": console.console_file,
+                "openapi": with_room(self.probes.openapi),
+                "metrics": with_room(self.metrics.metrics),
+                "console": with_room(console.console),
+                "console_file": with_room(console.console_file),
             },
             keys=keys,
             probe_auth=settings.probe_auth,
@@ -105,16 +105,16 @@ class ServerApp:
         self._endpoints = {
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,
-            "list_topics": topics.list_topics,
+            "list_topics": with_room(topics.list_topics),
             "delete_topic": topics.delete_topic,
             "write": records.write,
             "diff": records.diff,
             "delete_records": records.delete_records,
-            "segments": bulk.segments,
+            "segments": with_room(bulk.segments),
             "frames": bulk.frames,
             "put_router": routers.put_router,
             "get_router": routers.get_router,
-            "list_routers": routers.list_routers,
+            "list_routers": with_room(routers.list_routers),
             "delete_router": routers.delete_router,
             "claim": queues.claim,
             "ack": queues.ack,

@@ -2,7 +2,7 @@
 
 They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
 through the one read pipeline and framed on the read pool, one page of all requests at a time (`Turns`); memory is
-bounded by `FRAMES_BYTES_MAX` per request."""
+bounded by `FRAMES_BYTES_MAX` per request, and each waits for room before its first page."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class BulkEndpoints:
         to_seq = unsigned(query.get("to_seq"))
         job = _Frames(self, topic, from_seq=unsigned(query.get("from_seq")) or 0, to_seq=to_seq, budget=budget)
         call.when(job.ticket, partial(self._send, call, topic))
-        job.begin()
+        call.when_room(job.begin, size_bytes=budget)
 
     @staticmethod
     def _send(call: Call, topic: TopicState, done: Framed) -> None:

@@ -98,6 +98,16 @@ class Call:
             assert body is not None
             self.reply(200, body)
 
+    def when_room(self, step: Callable[[], None], *, size_bytes: int = 0) -> None:
+        """Go on, towards an answer that may be large, when the client has taken enough of those before."""
+        self.responder.when_room(partial(self._go_on, step), self.end, size_bytes=size_bytes)
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self.fail(error)
+
     def when(self, ticket: Ticket[T], answer: Callable[[T], None]) -> None:
         """Answer with the value of a ticket, or with its error."""
         ticket.then(partial(self._settle, answer))
@@ -116,6 +126,11 @@ class Call:
         if self._inflight is not None and self.key is not None:
             self._inflight.leave(self.key)
             self._inflight = None
+
+
+def with_room(handler: Callable[[Call], None]) -> Callable[[Call], None]:
+    """The endpoint, waiting for room first: its answers grow with what the server has."""
+    return lambda call: call.when_room(partial(handler, call))
 
 
 def error_response(error: BaseException) -> Response:

@@ -16,7 +16,7 @@ from topics.engine.queue_pass import Claimed, ClaimedJob
 from topics.engine.queues import Acked, Extended, Nacked
 from topics.model.results import AckResult, ExtendResult, NackResult
 from topics.model.run import BODY_HEAD
-from topics.wire.queue_requests import decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+from topics.wire.queue_requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
 from topics.wire.records import render_jobs
 from topics.wire.replies import ack_performance, claim_reply, performance, struct_reply
 
@@ -28,13 +28,19 @@ class QueueEndpoints:
 
     def claim(self, call: Call) -> None:
         request = decode_claim(call.body())
-        self._engine.queues.queue(call.name)  # 404 and 409 come before the node is looked at
+        queue = self._engine.queues.queue(call.name)  # 404 and 409 come before the node is looked at
         request.check_node()
+        mean_bytes = queue.bytes // queue.count if queue.count else 0
+        call.when_room(partial(self._claim, call, request), size_bytes=mean_bytes * min(request.max, queue.count))
+
+    def _claim(self, call: Call, request: ClaimRequest) -> None:
         ticket = self._engine.queues.claim(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
         call.when(ticket, partial(self._claimed, call))
 
     def _claimed(self, call: Call, claimed: Claimed) -> None:
-        if _are_large(claimed.jobs):
+        size_bytes = sum(map(_blob_bytes, claimed.jobs))
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+            call.responder.expect(size_bytes)
             self._off_loop(partial(self._claim_body, call, claimed), call.rendered)
         else:
             call.reply(200, self._claim_body(call, claimed))
@@ -103,11 +109,6 @@ def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:
             deliveries=[job.deliveries for job in some],
         )
     return bodies
-
-
-def _are_large(jobs: Sequence[ClaimedJob]) -> bool:
-    """Is this more than may be rendered on the loop (delivery.md section 11)?"""
-    return sum(_blob_bytes(job) for job in jobs) > limits.RENDER_INLINE_BYTES_MAX
 
 
 def _blob_bytes(job: ClaimedJob) -> int:

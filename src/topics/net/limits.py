@@ -35,10 +35,17 @@ BODIES_BYTES_MIN = 64 * MIB
 CONNECTIONS_MAX = 65_536
 WRITE_HIGH_BYTES = 256 * KIB  # more waiting output than this: no further request of that connection is read
 WRITE_LOW_BYTES = 64 * KIB
+UNSENT_BYTES_MAX = 8 * MIB  # more answers made for a connection than it takes: its next requests read no page yet
+UNSENT_ALL_BYTES_MAX = 256 * MIB  # the same for all connections together
+UNSENT_SMALL_FACTOR = 2  # and for small answers, so that those who ask for little need not wait for those who hold much
+UNSENT_SMALL_BYTES = 256 * KIB  # a small one
+ROOM_GRACE_S = 5.0  # no room for so long: connections that took less than
+TAKEN_BYTES_MIN = 64 * KIB  # meanwhile are cut, those that hold most first
 
 # --- HTTP/2 ----------------------------------------------------------------------------------------------------------
 
 H2_STREAMS_MAX = 2048  # of a connection at once; the contract asks for 1024
+H2_UNSENT_BYTES_MAX = 64 * MIB  # if a peer lets one stream after the other stand; then new streams are refused
 H2_RESETS_PER_S_MAX = 200  # streams a peer may cancel, as a mean
 H2_RESETS_BURST = H2_STREAMS_MAX  # and at once: closing a page cancels all its streams, and leaves its writes alone
 H2_CONTROL_PER_S_MAX = 500  # pings, settings and other frames that cost us work but carry nothing

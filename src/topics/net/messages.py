@@ -215,6 +215,17 @@ class Responder(Protocol):
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
 
+    def has_room(self, size_bytes: int) -> bool:
+        """Has the peer taken enough of what was made for it, that it may have so much more?"""
+
+    def when_room(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
+        """Call `read` when there is room, at once if there is, or `dropped` if the peer goes before. A request waits
+        with this before it reads what makes a large answer. With `size_bytes`, room for as much is kept until it is
+        answered; whoever reads something that may take long leaves that out, and asks `has_room` when it has come."""
+
+    def expect(self, size_bytes: int) -> None:
+        """An answer of about this size is being made; it counts as if it waited for the peer already."""
+
 
 class ExpressResponder(Responder, Protocol):
     def decline(self, body: bytes) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from topics.server.hub import log
+log = logging.getLogger("topics.server")
 
 Callback = Callable[[], None]
 

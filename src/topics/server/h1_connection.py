@@ -310,6 +310,8 @@ class H1Connection(H1Output):
         exchange.finished = True
         self._exchanges.clear()
         self._mode = GONE
+        if self._share is not None:
+            self._share.close()
         socket = WsConnection(self.hub)
         self.replace_by(socket)
         socket.begin(self._reader.take_rest())
@@ -354,10 +356,11 @@ class H1Connection(H1Output):
             self.hub.abandon(current.request)
         for exchange in exchanges:
             exchange.lost()
+        if self._share is not None:
+            self._share.close()
 
     def abort(self) -> None:
-        self.transport.abort()
-        self.lost()
+        self.cut()
 
     def drain(self) -> None:
         if not self._exchanges:

@@ -15,7 +15,7 @@ from topics.errors import InvalidRequest
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
-from topics.server.callbacks import CloseCallbacks
+from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
 
@@ -122,6 +122,19 @@ class H1Exchange:
             if self._conn.gone:
                 self._callbacks.fire()
         self._callbacks.add(callback)
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self._conn.share().has_room(size_bytes)
+
+    def when_room(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
+        if self._conn.gone:
+            guarded(dropped)
+        else:
+            self._conn.share().when_room(self, size_bytes, read, dropped)
+
+    def expect(self, size_bytes: int) -> None:
+        if not self._conn.gone:
+            self._conn.share().expect(self, size_bytes)
 
     # --- the connection's side ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ The reading half is `H1Connection`, which extends this class.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from topics.limits import KIB
 from topics.net.h1.reader import H1Reader
@@ -24,6 +25,7 @@ from topics.net.messages import RequestHead
 from topics.server.h1_exchange import H1Exchange
 from topics.server.hub import Hub
 from topics.server.peer import Peer
+from topics.server.room import Share
 
 READING, SKIPPING, WAITING, DEAF, GONE = range(5)
 LARGE_BYTES = 32 * KIB  # an answer of this size is not kept back to be joined with others
@@ -44,6 +46,7 @@ class H1Output(Peer):
         "_partial",
         "_paused",
         "_reader",
+        "_share",
         "_since_s",
         "_stalled",
     )
@@ -65,10 +68,28 @@ class H1Output(Peer):
         self._stalled: RequestHead | None = None  # its request waits until all before it are answered
         self._discard_left_bytes = 0  # of input, while DEAF
         self._linger_s = LINGER_S
+        self._share: Share[H1Exchange] | None = None  # once a request asked for room
 
     @property
     def gone(self) -> bool:
         return self._mode == GONE
+
+    # --- room for answers ---------------------------------------------------------------------------------------------
+
+    def share(self) -> Share[H1Exchange]:
+        share = self._share
+        if share is None:
+            share = self._share = Share(self, self.hub.room)
+        return share
+
+    def unsent_bytes(self) -> int:
+        held_bytes = sum([exchange.held_bytes for exchange in self._exchanges])
+        return self.transport.get_write_buffer_size() + sum(map(len, self._out)) + held_bytes
+
+    def next_ahead(self, waiting: Collection[H1Exchange], *, held_bytes: int, making_bytes: int) -> H1Exchange | None:
+        """The answer that all others wait for. Not while the peer is slow to take the one before it."""
+        front = self._exchanges[0] if self._exchanges else None
+        return front if front in waiting and not self._paused else None
 
     # --- in order -----------------------------------------------------------------------------------------------------
 
@@ -81,6 +102,8 @@ class H1Output(Peer):
         self._exchanges.popleft()
         self._since_s = self.hub.wheel.now_s
         self.transport.write(data)
+        if self._share is not None:
+            self._share.answered(exchange)
 
     def finish(self, exchange: H1Exchange, data: bytes) -> None:
         """The last bytes of an answer."""
@@ -90,6 +113,8 @@ class H1Output(Peer):
         exchanges = self._exchanges
         if exchanges[0] is not exchange:
             exchange.hold(data)
+            if self._share is not None:
+                self._share.answered(exchange)
             return
         out = self._out
         waiting = bool(out)
@@ -107,6 +132,8 @@ class H1Output(Peer):
             self.flush()
         elif not waiting:
             self.hub.flush_soon(self)
+        if self._share is not None:
+            self._share.answered(exchange)
 
     def send(self, exchange: H1Exchange, data: bytes) -> None:
         """Some bytes of an answer that is not complete.
@@ -220,6 +247,8 @@ class H1Output(Peer):
             front.stream_sink.moved()
         if self._blocked:
             self._unblock()
+        if self._share is not None:
+            self._share.look()
 
     # --- streams ------------------------------------------------------------------------------------------------------
 

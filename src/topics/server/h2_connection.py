@@ -7,7 +7,7 @@ connection alive with pings. Input is worked on in slices, so that one busy conn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsError
 from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS
@@ -19,6 +19,8 @@ from topics.net.limits import (
     BODY_GRACE_S,
     DRAIN_BYTES_MAX,
     H2_BACKLOG_BYTES_MAX,
+    H2_UNSENT_BYTES_MAX,
+    UNSENT_BYTES_MAX,
     WRITE_HIGH_BYTES,
     WRITE_STALL_S,
 )
@@ -28,6 +30,7 @@ from topics.server.failure import failure_response
 from topics.server.h2_exchange import H2Exchange
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
+from topics.server.room import Share
 
 _SLICE_BYTES = 16 * 1024
 _TURN_S = 0.005  # longest piece of work on input before others get their turn
@@ -46,9 +49,12 @@ class H2Connection(Peer):
         "_paused",
         "_pinged_s",
         "_session",
+        "_share",
         "_since_s",
         "_streams",
+        "_taken_s",
         "_unflushed_bytes",
+        "_unsent_seen_bytes",
     )
 
     def __init__(self, hub: Hub) -> None:
@@ -66,6 +72,9 @@ class H2Connection(Peer):
         self._heard_s = now_s  # when the peer last sent anything
         self._pinged_s = 0.0  # when we asked it to; 0 if it has answered
         self._since_s = now_s  # when the last stream ended
+        self._share: Share[H2Exchange] | None = None  # once a request asked for room
+        self._unsent_seen_bytes = 0  # at the last look that found a change,
+        self._taken_s = now_s  # which was then
 
     # --- input --------------------------------------------------------------------------------------------------------
 
@@ -109,7 +118,7 @@ class H2Connection(Peer):
 
     def _request(self, event: H2Request) -> None:
         hub = self.hub
-        if self._goodbye:
+        if self._goodbye or self._session.unsent_bytes >= H2_UNSENT_BYTES_MAX:
             self._session.reset(event.stream_id, refused=True)
             return
         request = Request(event.head, event.content_length, self.address, hub.monotonic())
@@ -217,6 +226,23 @@ class H2Connection(Peer):
         self.hub.abandon(exchange.request)
         self._refuse(exchange, error_response(error))
 
+    # --- room for answers ---------------------------------------------------------------------------------------------
+
+    def share(self) -> Share[H2Exchange]:
+        share = self._share
+        if share is None:
+            share = self._share = Share(self, self.hub.room)
+        return share
+
+    def unsent_bytes(self) -> int:
+        return self._session.unsent_bytes + self.transport.get_write_buffer_size()
+
+    def next_ahead(self, waiting: Collection[H2Exchange], *, held_bytes: int, making_bytes: int) -> H2Exchange | None:
+        """A stream that the peer keeps open must not wait for others that it does not take from."""
+        if held_bytes >= H2_UNSENT_BYTES_MAX or making_bytes + self._session.flowing_bytes() >= UNSENT_BYTES_MAX:
+            return None
+        return next((exchange for exchange in waiting if self._session.is_open(exchange.stream_id)), None)
+
     # --- output -------------------------------------------------------------------------------------------------------
 
     def begin_answer(self, exchange: H2Exchange, status: int, headers: Headers, *, end: bool) -> None:
@@ -237,6 +263,8 @@ class H2Connection(Peer):
         """The answer is complete, although part of it may still wait for the peer's window."""
         exchange.finished = True
         self._settle(exchange)
+        if self._share is not None:
+            self._share.answered(exchange)
 
     def _settle(self, exchange: H2Exchange) -> None:
         """Forget a stream once both sides are done with it."""
@@ -260,6 +288,8 @@ class H2Connection(Peer):
             exchange.parts = None
             self.hub.abandon(exchange.request)
         exchange.lost()
+        if self._share is not None:
+            self._share.forget(exchange)
 
     def _room_bytes(self) -> int:
         """What may be framed now: no more than the transport should hold."""
@@ -307,7 +337,9 @@ class H2Connection(Peer):
             self.transport.close()
             self.lost()
         elif self.transport.get_write_buffer_size() > WRITE_HIGH_BYTES + H2_BACKLOG_BYTES_MAX:
-            self._abort()
+            self.cut()
+        elif self._share is not None:
+            self._share.look()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -326,10 +358,8 @@ class H2Connection(Peer):
         self._over = True
         for exchange in list(self._streams.values()):
             self._drop(exchange)
-
-    def _abort(self) -> None:
-        self.transport.abort()
-        self.lost()
+        if self._share is not None:
+            self._share.close()
 
     def drain(self) -> None:
         self._leave()
@@ -342,17 +372,18 @@ class H2Connection(Peer):
 
     def on_timer(self, now_s: float) -> float:
         if self._over or self.write_stalled(now_s):
-            self._abort()
+            self.cut()
             return NEVER_S
         self._drop_slow_bodies(now_s)
+        self._drop_untaken_answers(now_s)
         idle_s = now_s - self._since_s if not self._streams else 0.0
         if idle_s >= IDLE_CONNECTION_MS / 1000 + WRITE_STALL_S:
-            self._abort()
+            self.cut()
             return NEVER_S
         if idle_s >= IDLE_CONNECTION_MS / 1000:
             self._leave()
         elif self._pinged_s and now_s - self._pinged_s >= H2_PING_TIMEOUT_MS / 1000:
-            self._abort()
+            self.cut()
             return NEVER_S
         elif not self._pinged_s and now_s - self._heard_s >= H2_PING_MS / 1000:
             self._pinged_s = now_s
@@ -368,6 +399,19 @@ class H2Connection(Peer):
                     self.cancel(exchange)
                 else:
                     self._abandon(exchange, InvalidRequest("the request body came too slowly"))
+
+    def _drop_untaken_answers(self, now_s: float) -> None:
+        """Requests wait for room, and for too long the peer took no byte of any answer before them."""
+        unsent_bytes = self._session.unsent_bytes
+        if unsent_bytes != self._unsent_seen_bytes or self._share is None or not self._share.has_waiting:
+            self._unsent_seen_bytes = unsent_bytes
+            self._taken_s = now_s
+        elif now_s - self._taken_s >= WRITE_STALL_S:
+            for stream_id in self._session.reset_untaken():
+                exchange = self._streams.get(stream_id)
+                if exchange is not None:
+                    self._drop(exchange)
+            self.flush()
 
 
 _HANDLERS: dict[type[H2Event], Callable[..., None]] = {

@@ -1,7 +1,7 @@
 """Hub: what the connections of one server share, and the list of them.
 
-The wheel, the renderer, the application, the budget for unfinished bodies, and one flush per turn of the loop for
-answers that came out of it. Made by `Server`; every peer holds it.
+The wheel, the renderer, the application, the budgets for unfinished bodies and for answers that are not taken, and one
+flush per turn of the loop for answers that came out of it. Made by `Server`; every peer holds it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from topics.limits import MIB
 from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
+from topics.server.room import Room
 from topics.server.wheel import TICK_S, Wheel
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Hub:
         self._wall_ms = clock.wall_ms
         self.wheel = Wheel(clock.monotonic())
         self.renderer = H1Renderer()
+        self.room = Room(loop, clock.monotonic)
         self.peers: set[Peer] = set()
         self.draining = False
         self.held = False  # the application is behind: no new request is read
@@ -80,6 +82,7 @@ class Hub:
         self.renderer.set_date(self.date)
         self._ticker = self.loop.call_later(TICK_S, self.tick)
         self.wheel.advance(self.monotonic())
+        self.room.tick()
         self._ask()
 
     def _ask(self) -> None:

@@ -64,6 +64,10 @@ class Peer(asyncio.Protocol):
 
     # --- shared -------------------------------------------------------------------------------------------------------
 
+    def cut(self) -> None:
+        self.transport.abort()
+        self.lost()
+
     def write_stalled(self, now_s: float) -> bool:
         """Output waits, and the peer took none of it for too long. To be asked every few seconds."""
         waiting = self.transport.get_write_buffer_size()

@@ -78,6 +78,7 @@ class H2Session:
         self._outgoing: dict[int, Outgoing] = {}
         self._farewell = b""
         self._over = False
+        self.unsent_bytes = 0  # of answers that are complete; endless ones are bounded by those who send them
 
     # --- input --------------------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class H2Session:
         return H2BodyEnd(event.stream_id)
 
     def _reset(self, event: StreamReset) -> H2Event:
-        self._outgoing.pop(event.stream_id, None)
+        self._forget(event.stream_id)
         return H2Reset(event.stream_id)
 
     def _window(self, event: WindowUpdated) -> H2Event:
@@ -149,11 +150,33 @@ class H2Session:
         if outgoing is None:
             outgoing = self._outgoing[stream_id] = Outgoing()
         outgoing.add(data)
-        outgoing.ended |= end
+        if outgoing.ended:
+            self.unsent_bytes += len(data)
+        elif end:
+            outgoing.ended = True
+            self.unsent_bytes += outgoing.size_bytes
 
     def pending_bytes(self, stream_id: int) -> int:
         outgoing = self._outgoing.get(stream_id)
         return outgoing.size_bytes if outgoing is not None else 0
+
+    def is_open(self, stream_id: int) -> bool:
+        """Does flow control admit some bytes of this stream now?"""
+        try:
+            return self._conn.local_flow_control_window(stream_id) > 0
+        except H2Error:
+            return False
+
+    def flowing_bytes(self) -> int:
+        """What part of `unsent_bytes` the peer lets us send, sooner or later, without another word about its stream."""
+        return sum([each.size_bytes for at, each in self._outgoing.items() if each.ended and self.is_open(at)])
+
+    def reset_untaken(self) -> list[int]:
+        """Give up all complete answers that wait; returns their streams."""
+        untaken = [stream_id for stream_id, outgoing in self._outgoing.items() if outgoing.ended]
+        for stream_id in untaken:
+            self.reset(stream_id)
+        return untaken
 
     @property
     def waiting(self) -> bool:
@@ -182,18 +205,24 @@ class H2Session:
         try:
             window = self._conn.local_flow_control_window(stream_id)
             data = outgoing.take(min(window, self._conn.max_outbound_frame_size, room_bytes)) if window > 0 else b""
+            self.unsent_bytes -= len(data) if outgoing.ended else 0
             last = outgoing.ended and not outgoing.size_bytes
             if data or last:
                 self._conn.send_data(stream_id, data, end_stream=last)
         except H2Error:  # the stream has gone meanwhile
-            del self._outgoing[stream_id]
+            self._forget(stream_id)
             return 0
         if not outgoing.size_bytes:
             del self._outgoing[stream_id]
         return len(data)
 
+    def _forget(self, stream_id: int) -> None:
+        outgoing = self._outgoing.pop(stream_id, None)
+        if outgoing is not None and outgoing.ended:
+            self.unsent_bytes -= outgoing.size_bytes
+
     def reset(self, stream_id: int, *, refused: bool = False) -> None:
-        self._outgoing.pop(stream_id, None)
+        self._forget(stream_id)
         code = ErrorCodes.REFUSED_STREAM if refused else ErrorCodes.CANCEL
         self._try(lambda: self._conn.reset_stream(stream_id, code))
 
