@@ -153,6 +153,22 @@ def test_unknown_routes_and_methods(client: Client) -> None:
     client.refused(client.send("POST", "/v0/health"), 405, "method_not_allowed")
 
 
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/v0/topics/a", {"PUT", "GET", "HEAD", "DELETE", "POST"}),
+        ("/v0/topics/a/diff", {"POST"}),
+        ("/v0/topics", {"GET", "HEAD"}),
+        ("/%76%30/watch", {"POST"}),
+    ],
+)
+def test_405_says_which_methods_there_are(client: Client, path: str, allow: set[str]) -> None:
+    answer = client.send("PATCH", path)
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == allow
+    assert "allow" not in client.send("PATCH", "/v0/nowhere").headers
+
+
 def test_head_answers_like_get_without_a_body(client: Client, topic: str) -> None:
     client.put(topic)
     response = client.raw("HEAD", f"/v0/topics/{topic}")

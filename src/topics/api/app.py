@@ -15,7 +15,7 @@ from topics.api.call import Call, error_response
 from topics.api.express import Express, admits_express
 from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
-from topics.errors import NotReady, ShuttingDown, TopicsError
+from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
 from topics.net.messages import Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
 from topics.wire.endpoints import implemented
@@ -42,6 +42,12 @@ class Found:
             target.require()
         except TopicsError as error:
             self.refusal = error
+
+    def refuse(self, error: TopicsError) -> Response:
+        response = error_response(error)
+        if isinstance(error, MethodNotAllowed):
+            response.headers = ((b"allow", self.target.allow.encode()),)
+        return response
 
 
 class App:
@@ -92,7 +98,7 @@ class App:
         request.context = found
         if found.refusal is not None:
             self.abandon(request)
-            return error_response(found.refusal)
+            return found.refuse(found.refusal)
         return None
 
     def _offer_express(self, found: Found, head: RequestHead) -> None:
