@@ -14,7 +14,9 @@ from h2.connection import H2Connection
 from h2.events import ResponseReceived
 
 from topics.errors import ConfigError
+from topics.server import peer
 from topics.server.tls import tls_context
+from topics.testing.clock import SimClock
 
 Live = Any
 StartServer = Any
@@ -83,6 +85,71 @@ def test_a_stream_over_tls_is_noticed_when_it_goes(live: Live, files: tuple[str,
     assert client.chunk() == b"retry: 2000\n\n"
     client.close()
     live.until(lambda: live.app.gone == ["stream"])
+
+
+def waiting_bytes(live: Live) -> int:
+    return sum(each.transport.get_write_buffer_size() for each in live.hub.peers)
+
+
+def test_what_a_client_does_not_take_is_seen_and_ends_its_connection(
+    start_server: StartServer, files: tuple[str, str]
+) -> None:
+    live = start_server(tls=tls_context(cert_file=files[0], key_file=files[1]), clock=SimClock())
+    client = live.client(trusting(files[0]))
+    client.send(b"GET /large?16000000 HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: waiting_bytes(live) > 4_000_000)
+    live.pass_time(45)
+    live.until(lambda: not live.hub.peers)
+
+
+def test_a_last_answer_that_is_taken_slowly_arrives_whole(start_server: StartServer, files: tuple[str, str]) -> None:
+    live = start_server(tls=tls_context(cert_file=files[0], key_file=files[1]))
+    with live.client(trusting(files[0])) as client:
+        client.send(b"GET /large?16000000 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        live.until(lambda: waiting_bytes(live) > 4_000_000)
+        client.exactly(4_000_000)
+        assert len(client.rest()) > 12_000_000
+    live.until(lambda: not live.hub.peers)
+
+
+def test_a_stream_that_is_not_taken_stops_and_goes_on_over_tls(live: Live, files: tuple[str, str]) -> None:
+    client = live.client(trusting(files[0]))
+    client.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert client.head().status == 200
+    live.until(lambda: len(live.app.streams) == 1)
+    (stream,) = live.app.streams
+    chunks = 0
+    while live.call(stream.buffered_bytes) < 1_000_000:
+        live.call(lambda: stream.send(b"x" * 100_000))
+        chunks += 1
+    assert live.call(lambda: live.app.drained) == 0
+    assert client.chunk() == b"retry: 2000\n\n"
+    assert [client.chunk() for _ in range(chunks)] == [b"x" * 100_000] * chunks
+    live.until(lambda: live.app.drained > 0)
+
+
+def test_idle_connections_do_not_hold_up_the_end(
+    start_server: StartServer, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is idle does not look, so it does not answer our end with its own."""
+    monkeypatch.setattr(peer, "LINGER_S", 0.05)
+    live = start_server(tls=tls_context(cert_file=files[0], key_file=files[1]), drain_ms=60_000)
+    clients = [live.client(trusting(files[0])) for _ in range(3)]
+    for client in clients[1:]:
+        assert client.request("GET", "/echo").status == 200
+    stream = live.client(trusting(files[0]))
+    stream.send(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: len(live.app.streams) == 1)
+    running = live.client(trusting(files[0]))
+    running.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n")
+    live.until(lambda: len(live.app.waiting) == 1)
+    live.ask_to_stop()
+    live.until(lambda: live.app.was_shut_down)
+    live.call(lambda: live.app.do_echo(*live.app.waiting[0]))
+    live.wait_for_the_end()
+    assert clients[1].ended()
+    assert running.response().status == 200
+    assert b"data: bye" in stream.rest()
 
 
 def test_a_client_that_speaks_in_the_clear_is_dropped(live: Live) -> None:

@@ -364,7 +364,7 @@ class H1Connection(H1Output):
 
     def drain(self) -> None:
         if not self._exchanges:
-            self.transport.close()
+            self.close_idle()
             return
         self._exchanges[-1].closes = True
         if self._current is None and self._mode == READING:

@@ -221,7 +221,10 @@ class H1Output(Peer):
         can_half_close = self.transport.can_write_eof()
         if self._eof or not (can_half_close or self._linger_s > LINGER_S):
             self._mode = GONE
-            self.transport.close()
+            if self.hub.draining:
+                self.close_idle()
+            else:
+                self.transport.close()
             return
         if can_half_close:
             self.transport.write_eof()

@@ -334,7 +334,7 @@ class H2Connection(Peer):
             self.hub.loop.call_soon(self._pump)  # the transport took it all: go on where the room ended
         if self._over or done:
             self._over = True
-            self.transport.close()
+            self.close_idle()
             self.lost()
         elif self.transport.get_write_buffer_size() > WRITE_HIGH_BYTES + H2_BACKLOG_BYTES_MAX:
             self.cut()

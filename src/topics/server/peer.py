@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from topics.net.limits import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
+from topics.net.limits import LINGER_S, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
 
 if TYPE_CHECKING:
     from topics.server.hub import Hub
@@ -60,9 +60,17 @@ class Peer(asyncio.Protocol):
 
     def drain(self) -> None:
         """The server drains: close at once if no request is running, else as soon as none is."""
-        self.transport.close()
+        self.close_idle()
 
     # --- shared -------------------------------------------------------------------------------------------------------
+
+    def close_idle(self) -> None:
+        """Close what nobody waits for. Over TLS the peer is to answer our end with its own, but one that is idle does
+        not look."""
+        transport = self.transport
+        transport.close()
+        if not transport.can_write_eof() and not transport.get_write_buffer_size():
+            self.hub.loop.call_later(LINGER_S, transport.abort)
 
     def cut(self) -> None:
         self.transport.abort()

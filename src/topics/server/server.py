@@ -18,6 +18,7 @@ from topics.net.messages import Application
 from topics.server.callbacks import guarded
 from topics.server.hub import Hub, TransportSettings, log
 from topics.server.sniff import Sniffer
+from topics.server.tls_pacer import TlsPacer
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TLS_HANDSHAKE_S = 15.0
@@ -41,12 +42,14 @@ class Server:
         self._asked_to_stop = asyncio.Event()
         hub = self.hub = Hub(self._app, self._settings, clock=self._clock, loop=loop)
         hub.start()
+
+        def new_connection() -> asyncio.Protocol:
+            return Sniffer(hub) if tls is None else TlsPacer(Sniffer(hub), loop)
+
         handshake_s = TLS_HANDSHAKE_S if tls is not None else None
         for listener in sockets:
             self._listeners.append(
-                await loop.create_server(
-                    lambda: Sniffer(hub), sock=listener, ssl=tls, ssl_handshake_timeout=handshake_s
-                )
+                await loop.create_server(new_connection, sock=listener, ssl=tls, ssl_handshake_timeout=handshake_s)
             )
 
     def stop_on_signals(self) -> None:
