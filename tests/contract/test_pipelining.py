@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from typing import Any
 
 from tests.contract.server import LiveServer
+
+from topics.engine.ticket import Ticket
+from topics.errors import Internal
 
 
 def request(method: str, path: str, body: Any = None) -> bytes:
@@ -52,6 +56,40 @@ def test_each_request_sees_what_those_before_it_did(server: LiveServer, topic: s
     assert [state["head_seq"], state["count"], emptied["count"]] == [3, 3, 0]
     assert gone["error"]["code"] == "topic_not_found"
     assert [again["created"], again["first_seq"]] == [True, 1]
+
+
+def test_a_write_whose_key_is_busy_is_not_overtaken(server: LiveServer, topic: str) -> None:
+    """It waits for the write that has the key, on another connection; that fails, and then it appends after all."""
+    path = f"/v0/topics/{topic}"
+    first: Ticket[Any] = Ticket()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+        peer.sendall(request("PUT", path, {}))
+        answers(peer, 1)
+        state = server.kernel.engine.state.topics[topic]
+        by_key = server.kernel.engine.writes._by_key
+
+        def begin_the_first() -> None:
+            state.idem.staged.add(b"k")
+            by_key[state.id, b"k"] = first
+
+        def fail_the_first() -> None:
+            state.idem.staged.discard(b"k")
+            del by_key[state.id, b"k"]
+            first.fail(Internal())
+
+        server.on_loop(begin_the_first)
+        keyed = request("POST", path, {"records": [{"data": "keyed"}], "idempotency_key": "k"})
+        plain = request("POST", path, {"records": [{"data": "plain"}]}).ljust(len(keyed))
+        length = re.search(rb"Content-Length: (\d+)", keyed)
+        assert length is not None
+        plain = re.sub(rb"Content-Length: \d+", length[0], plain)  # of one head: they may overlap
+        peer.sendall(keyed + plain)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as other:
+            for _ in range(5):
+                other.sendall(request("GET", path))
+                answers(other, 1)
+        server.on_loop(fail_the_first)
+        assert [answer["first_seq"] for answer in answers(peer, 2)] == [1, 2]
 
 
 def test_a_client_that_sends_no_more_is_not_kept_waiting(server: LiveServer, topic: str) -> None:

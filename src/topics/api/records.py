@@ -74,10 +74,17 @@ class RecordEndpoints:
             config = resolve_config(request.config)
         header_key = call.request.headers.get(b"idempotency-key")
         batch = request.batch(None if header_key is None else header_key.decode("utf-8", "surrogateescape"))
+        if batch.key is not None and self._is_busy(call.name, batch.key):
+            call.responder.keep_order()
         ticket = self._engine.write(
             call.name, batch, create=request.create, config=config, may_refuse=not request.disable_backpressure
         )
         ticket.then(_Written(call))
+
+    def _is_busy(self, name: str, key: bytes) -> bool:
+        """Is another write with this key being committed? This one appends later then, if that one fails."""
+        topic = self._engine.state.topics.get(name)
+        return topic is not None and key in topic.idem.staged
 
     # --- diff -----------------------------------------------------------------------------------------------------
 

@@ -215,6 +215,10 @@ class Responder(Protocol):
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
 
+    def keep_order(self) -> None:
+        """This request waits for others: nothing that was sent behind it on its connection may be carried out first.
+        To be called during `handle`. Streams of HTTP/2 have no order."""
+
     def has_room(self, size_bytes: int) -> bool:
         """Has the peer taken enough of what was made for it, that it may have so much more?"""
 

@@ -411,8 +411,8 @@ def _may_overlap(last: H1Exchange, head: RequestHead) -> bool:
     """Whether a request may be carried out before the one in front of it on its connection is answered.
 
     If neither changes anything (RFC 9112 section 9.3.2), or if both have one head: what asks the same of the same keeps
-    its order by itself, unless the first was taken whole, to be carried out later."""
-    if last.request is None or last.head is None:
+    its order by itself, unless the first was taken whole, to be carried out later, or says that it waits for others."""
+    if last.request is None or last.head is None or last.keeps_order:
         return False
     return last.head is head or (last.head.method in _SAFE and head.method in _SAFE)
 

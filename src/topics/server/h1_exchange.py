@@ -35,6 +35,7 @@ class H1Exchange:
         "head",
         "held",
         "held_bytes",
+        "keeps_order",
         "request",
         "stream_sink",
     )
@@ -49,6 +50,7 @@ class H1Exchange:
         self.finished = False  # its last byte was handed to the connection
         self.held: deque[bytes] | None = None  # what waits for its turn, or for room in the transport
         self.held_bytes = 0
+        self.keeps_order = False  # nothing behind it may overtake it
         self.stream_sink: H1Stream | None = None
 
     # --- Responder ---------------------------------------------------------------------------------------------------
@@ -122,6 +124,9 @@ class H1Exchange:
             if self._conn.gone:
                 self._callbacks.fire()
         self._callbacks.add(callback)
+
+    def keep_order(self) -> None:
+        self.keeps_order = True
 
     def has_room(self, size_bytes: int) -> bool:
         return self._conn.share().has_room(size_bytes)

@@ -100,6 +100,9 @@ class H2Exchange:
                 self._callbacks.fire()
         self._callbacks.add(callback)
 
+    def keep_order(self) -> None:
+        return
+
     def has_room(self, size_bytes: int) -> bool:
         return self._conn.share().has_room(size_bytes)
 
