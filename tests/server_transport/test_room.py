@@ -167,11 +167,18 @@ class Deaf:
         self.bench = bench
         self.unsent = unsent_bytes
         self.is_cut = False
+        self.in_the_way = ""  # made answers wait for this one, and are not offered yet
         self.share: Share[str] = Share(self, bench.room)
         self.share.measure()
 
     def unsent_bytes(self) -> int:
         return self.unsent
+
+    def offered_bytes(self) -> int:
+        return 0 if self.in_the_way else self.unsent
+
+    def is_in_the_way(self, exchange: str) -> bool:
+        return exchange == self.in_the_way
 
     def next_ahead(self, waiting: Collection[str], *, held_bytes: int, making_bytes: int) -> str | None:
         return None
@@ -253,6 +260,20 @@ def test_pages_that_never_come_do_not_keep_others_from_reading() -> None:
     connections[0].share.answered("cold")
     bench.settle()
     assert bench.read.count("cold") == 33
+
+
+def test_an_answer_that_made_ones_wait_for_is_made_and_nobody_is_cut_for_it() -> None:
+    bench = Bench()
+    slow = full(bench)
+    pipelining = Deaf(bench, 7 * MIB)
+    pipelining.in_the_way = "first"
+    pipelining.ask("second", MIB)
+    pipelining.ask("first", MIB)
+    assert bench.read == ["first"]
+    pipelining.unsent = 2 * UNSENT_ALL_BYTES_MAX
+    bench.pass_seconds(20)
+    assert all(each.is_cut for each in slow)
+    assert not pipelining.is_cut
 
 
 def test_who_left_is_not_woken() -> None:

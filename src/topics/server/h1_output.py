@@ -86,6 +86,14 @@ class H1Output(Peer):
         held_bytes = sum([exchange.held_bytes for exchange in self._exchanges])
         return self.transport.get_write_buffer_size() + sum(map(len, self._out)) + held_bytes
 
+    def offered_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def is_in_the_way(self, exchange: H1Exchange) -> bool:
+        if self._paused or self._exchanges[0] is not exchange:
+            return False
+        return any(behind.held_bytes for behind in self._exchanges)
+
     def next_ahead(self, waiting: Collection[H1Exchange], *, held_bytes: int, making_bytes: int) -> H1Exchange | None:
         """The answer that all others wait for. Not while the peer is slow to take the one before it."""
         front = self._exchanges[0] if self._exchanges else None

@@ -237,6 +237,12 @@ class H2Connection(Peer):
     def unsent_bytes(self) -> int:
         return self._session.unsent_bytes + self.transport.get_write_buffer_size()
 
+    def offered_bytes(self) -> int:
+        return self.unsent_bytes()
+
+    def is_in_the_way(self, exchange: H2Exchange) -> bool:
+        return False
+
     def next_ahead(self, waiting: Collection[H2Exchange], *, held_bytes: int, making_bytes: int) -> H2Exchange | None:
         """A stream that the peer keeps open must not wait for others that it does not take from."""
         if held_bytes >= H2_UNSENT_BYTES_MAX or making_bytes + self._session.flowing_bytes() >= UNSENT_BYTES_MAX:

@@ -38,6 +38,12 @@ class Holder(Protocol[E]):
     def next_ahead(self, waiting: Collection[E], *, held_bytes: int, making_bytes: int) -> E | None:
         """One of these that may read although the connection holds its share: the peer wants it before the others."""
 
+    def is_in_the_way(self, exchange: E) -> bool:
+        """Do answers that are made wait for this one, and only for it? Then it waits for nobody."""
+
+    def offered_bytes(self) -> int:
+        """The part of the unsent bytes that the peer could take if it wanted to."""
+
     def cut(self) -> None:
         """End the connection at once, and its share."""
 
@@ -156,8 +162,12 @@ class Share(Generic[E]):
         return bool(left) or not self._waiting
 
     def _candidates(self, *, in_turn: bool) -> list[E]:
-        has_room = self._room.has_room
-        return [each for each, waiting in self._waiting.items() if has_room(waiting.size_bytes, in_turn=in_turn)]
+        has_room, is_in_the_way = self._room.has_room, self._holder.is_in_the_way
+        return [
+            each
+            for each, waiting in self._waiting.items()
+            if has_room(waiting.size_bytes, in_turn=in_turn) or is_in_the_way(each)
+        ]
 
     def _next(self, candidates: list[E]) -> E | None:
         """In the order they came. A page that was not announced does not wait for pages that may never come."""
@@ -167,6 +177,11 @@ class Share(Generic[E]):
                 return exchange
         making_bytes = self.held_bytes - self.unsent_bytes + self.reading_bytes
         return self._holder.next_ahead(candidates, held_bytes=self.held_bytes, making_bytes=making_bytes)
+
+    @property
+    def is_slow(self) -> bool:
+        """It could take what it was given, and took next to nothing since the room's patience began."""
+        return self.taken_bytes - self.seen_bytes < TAKEN_BYTES_MIN <= self._holder.offered_bytes()
 
     def cut(self) -> None:
         self._holder.cut()
@@ -285,7 +300,7 @@ class Room:
         for share in sorted(self._shares, key=lambda share: share.unsent_bytes, reverse=True):
             if self.held_bytes < ENOUGH_BYTES:
                 break
-            if share.taken_bytes - share.seen_bytes < TAKEN_BYTES_MIN <= share.unsent_bytes:
+            if share.is_slow:
                 share.cut()
                 cut += 1
         if cut:
