@@ -94,4 +94,4 @@ def test_missing_system_packages_are_named_in_one_sentence_and_do_not_fail(tmp_p
         timeout=60,
     )
     assert done.returncode == 0
-    assert "install openjdk-17-jre-headless to run them." in done.stderr
+    assert "install openjdk-17-jre-headless to have it." in done.stderr
