@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from topics.api.batches import OffLoop, is_large, size_of
+from topics import limits
+from topics.api.batches import OffLoop, size_of
 from topics.api.call import Call
 from topics.core.read import ReadRequest
 from topics.engine.deletes import Deleted
@@ -102,23 +103,24 @@ class RecordEndpoints:
             call.responder.on_close(poll.cancel)
             call.when(poll.ticket, partial(self._found, call, view, wanted))
         else:
-            call.when_room(partial(self._read, call, view, wanted, self._found))
+            call.when_room(partial(self._read, call, wanted, partial(self._found, call, view, wanted)))
 
-    def _read(self, call: Call, view: View, wanted: ReadRequest, then: Callable[..., None]) -> None:
-        call.when(self._engine.read(call.name, wanted), partial(then, call, view, wanted))
+    def _read(self, call: Call, wanted: ReadRequest, then: Callable[[ReadDone], None]) -> None:
+        call.when(self._engine.read(call.name, wanted), then)
 
     def _found(self, call: Call, view: View, wanted: ReadRequest, done: ReadDone) -> None:
         """A read that took a while, as a long poll does, may find the room gone. What it found is read again then:
         pages that nobody takes are not kept."""
         size_bytes = size_of(done.outcome)
         if call.responder.has_room(size_bytes):
-            self._answer(call, view, wanted, done)
+            self._answer(call, view, done)
         else:
-            call.when_room(partial(self._read, call, view, wanted, self._answer), size_bytes=size_bytes)
+            call.when_room(partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes)
 
-    def _answer(self, call: Call, view: View, wanted: ReadRequest, done: ReadDone) -> None:
-        if is_large(done.outcome):
-            call.responder.expect(size_of(done.outcome))
+    def _answer(self, call: Call, view: View, done: ReadDone) -> None:
+        size_bytes = size_of(done.outcome)
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+            call.responder.expect(size_bytes)
             self._off_loop(partial(self._diff_body, call, view, done), call.rendered)
         else:
             call.reply(200, self._diff_body(call, view, done))

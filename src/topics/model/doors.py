@@ -6,12 +6,12 @@ verbs as coroutines. Handles are cheap and hold no state; nothing is created by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Protocol
 
 from topics.errors import InvalidRequest
 from topics.model.config import TopicConfig
 from topics.model.match import TagMatch
-from topics.model.paging import Gap, Gaps
+from topics.model.reading import Reading
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -20,8 +20,6 @@ from topics.model.results import (
     ExtendResult,
     Job,
     NackResult,
-    ReadResult,
-    Record,
     RouterState,
     RouterSummary,
     TopicState,
@@ -41,9 +39,7 @@ def listed(jobs: Seqs) -> list[int | Job]:
     return list(jobs)
 
 
-class TopicDoor(Protocol):
-    name: str
-
+class TopicDoor(Reading, Protocol):
     def append(
         self,
         data: Any,
@@ -56,34 +52,6 @@ class TopicDoor(Protocol):
     def append_many(
         self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
     ) -> AppendResult: ...
-    def page(
-        self,
-        after: int = 0,
-        *,
-        limit: int = ...,
-        max_bytes: int = ...,
-        exclude_nodes: Iterable[str] = (),
-        wait_ms: int = 0,
-    ) -> ReadResult: ...
-    @overload
-    def read(
-        self,
-        after: int = 0,
-        *,
-        limit: int | None = None,
-        exclude_nodes: Iterable[str] = (),
-        gaps: Literal["raise"] = "raise",
-    ) -> Iterator[Record]: ...
-    @overload
-    def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
-    ) -> Iterator[Record | Gap]: ...
-    @overload
-    def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
-    ) -> Iterator[Record]: ...
-    @overload
-    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps) -> Iterator[Record | Gap]: ...
     def delete(self, *, before_seq: int | None = None, match: Match = None) -> DeleteResult: ...
     def state(self, *, touch: bool = True) -> TopicState: ...
     def configure(self, **config: Any) -> TopicConfig: ...

@@ -5,14 +5,16 @@ The types say what may come: records, and gaps among them only for those who ask
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 from topics import limits
 from topics.model.paging import Gap, Gaps, Walk, node_names
 from topics.model.results import ReadResult, Record
 
 
-class Reading:
+class Reading(Protocol):
+    """Whoever has pages, and a way to wait for more, can be read and followed."""
+
     name: str
 
     def page(
