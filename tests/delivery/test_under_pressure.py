@@ -108,6 +108,45 @@ def test_p21_a_held_push_ends_when_the_batch_is_full_by_bytes() -> None:
     assert stream.records("a") == ["x" * 5, "y" * 12]
 
 
+def pushed_at_once(rig: Rig, stream: Any, writes: int) -> list[bool]:
+    """A writer that waits until each of its records is delivered: was it held?"""
+    at_once = []
+    for number in range(writes):
+        seen = len(stream.records("a"))
+        rig.write("a", number)
+        at_once.append(len(stream.records("a")) > seen)
+        rig.clock.advance(25)
+        rig.sim.tick()
+        assert len(stream.records("a")) == seen + 1
+    return at_once
+
+
+def test_stage_1_a_hold_that_gathers_nothing_is_tried_again_more_and_more_rarely() -> None:
+    rig = Rig()
+    rig.put("a")
+    stream = rig.watch({"a": 0})
+    hold_at(rig, 1.0)
+    at_once = pushed_at_once(rig, stream, 300)
+    held = [at for at, was_pushed in enumerate(at_once) if not was_pushed]
+    assert held == [0, 2, 5, 10, 19, 36, 69, 134, 199, 264]  # 1, 2, 4 ... pushes in between, 64 at most
+
+
+def test_stage_1_a_hold_that_gathers_something_is_followed_by_the_next() -> None:
+    rig = Rig()
+    rig.put("a")
+    stream = rig.watch({"a": 0})
+    hold_at(rig, 1.0)
+    pushed_at_once(rig, stream, 10)  # patience is gone for a while, and the next push would be held
+    for turn in range(5):
+        seen = len(stream.records("a"))
+        rig.write("a", turn)
+        rig.write("a", turn)
+        assert len(stream.records("a")) == seen, turn
+        rig.clock.advance(25)
+        rig.sim.tick()
+        assert len(stream.records("a")) == seen + 2
+
+
 def test_p21_nothing_is_held_for_those_who_just_came_or_have_a_backlog() -> None:
     rig = Rig()
     rig.write("a", *range(50))

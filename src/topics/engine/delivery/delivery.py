@@ -16,7 +16,7 @@ from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.delivery import ladder
 from topics.engine.delivery.governor import Governor
-from topics.engine.delivery.ready import NOT_HELD, QUEUED, Entry, ReadySet
+from topics.engine.delivery.ready import IDLE, NOT_HELD, QUEUED, Entry, ReadySet
 from topics.engine.delivery.sizes import bytes_since
 from topics.engine.delivery.synced import Synced
 from topics.engine.delivery.tuning import Tuning
@@ -154,15 +154,22 @@ class Delivery:
     def _mark_fresh(self, watched: Watched) -> None:
         watched.fresh = True
         hold_ms = self._hold_ms
-        if hold_ms and self._is_full(watched):
+        if hold_ms and not self._is_held(watched):
             hold_ms = 0.0
         watched.seen_seq = watched.topic.head
         self._mark(watched, hold_ms=hold_ms)
 
-    def _is_full(self, watched: Watched) -> bool:
+    def _is_held(self, watched: Watched) -> bool:
+        """Whether a push that could be held begins to wait, or waits on."""
+        if watched.state == QUEUED and watched.held_until != NOT_HELD:
+            watched.patience.gather()
+            return not self._is_full(watched)
+        watched.held_records = watched.held_bytes = 0
+        return not self._is_full(watched) and (watched.state != IDLE or watched.patience.may_hold())
+
+    @staticmethod
+    def _is_full(watched: Watched) -> bool:
         """Enough has come for a whole batch: a held push ends early."""
-        if watched.state != QUEUED or watched.held_until == NOT_HELD:
-            watched.held_records = watched.held_bytes = 0
         watched.held_records += watched.topic.head - watched.seen_seq
         watched.held_bytes += bytes_since(watched.topic, watched.seen_seq)
         return watched.held_records >= watched.fill_records or watched.held_bytes >= watched.fill_bytes

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from topics.core.read import ReadRequest
 from topics.core.topic import TopicState
+from topics.engine.delivery.patience import Patience
 from topics.engine.delivery.ready import Entry
 from topics.engine.reads import ReadDone, Reads
 from topics.engine.ticket import Ticket
@@ -41,6 +42,7 @@ class Watched(Entry):
         "fresh",
         "held_bytes",
         "held_records",
+        "patience",
         "router",
         "seen_seq",
         "strong",
@@ -59,6 +61,7 @@ class Watched(Entry):
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
+        self.patience = Patience()
         self.bodies: Any = None
         self.audiences: dict[Any, Any] = {}
         self.router: Routed | None = None
