@@ -221,8 +221,7 @@ class _Waiting:
             append_ms=(written_s - self._submitted_s) * 1e3,
             sync_ms=sync_ms,
         )
-        for responder, body in zip(responders, bodies, strict=True):
-            responder.reply_ok(body)
+        responders[0].reply_ok_all(responders, bodies)
 
     def fail(self, error: BaseException) -> None:
         self._writes.leave(len(self._responders))

@@ -11,7 +11,7 @@ the body. If that returns None, then exactly one of two calls follows: `Applicat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -232,6 +232,9 @@ class Responder(Protocol):
 
 
 class ExpressResponder(Responder, Protocol):
+    def reply_ok_all(self, responders: Sequence[Any], bodies: Sequence[bytes]) -> None:
+        """`reply_ok` of each of several that were taken by one head's `Express`, this one among them."""
+
     def decline(self, body: bytes) -> None:
         """In place of an answer: the request, with this body, goes the usual way after all."""
 

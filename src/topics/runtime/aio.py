@@ -6,6 +6,7 @@ turn. Used by the server and by `topics.aopen`."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ class AioDriver:
         self._flush: Callable[[], None] = lambda: None
         self._tick: Callable[[], None] = lambda: None
         self._flush_scheduled = False
+        self._flushing = False
+        self._after_flush: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def attach(self, *, flush: Callable[[], None], tick: Callable[[], None]) -> None:
@@ -45,7 +48,11 @@ class AioDriver:
             self._loop.call_soon(self._on_flush)
 
     def soon(self, step: Callable[[], None]) -> None:
-        self._loop.call_soon(step)
+        """What a flush asks for follows it at once: a delivery need not wait for another look at the sockets."""
+        if self._flushing:
+            self._after_flush.append(step)
+        else:
+            self._loop.call_soon(step)
 
     def later(self, delay_ms: float, step: Callable[[], None]) -> None:
         self._loop.call_later(delay_ms / 1000, step)
@@ -86,7 +93,20 @@ class AioDriver:
 
     def _on_flush(self) -> None:
         self._flush_scheduled = False
-        self._flush()
+        self._flushing = True
+        try:
+            self._flush()
+        finally:
+            self._flushing = False
+            while self._after_flush:
+                self._guarded(self._after_flush.popleft())
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """As the loop runs it: its failure is reported and ends nobody else's step."""
+        try:
+            step()
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a step after a flush failed", "exception": error})
 
     def _on_tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._on_tick)

@@ -29,6 +29,9 @@ SLOW_WRITE_S = 0.005
 SLOW_PENALTY = 20
 """For how many times its own length; a process that was merely not scheduled for a moment must not pay for long."""
 SLOW_PENALTY_MAX_S = 1.0
+LOOKS_AFTER_SYNC = 20
+"""How often the thread looks for unsynced bytes by itself, once each sync interval, before it waits to be told of them:
+telling it costs the owner more than a small write does, and nobody writes only once."""
 WINDOW_SLICE_S = 0.0001
 """The commit window ends when a slice of this length brings nothing new."""
 
@@ -63,6 +66,8 @@ class GroupRunner:
         self._sync_wanted = False
         self._durable_waiting = 0
         self._dirty_since: float | None = None
+        self._looks_left = 0
+        self._looks_soon = False  # the thread waits, for a sync interval at most
         self._stopping = False
         # Owner's side: batches the thread has not reported yet, and until when writes stay with the thread.
         self._handed_over = 0
@@ -112,7 +117,8 @@ class GroupRunner:
         self._tell_thread(durable=waiting)
 
     def _tell_thread(self, *, durable: int) -> None:
-        """Wake the thread only when it has something new to know: a sync to do, or the first unsynced byte."""
+        """Wake the thread only when it has something new to know: a sync to do, or, unless it is about to look itself,
+        the first unsynced byte."""
         if durable:
             with self._cond:
                 self._durable_waiting += durable
@@ -121,7 +127,8 @@ class GroupRunner:
         elif self._dirty_since is None:
             with self._cond:
                 self._dirty_since = time.monotonic()
-                self._cond.notify()
+                if not self._looks_soon:
+                    self._cond.notify()
 
     def _hand_over(self, batch: list[Submission]) -> None:
         self._handed_over += 1
@@ -155,14 +162,23 @@ class GroupRunner:
                         return False
                     self._sync_wanted = True
                     break
-                timeout = None
-                if self._dirty_since is not None:
-                    timeout = self._dirty_since + self._sync_interval_s - time.monotonic()
-                    if timeout <= 0:
-                        self._sync_wanted = True
-                        break
+                timeout = self._until_next_look()
+                if timeout is not None and timeout <= 0:
+                    self._sync_wanted = True
+                    break
+                self._looks_soon = timeout is not None
                 self._cond.wait(timeout)
+                self._looks_soon = False
             return True
+
+    def _until_next_look(self) -> float | None:
+        """Until a sync is due; without unsynced bytes the next look, or none. Called with `_cond` held."""
+        if self._dirty_since is not None:
+            return self._dirty_since + self._sync_interval_s - time.monotonic()
+        if not self._looks_left:
+            return None
+        self._looks_left -= 1
+        return self._sync_interval_s
 
     def _turn(self) -> None:
         with self._cond:
@@ -189,6 +205,7 @@ class GroupRunner:
             self._sync_wanted = False
             self._durable_waiting = 0
             self._dirty_since = None
+            self._looks_left = LOOKS_AFTER_SYNC
             return True
 
     def _write_there(self, batch: list[Submission]) -> bool:

@@ -8,7 +8,7 @@ state of its own answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
@@ -76,6 +76,19 @@ class H1Exchange:
             return
         self._answered = True
         self._conn.finish_plain(self, hub.renderer.ok(body))
+
+    def reply_ok_all(self, responders: Sequence[H1Exchange], bodies: Sequence[bytes]) -> None:
+        hub = self._conn.hub
+        if hub.draining or hub.settings.gzip_min_bytes:
+            for exchange, body in zip(responders, bodies, strict=True):
+                exchange.reply_ok(body)
+            return
+        for exchange, body, data in zip(responders, bodies, hub.renderer.ok_all(bodies), strict=True):
+            if exchange._answered or exchange.closes:
+                exchange.reply_ok(body)
+            else:
+                exchange._answered = True
+                exchange._conn.finish_plain(exchange, data)
 
     def decline(self, body: bytes) -> None:
         self._conn.go_usual_way(self, body)

@@ -4,6 +4,7 @@ A head costs one dictionary look-up: status line, date and content type are kept
 used, until the date changes. One renderer serves all connections of a server.
 """
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from topics.net.messages import Headers, Response
@@ -11,6 +12,7 @@ from topics.net.messages import Headers, Response
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
+_OK = b"%bContent-Length: %d\r\n\r\n%b"
 _KEEP = b""
 _CLOSE = b"Connection: close\r\n"
 _KEEP_1_0 = b"Connection: keep-alive\r\n"
@@ -52,10 +54,15 @@ class H1Renderer:
 
     def ok(self, body: bytes) -> bytes:
         """`response` for status 200 and JSON on a connection that stays open."""
-        prefix = self._ok
-        if not prefix:
-            prefix = self._ok = self._prefix(Response(200, b""))
-        return b"%bContent-Length: %d\r\n\r\n%b" % (prefix, len(body), body)
+        return _OK % (self._ok or self._ok_prefix(), len(body), body)
+
+    def ok_all(self, bodies: Sequence[bytes]) -> list[bytes]:
+        prefix = self._ok or self._ok_prefix()
+        return [_OK % (prefix, len(body), body) for body in bodies]
+
+    def _ok_prefix(self) -> bytes:
+        prefix = self._ok = self._prefix(Response(200, b""))
+        return prefix
 
     def response(self, response: Response, connection: bytes = b"", *, with_body: bool = True) -> bytes:
         body = response.body
