@@ -161,11 +161,15 @@ class Delivery:
 
     def _is_held(self, watched: Watched) -> bool:
         """Whether a push that could be held begins to wait, or waits on."""
-        if watched.state == QUEUED and watched.held_until != NOT_HELD:
+        waits = watched.state == QUEUED and watched.held_until != NOT_HELD
+        if not waits:
+            if watched.state != IDLE or not watched.patience.may_hold():
+                return False
+            watched.held_records = watched.held_bytes = 0
+        is_full = self._is_full(watched)
+        if waits or is_full:
             watched.patience.gather()
-            return not self._is_full(watched)
-        watched.held_records = watched.held_bytes = 0
-        return not self._is_full(watched) and (watched.state != IDLE or watched.patience.may_hold())
+        return not is_full
 
     @staticmethod
     def _is_full(watched: Watched) -> bool:
