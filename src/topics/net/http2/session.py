@@ -40,6 +40,7 @@ from topics.net.http2.events import (
 )
 from topics.net.http2.head import request_head
 from topics.net.http2.outgoing import Outgoing
+from topics.net.http2.repeats import RepeatingDecoder
 from topics.net.limits import (
     H2_CONTROL_BURST,
     H2_CONTROL_PER_S_MAX,
@@ -48,7 +49,7 @@ from topics.net.limits import (
     H2_STREAMS_MAX,
     HEAD_BYTES_MAX,
 )
-from topics.net.messages import Headers
+from topics.net.messages import Headers, RequestHead
 
 _DEFAULT_WINDOW_BYTES = 65_535
 _CONFIG = H2Configuration(
@@ -70,12 +71,14 @@ class H2Session:
                 SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_BYTES_MAX,
             },
         )
-        self._conn.decoder.max_header_list_size = HEAD_BYTES_MAX  # the library does so only for later settings
+        self._conn.decoder = RepeatingDecoder(HEAD_BYTES_MAX)
         self._conn.initiate_connection()
         self._conn.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
         self._resets = Bucket(per_s=H2_RESETS_PER_S_MAX, burst=H2_RESETS_BURST, now_s=now_s)
         self._control = Bucket(per_s=H2_CONTROL_PER_S_MAX, burst=H2_CONTROL_BURST, now_s=now_s)
         self._outgoing: dict[int, Outgoing] = {}
+        self._last_fields: object = None  # of the last request, and what they mean
+        self._last_head: tuple[RequestHead, int | None] | None = None
         self._farewell = b""
         self._over = False
         self.unsent_bytes = 0  # of answers that are complete; endless ones are bounded by those who send them
@@ -109,10 +112,15 @@ class H2Session:
         return H2Over(reason)
 
     def _request(self, event: RequestReceived) -> H2Event:
-        try:
-            head, content_length = request_head(event.headers)
-        except InvalidRequest as error:
-            return H2BadRequest(event.stream_id, error.message)
+        """A head that repeats the last one is the last one: the application finds what it derived from it."""
+        known = self._last_head
+        if known is None or event.headers != self._last_fields:
+            try:
+                known = self._last_head = request_head(event.headers)
+            except InvalidRequest as error:
+                return H2BadRequest(event.stream_id, error.message)
+            self._last_fields = event.headers
+        head, content_length = known
         return H2Request(event.stream_id, head, content_length)
 
     def _data(self, event: DataReceived) -> H2Event | None:
