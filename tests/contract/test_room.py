@@ -12,7 +12,7 @@ from tests.contract.server import LiveServer
 from tests.contract.test_pipelining import answers, request
 from tests.server_transport.test_h2 import H2Client
 
-from topics.server import h2_connection, room
+from topics.server import h2_connection, h2_output, room
 from topics.testing.rawhttp import RawClient
 
 RECORD_BYTES = 700_000
@@ -22,7 +22,7 @@ STREAMS = 12
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "UNSENT_BYTES_MAX", 2_000_000)
-    monkeypatch.setattr(h2_connection, "UNSENT_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(h2_output, "UNSENT_BYTES_MAX", 2_000_000)
 
 
 def unsent_bytes(server: LiveServer) -> int:

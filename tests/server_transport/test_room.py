@@ -14,7 +14,7 @@ from tests.server_transport.test_h2 import H2Client
 
 from topics.limits import MIB
 from topics.net.limits import UNSENT_ALL_BYTES_MAX
-from topics.server import h2_connection
+from topics.server import h2_connection, h2_output
 from topics.server.room import Room, Share
 from topics.testing.clock import SimClock
 
@@ -112,7 +112,8 @@ def test_streams_that_are_taken_from_all_the_time_are_all_answered(live: Live) -
 
 
 def test_windows_of_a_byte_each_do_not_get_around_the_bound(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(h2_connection, "H2_UNSENT_BYTES_MAX", 16_000_000)
+    for half in (h2_connection, h2_output):
+        monkeypatch.setattr(half, "H2_UNSENT_BYTES_MAX", 16_000_000)
     client, _ = deaf_client(live, 15, window=1)
     for number in range(MANY):
         client.open("GET", f"/page?{number}")
