@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsError
-from topics.limits import IDLE_CONNECTION_MS
+from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.net.answers import error_response
 from topics.net.limits import (
-    BODY_BYTES_PER_S_MIN,
-    BODY_GRACE_S,
     DRAIN_BYTES_MAX,
     DRAIN_S,
-    HEAD_TIMEOUT_S,
     KEEP_BYTES_MAX,
     PIPELINE_MAX,
     STREAM_INPUT_BYTES_MAX,
@@ -25,22 +21,16 @@ from topics.net.messages import Request, RequestHead, Response
 from topics.net.ws import accept_response
 from topics.server.content import decode_body
 from topics.server.failure import failure_response
+from topics.server.h1_deadlines import H1Deadlines
 from topics.server.h1_exchange import H1Exchange
-from topics.server.h1_output import DEAF, GONE, READING, SKIPPING, WAITING, H1Output
-from topics.server.hub import Hub
-from topics.server.peer import NEVER_S
+from topics.server.h1_output import DEAF, GONE, READING, SKIPPING, WAITING
 from topics.server.ws_connection import WsConnection
 
-LOOK_S = 10.0  # between two looks at a connection that has no deadline of its own
 REQUESTS_PER_TURN = 128  # of one connection, before others get their turn
 
 
-class H1Connection(H1Output):
-    __slots__ = ("_accounted_bytes",)
-
-    def __init__(self, hub: Hub) -> None:
-        super().__init__(hub)
-        self._accounted_bytes = 0  # of the unfinished body, in the hub's budget
+class H1Connection(H1Deadlines):
+    __slots__ = ()
 
     # --- input --------------------------------------------------------------------------------------------------------
 
@@ -258,23 +248,6 @@ class H1Connection(H1Output):
 
     # --- waiting for input --------------------------------------------------------------------------------------------
 
-    def _note_partial_head(self) -> None:
-        if not self._partial:
-            self._partial = True
-            self._since_s = self.hub.wheel.now_s
-            self.hub.wheel.arm(self, self._since_s + HEAD_TIMEOUT_S)
-
-    def _note_partial_body(self) -> None:
-        if not self._accounted_bytes:
-            self._since_s = self.hub.wheel.now_s
-            self.hub.wheel.arm(self, self._since_s + LOOK_S)
-        if not self._account(max(1, self._reader.held_bytes())):
-            raise Throttled("too many unfinished request bodies are being held")
-
-    def _account(self, held_bytes: int) -> bool:
-        change, self._accounted_bytes = held_bytes - self._accounted_bytes, held_bytes
-        return self.hub.account_body(change)
-
     def _block(self) -> None:
         """Leave further requests in the socket until there is room for them and their answers."""
         if self._blocked:
@@ -369,42 +342,6 @@ class H1Connection(H1Output):
         self._exchanges[-1].closes = True
         if self._current is None and self._mode == READING:
             self._go_deaf()
-
-    # --- deadlines ----------------------------------------------------------------------------------------------------
-
-    def on_timer(self, now_s: float) -> float:
-        if self._mode == GONE:
-            return NEVER_S
-        if self._mode != WAITING and self.write_stalled(now_s):
-            self.abort()
-            return NEVER_S
-        due_s = self._due_s(now_s)
-        if due_s > now_s:
-            return min(due_s, now_s + LOOK_S)
-        self._expire()
-        return now_s + LOOK_S
-
-    def _due_s(self, now_s: float) -> float:
-        if self._current is not None:
-            return self._since_s + BODY_GRACE_S + self._reader.held_bytes() / BODY_BYTES_PER_S_MIN
-        if self._exchanges or self._mode == WAITING or self.transport.get_write_buffer_size():
-            self._since_s = max(self._since_s, now_s)
-            return now_s + LOOK_S
-        if self._mode == DEAF:
-            return self._since_s + self._linger_s
-        if self._mode == SKIPPING:
-            return self._since_s + DRAIN_S
-        return self._since_s + (HEAD_TIMEOUT_S if self._partial else IDLE_CONNECTION_MS / 1000)
-
-    def _expire(self) -> None:
-        if self._current is not None:
-            self._fail(InvalidRequest("the request body came too slowly"))
-        elif self._mode == READING and self._partial:
-            self._fail(InvalidRequest("the request head came too slowly"))
-        elif self._mode == READING:
-            self.transport.close()
-        else:
-            self.abort()
 
 
 def _may_overlap(last: H1Exchange, head: RequestHead) -> bool:
