@@ -42,10 +42,14 @@ class Lab:
 
         condition.notify = telling
 
-    def write_and_see_it_synced(self) -> None:
+    def write_and_see_it_synced(self) -> int:
+        """How often the thread was told of it."""
+        told = self.told
         self.topic.append(1)
+        told = self.told - told  # whoever asks for a sync later does not count
         while self.runner.wal.written_lsn > self.runner._commit.synced_lsn(0):
             assert self.synced.acquire(timeout=WAIT_S), "nobody synced what was written"
+        return told
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + WAIT_S
@@ -75,9 +79,7 @@ def test_a_thread_that_is_about_to_look_is_not_told_of_a_write_and_syncs_it(
     lab.write_and_see_it_synced()
     for _ in range(3):
         lab.wait_until(lambda: lab.runner._looks_soon)
-        told = lab.told
-        lab.write_and_see_it_synced()
-        assert lab.told == told
+        assert lab.write_and_see_it_synced() == 0
 
 
 def test_a_thread_that_has_looked_in_vain_for_long_sleeps_and_is_told(
@@ -87,6 +89,4 @@ def test_a_thread_that_has_looked_in_vain_for_long_sleeps_and_is_told(
     lab.write_and_see_it_synced()
     for _ in range(3):
         lab.wait_until(lambda: not lab.runner._looks_left and not lab.runner._looks_soon)
-        told = lab.told
-        lab.write_and_see_it_synced()
-        assert lab.told > told
+        assert lab.write_and_see_it_synced() == 1

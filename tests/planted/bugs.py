@@ -209,4 +209,28 @@ BUGS = [
         "trust_totals=same_boot and snapshot is not None,",
         "tests/queues/test_restarts.py -k outlived",
     ),
+    Planted(
+        "unsynced-bytes-not-told",
+        "does not tell a sleeping group's thread of unsynced bytes",
+        "src/topics/runtime/group_runner.py",
+        "                if not self._looks_soon:\n                    self._cond.notify()\n",
+        "                if not self._looks_soon:\n                    pass\n",
+        "tests/faults/test_group_thread.py -k sleeps_and_is_told",
+    ),
+    Planted(
+        "holds-in-vain",
+        "holds every push under pressure, although nothing ever comes meanwhile",
+        "src/topics/engine/delivery/patience.py",
+        "            self._left = self._at_once\n",
+        "            self._left = 0\n",
+        "tests/delivery/test_under_pressure.py -k gathers_nothing",
+    ),
+    Planted(
+        "stale-header-block",
+        "takes an HTTP/2 header block for what it meant before the table changed",
+        "src/topics/net/http2/repeats.py",
+        "            self._known.clear()\n            return super().decode(data, raw)\n",
+        "            return super().decode(data, raw)\n",
+        "tests/net/test_h2_repeats.py",
+    ),
 ]
