@@ -176,6 +176,17 @@ def test_cold_segments_without_a_cold_store_are_refused_and_no_byte_changes(stor
     assert world.disk.reboot().dump() == before
 
 
+def test_a_data_directory_is_refused_as_a_store_whether_it_is_our_own_or_somebody_elses() -> None:
+    world = World(cold_dir=None).prepared()
+    before = world.disk.dump()
+    for own, location in [("data", "data"), ("data", "./data/"), ("second", "file:///data")]:
+        with pytest.raises(ColdStoreMismatch, match="is a data directory itself"):
+            world.restart(data_dir=own, cold_dir=location)
+    after = world.disk.reboot().dump()
+    assert {name: after[name] for name in before} == before
+    world.restart(cold_dir="data/cold").tick().check()
+
+
 def test_a_first_store_that_cannot_be_written_is_refused_with_a_sentence() -> None:
     with pytest.raises(ColdStoreMismatch, match="the cold store cold cannot be used"):
         World(down=True)
