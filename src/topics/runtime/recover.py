@@ -307,9 +307,9 @@ class Recovery:
             name_store(store, now_ms=self._clock.now_ms())
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
         floors = floors_of(self._state, self._attach.forsaken)
-        log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
+        store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
-        self._lock.claim(self._host.boot_id())
+        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
@@ -319,7 +319,8 @@ class Recovery:
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
             damage=sum(scan.end.kind == "damage" for scan in scans),
-            wants_snapshot=not is_new and (snapshot is None or layout != known or any(scan.beyond for scan in scans)),
+            wants_snapshot=not is_new
+            and (snapshot is None or layout != known or any(scan.beyond for scan in scans) or store.owes_marks),
             retired=retired,
             has_snapshot=is_new or snapshot is not None,
         )

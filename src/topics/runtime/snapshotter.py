@@ -188,6 +188,9 @@ class Snapshotter:
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
         keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
         self._store.snapshots.install(body, keep_all=keep_all)
+        if self._store.owes_marks:  # everything that the start had no space to log is in this snapshot
+            self._store.lock.claim(self._store.boot)
+            self._store.owes_marks = False
         if not keep_all:
             self._remove_log(referenced)
 
