@@ -100,7 +100,8 @@ class Snapshotter:
         """A delete that waits for the index of a cold segment is witnessed by its frame alone: the log must stay."""
         for topic in self._engine.state.by_id.values():
             if topic.awaiting and any(topic.awaiting.values()):
-                raise ColdUnavailable(topic.name, reason="a delete waits for the index of a cold segment")
+                label = "" if self._store.cold is None else self._store.cold.label
+                raise ColdUnavailable(label, reason=f"a delete in {topic.name!r} waits for the index of a cold segment")
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 

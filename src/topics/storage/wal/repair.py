@@ -69,6 +69,7 @@ def repair_group(
     `anew`: a sync may have failed under this kernel (the lock's boot line proves nothing), so bytes that read well may
     exist in memory only, and the kernel takes them for written. The last file is then copied instead of synced."""
     end = scan.end
+    make_dirs(fs, scan.dir)  # it may be gone, with all that a snapshot says was in it
     if end.set_aside or any(piece.start == 0 and piece.end > 0 for piece in end.pieces):
         _set_aside(fs, data, scan)
     if end.pieces:
