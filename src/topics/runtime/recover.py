@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
@@ -52,6 +53,9 @@ from topics.storage.wal.rotation import Layout
 from topics.storage.wal.witness import SyncWitness
 
 log = logging.getLogger("topics.recovery")
+
+CLOCK_BEHIND_MAX_MS: Final = 24 * 3_600_000
+"""A wall clock further behind than this is no matter of summer time or drift."""
 
 Progress = Callable[[float], None]
 OpenCold = Callable[[str, Fs], ColdRoot]
@@ -136,6 +140,7 @@ class Recovery:
             keeps_all=self._settings.salvage,
         )
         replay = self._replay(snapshot, scans, same_boot=same_boot)
+        self._check_clock()
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -274,6 +279,15 @@ class Recovery:
     def _report(self, frames: int) -> None:
         self._done_frames += frames
         self._progress(min(self._done_frames / self._total_frames, 1.0))
+
+    def _check_clock(self) -> None:
+        behind_ms = self._clock.behind_ms()
+        if behind_ms > CLOCK_BEHIND_MAX_MS:
+            log.error(
+                "the wall clock is %d hours behind the newest time stored in %s; until it has caught up nothing "
+                "expires and no lease ends. Set the clock",
+                *(behind_ms // 3_600_000, self._data.root),
+            )
 
     # --- step 7: settle -------------------------------------------------------------------------------------------
 
