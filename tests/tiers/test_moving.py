@@ -441,6 +441,27 @@ def test_an_index_that_is_closed_while_a_delete_looks_at_it_loses_nothing(
 
 
 @both
+@pytest.mark.parametrize("requested", [True, False])
+def test_a_front_inside_a_cold_segment_whose_index_was_closed_stops_no_start(store: str, requested: bool) -> None:
+    """More than 256 segments at a time are mapped by nobody, so that an index may be closed right after it was used."""
+    world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
+    world.sim.tick()
+    world.create(durability="memory").write(18).checkpoint().snapshot().tick()
+    world.delete(match="odd").snapshot()
+    if requested:
+        world.delete(before_seq=7)
+    else:
+        resolved = resolve_config(patch_from({"durability": "memory", "cap_records": 6}))
+        world.sim.call(lambda engine: engine.put_topic("t", resolved))
+    expected = [8, 10, 12, 14, 16, 18]
+    assert list(world.read_all()) == expected
+    for boot in ("boot-1", "boot-2"):
+        world = world.restart(boot=boot)
+        assert list(world.read_all()) == expected
+        assert world.sim.call(lambda engine: engine.topic_state("t")).count == len(expected)
+
+
+@both
 def test_a_claim_over_more_segments_than_there_is_room_for_indexes_comes_to_an_end(store: str) -> None:
     world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
     world.sim.tick()
