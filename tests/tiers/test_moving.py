@@ -462,6 +462,22 @@ def test_a_front_inside_a_cold_segment_whose_index_was_closed_stops_no_start(sto
 
 
 @both
+@pytest.mark.parametrize("look", ["state", "read"])
+def test_a_floor_of_a_count_cap_that_was_seen_does_not_fall_while_the_cold_store_is_away(store: str, look: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick().delete(match="odd").snapshot()
+    resolved = resolve_config(patch_from({"durability": "fsync", "cap_records": 6}))
+    world.sim.call(lambda engine: engine.put_topic("t", resolved))
+    if look == "state":
+        assert world.sim.call(lambda engine: engine.topic_state("t")).earliest_seq == 8
+    else:
+        assert world.read().outcome.earliest_seq == 8
+    world.store_down()
+    world = world.restart()
+    assert world.sim.call(lambda engine: engine.topic_state("t")).earliest_seq == 8
+    assert world.read(from_seq=0).outcome.next_from_seq == 7
+
+
+@both
 def test_a_claim_over_more_segments_than_there_is_room_for_indexes_comes_to_an_end(store: str) -> None:
     world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
     world.sim.tick()
