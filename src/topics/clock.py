@@ -72,6 +72,10 @@ class EngineClock:
         `now_ms` stands still, for an hour if it has to be, while the wall clock is behind it."""
         return round(self._clock.monotonic() * 1000)
 
+    def behind_ms(self) -> int:
+        """How far the wall clock is behind what was stored or used."""
+        return self.now_ms() - self._clock.wall_ms()
+
     def raise_to(self, floor_ms: int) -> None:
         """Recovery found a timestamp this high: time goes on from there."""
         self._now_ms = max(self._now_ms, floor_ms)

@@ -297,6 +297,79 @@ def without_log(disk: SimFs) -> None:
         disk.erase(f"data/wal/{name}")
 
 
+def young() -> World:
+    """A topic that only the log describes, with a sealed and an active segment."""
+    world = World(wal_file_bytes=65_536)
+    world.rig.create("f", "fsync")
+    world.rig.write("f", 6)
+    world.rig.sim.checkpoint()
+    return world
+
+
+def spoil_first_topic(disk: SimFs) -> None:
+    log = "data/wal/wal-0000000000000001.log"
+    at = disk.contents(log).index(b"created_ts")
+    disk.tamper(log, put(at, b"C"))
+
+
+@pytest.mark.parametrize("lose", [without_log, spoil_first_topic])
+def test_a_topic_of_which_the_log_has_lost_the_beginning_is_kept_under_a_name_of_its_own(
+    lose: Callable[[SimFs], None],
+) -> None:
+    world = young()
+    expected = world.seen()["f"].records
+    world.disk.kill()
+    disk = world.disk.reboot()
+    lose(disk)
+    rig = Rig(disk, clock=world.clock, host=world.host)
+    assert read_all(rig.sim, "recovered:00000001").records == expected
+    rig.create("f", "fsync")
+    rig.write("f", 1)
+    for snapshot in (False, True):
+        if snapshot:
+            rig.snapshot()
+        disk.kill()
+        disk = disk.reboot()
+        rig = Rig(disk, clock=world.clock, host=world.host)
+        assert read_all(rig.sim, "recovered:00000001").records == expected
+        assert len(read_all(rig.sim, "f").records) == 1
+
+
+def test_no_id_is_given_again_whose_directory_waits_for_its_removal() -> None:
+    world = young()
+    world.disk.kill()
+    disk = world.disk.reboot()
+    without_log(disk)
+    disk.rename("data/topics/00000001", "data/topics/00000005.deleted")
+    rig = Rig(disk, clock=world.clock, host=world.host)
+    rig.create("f", "fsync")
+    assert rig.sim.engine.state.topic("f").id == 6
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_group_that_the_snapshot_knows_and_the_disk_does_not_is_reported_and_its_numbers_are_passed(
+    shards: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Row 95, with the whole group gone."""
+    world = World(wal_shards=shards)
+    world.rig.create("f", "fsync")
+    world.rig.write("f", 6)
+    world.rig.snapshot()
+    world.disk.kill()
+    disk = world.disk.reboot()
+    for path in [path for path in disk.dump() if path.startswith("data/wal/")]:
+        disk.erase(path)
+    for name in disk.listdir("data/wal"):
+        disk.rmdir(f"data/wal/{name}")
+    rig = Rig(disk, world.rig.ledger, clock=world.clock, host=world.host, wal_shards=shards)
+    assert caplog.text.count("lies behind the end of the log") == shards
+    assert len(read_all(rig.sim, "f").records) == 6
+    rig.write("f", 2)
+    disk.kill()
+    rig = Rig(disk.reboot(), clock=world.clock, host=world.host, wal_shards=shards)
+    assert len(read_all(rig.sim, "f").records) == 8
+
+
 def test_salvage_announces_what_is_missing_between_the_segments_it_finds() -> None:
     """Row 93, with salvage."""
     world = trimmed()

@@ -194,6 +194,23 @@ def test_a_wall_clock_turned_back_lets_no_time_fall_and_revives_nothing() -> Non
     assert sorted(world.seen()["t"].records) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_start_complains_of_a_wall_clock_more_than_a_day_behind(
+    stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Section 2.3."""
+    world = World()
+    world.rig.create("t", "fsync")
+    world.rig.write("t", 2)
+    now = world.clock.wall_ms()
+    for behind_ms, complains in [(24 * HOUR_MS, False), (24 * HOUR_MS + 1, True)]:
+        world.clock.set_wall_ms(now - behind_ms)
+        caplog.clear()
+        world.stop() if stopped else world.kill()
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert any("the wall clock is 24 hours behind" in error for error in errors) is complains
+
+
 def test_a_wall_clock_turned_back_brings_no_expired_record_back() -> None:
     """Row 135."""
     world = World()

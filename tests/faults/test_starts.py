@@ -128,6 +128,45 @@ def test_without_space_to_allocate_the_log_again_reads_work_and_writes_resume_wh
     assert len(survey(rig.sim)["f"].records) == 6
 
 
+@pytest.mark.parametrize("durability", ["disk", "memory", "ephemeral"])
+@pytest.mark.parametrize("then", ["kill", "stop", "space", "snapshot"])
+def test_what_a_start_without_space_found_lost_is_lost_for_the_next_start_too(durability: str, then: str) -> None:
+    """Row 102 after a power cut: the marks of the loss cannot be logged, and nothing may be reused for it."""
+    world = World()
+    world.rig.create("t", durability)
+    world.rig.write("t", 3)
+    world.rig.snapshot()
+    world.rig.write("t", 3)
+    world.before_start = lambda faults: faults.fail("allocate", WAL, code=errno.ENOSPC, times=FOREVER)
+    found = world.cut()["t"]
+    assert world.rig.sim.kernel.store.groups[0].read_only == "no_space"
+    if then in ("space", "snapshot"):
+        world.faults.clear()
+        world.rig.tick(1_100)
+        assert world.rig.sim.kernel.store.groups[0].read_only is None
+    if then == "snapshot":
+        world.rig.tick(5_100)
+        assert world.disk.contents("data/.topics.lock").endswith(f"boot={world.host.boot_id()}\n".encode())
+        world.rig.write("t", 1)
+    world.before_start = lambda _: None
+    again = (world.stop() if then == "stop" else world.kill())["t"]
+    assert again.head >= found.head
+    assert again.announced(6)
+    world.rig.write("t", 2)
+    world.kill()
+
+
+def test_a_snapshot_that_was_due_and_failed_is_tried_again_without_another_reason() -> None:
+    world = used()
+    world.kill(wal_shards=2)
+    failing = world.faults.fail("rename", "*meta*", code=errno.EIO, times=FOREVER)
+    world.rig.tick(100)
+    assert failing.hits
+    failing.lift()
+    world.rig.tick(5_100)
+    assert world.rig.sim.kernel.snapshotter.total == 1
+
+
 def test_a_new_directory_has_a_snapshot_before_its_first_write() -> None:
     """Section 8.3: so that a log damaged on its first day is damage, and no missing beginning."""
     disk = SimFs()

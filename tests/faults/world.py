@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.crash.harness import Rig, survey
@@ -21,6 +22,7 @@ class World:
         self.host = SimHost()
         self.disk = SimFs()
         self.faults = FaultFs(self.disk, record=False)
+        self.before_start: Callable[[FaultFs], object] = lambda _: None
         self.rig = Rig(self.faults, clock=self.clock, host=self.host, **settings)
 
     def seen(self) -> dict[str, Seen]:
@@ -48,6 +50,7 @@ class World:
         self.settings |= settings
         self.disk = self.disk.reboot()
         self.faults = FaultFs(self.disk, record=False)
+        self.before_start(self.faults)
         self.rig = Rig(self.faults, self.rig.ledger, clock=self.clock, host=self.host, **self.settings)
         seen = self.seen()
         check(self.rig.ledger, seen, power_cut=power_cut)

@@ -47,6 +47,24 @@ def test_modes_do_not_depend_on_the_umask(fs: OsFs, tmp_path: Path) -> None:
         assert mode_of(tmp_path / name) == 0o600
 
 
+def test_every_error_of_a_file_names_it() -> None:
+    file = OsFs().open("/dev/full", "rw")
+    with pytest.raises(OSError, match="/dev/full") as full:
+        file.pwrite(0, b"x")
+    assert full.value.errno == errno.ENOSPC
+    file.close()
+    for call in (
+        lambda: file.pread(0, 1),
+        lambda: file.pwritev(0, [b"x"]),
+        lambda: file.truncate(0),
+        lambda: file.allocate(1),
+        file.datasync,
+        file.fsync,
+    ):
+        with pytest.raises(OSError, match="/dev/full"):
+            call()
+
+
 @pytest.mark.parametrize("mode", ["create", "ensure", "rw"])
 def test_the_mode_of_an_existing_file_is_left_alone(fs: OsFs, tmp_path: Path, mode: Mode) -> None:
     (tmp_path / "a").write_bytes(b"x")

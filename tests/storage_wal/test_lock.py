@@ -90,6 +90,26 @@ def test_only_a_whole_boot_line_proves_anything(text: str, boot: str | None) -> 
     assert parse_boot(text) == boot
 
 
+def test_a_claim_that_vouches_for_nothing_leaves_the_boot_line_as_it_was() -> None:
+    disk = fresh()
+    DataDirLock.take(disk, PATH, pid=7).claim("boot-1")
+    disk = disk.reboot()
+    lock = DataDirLock.take(disk, PATH, pid=8)
+    lock.claim("boot-2", vouches=False)
+    assert disk.contents(PATH) == b"pid=8\nboot=boot-1\n"
+    lock.claim("boot-2")
+    assert disk.contents(PATH) == b"pid=8\nboot=boot-2\n"
+
+
+def test_a_claim_needs_no_space_that_the_old_text_had() -> None:
+    disk = fresh()
+    DataDirLock.take(disk, PATH, pid=7).claim("boot-1")
+    faults = FaultFs(disk.reboot())
+    DataDirLock.take(faults, PATH, pid=8).claim("b")
+    calls = [call.kind for call in faults.trace if call.kind in ("truncate", "pwrite", "fsync")]
+    assert calls == ["pwrite", "truncate", "fsync"]
+
+
 def test_an_unknown_boot_id_is_never_the_same_boot() -> None:
     disk = fresh()
     DataDirLock.take(disk, PATH, pid=7).claim("")

@@ -162,6 +162,21 @@ def test_current_is_a_cross_check_and_is_written_anew(text: bytes | None) -> Non
     assert after.disk.contents("data/wal/CURRENT") == f"wal-{after.numbers()[-1]:016d}.log\n".encode()
 
 
+def test_without_space_for_current_a_start_goes_on_and_the_next_file_installs_it() -> None:
+    log = rotated()
+    log.disk.tamper("data/wal/CURRENT", lambda _: b"wal-0000000000000001.log\n")
+    after = log.crash().next()
+    full = after.faults.fail("pwrite", "*CURRENT.tmp", code=errno.ENOSPC, times=FOREVER)
+    after.start().checked()
+    assert full.hits
+    assert after.group.read_only == "no_space"
+    full.lift()
+    assert after.group.probe_space() is True
+    after.send(1)
+    assert after.disk.contents("data/wal/CURRENT") == f"wal-{after.numbers()[-1]:016d}.log\n".encode()
+    after.crash().twice()
+
+
 def test_current_newer_than_any_file_refuses_and_changes_nothing() -> None:  # row 31
     log = rotated()
     log.disk.erase(log.path(log.numbers()[-1]))

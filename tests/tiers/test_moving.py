@@ -176,6 +176,17 @@ def test_cold_segments_without_a_cold_store_are_refused_and_no_byte_changes(stor
     assert world.disk.reboot().dump() == before
 
 
+def test_a_data_directory_is_refused_as_a_store_whether_it_is_our_own_or_somebody_elses() -> None:
+    world = World(cold_dir=None).prepared()
+    before = world.disk.dump()
+    for own, location in [("data", "data"), ("data", "./data/"), ("second", "file:///data")]:
+        with pytest.raises(ColdStoreMismatch, match="is a data directory itself"):
+            world.restart(data_dir=own, cold_dir=location)
+    after = world.disk.reboot().dump()
+    assert {name: after[name] for name in before} == before
+    world.restart(cold_dir="data/cold").tick().check()
+
+
 def test_a_first_store_that_cannot_be_written_is_refused_with_a_sentence() -> None:
     with pytest.raises(ColdStoreMismatch, match="the cold store cold cannot be used"):
         World(down=True)
@@ -427,6 +438,43 @@ def test_an_index_that_is_closed_while_a_delete_looks_at_it_loses_nothing(
     done = world.sim.call(lambda engine: engine.delete_records("t", before_seq=None, match=even))
     assert (done.deleted, done.count) == (9, 5)
     assert list(world.read_all()) == [9, 11, 13, 15, 17]
+
+
+@both
+@pytest.mark.parametrize("requested", [True, False])
+def test_a_front_inside_a_cold_segment_whose_index_was_closed_stops_no_start(store: str, requested: bool) -> None:
+    """More than 256 segments at a time are mapped by nobody, so that an index may be closed right after it was used."""
+    world = World(store=store, rewrite_dead_ratio=0, index_cache_bytes=0)
+    world.sim.tick()
+    world.create(durability="memory").write(18).checkpoint().snapshot().tick()
+    world.delete(match="odd").snapshot()
+    if requested:
+        world.delete(before_seq=7)
+    else:
+        resolved = resolve_config(patch_from({"durability": "memory", "cap_records": 6}))
+        world.sim.call(lambda engine: engine.put_topic("t", resolved))
+    expected = [8, 10, 12, 14, 16, 18]
+    assert list(world.read_all()) == expected
+    for boot in ("boot-1", "boot-2"):
+        world = world.restart(boot=boot)
+        assert list(world.read_all()) == expected
+        assert world.sim.call(lambda engine: engine.topic_state("t")).count == len(expected)
+
+
+@both
+@pytest.mark.parametrize("look", ["state", "read"])
+def test_a_floor_of_a_count_cap_that_was_seen_does_not_fall_while_the_cold_store_is_away(store: str, look: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick().delete(match="odd").snapshot()
+    resolved = resolve_config(patch_from({"durability": "fsync", "cap_records": 6}))
+    world.sim.call(lambda engine: engine.put_topic("t", resolved))
+    if look == "state":
+        assert world.sim.call(lambda engine: engine.topic_state("t")).earliest_seq == 8
+    else:
+        assert world.read().outcome.earliest_seq == 8
+    world.store_down()
+    world = world.restart()
+    assert world.sim.call(lambda engine: engine.topic_state("t")).earliest_seq == 8
+    assert world.read(from_seq=0).outcome.next_from_seq == 7
 
 
 @both

@@ -76,13 +76,27 @@ def awaited(topic: TopicState, block: Slots | None) -> Iterator[None]:
         raise
 
 
-def check_lookable(topic: TopicState, block: Slots) -> None:
-    """May records of this block be handed out? ColdUnavailable: not before its index has come, because something waits
-    for it, or because only its times tell what has expired."""
-    if block.first_seq in topic.awaiting:
-        raise ColdUnavailable(topic.name, reason="the index of a cold segment is not loaded yet")
+def index_needed(topic: TopicState, block: Slots) -> Sealed | None:
+    """The segment whose index has to come before records of this block may be handed out; None: none has to. Something
+    waits for the block's own index, or only its times tell what has expired, or only the index of a later segment tells
+    what the count cap has taken."""
+    if topic.awaiting:
+        waiting = min((first for first in topic.awaiting if first >= block.first_seq), default=0)
+        found = topic.sealed.by_first_seq(waiting)
+        if found is not None and (waiting == block.first_seq or _is_over_cap(topic)):
+            return found
     if topic.config.ttl_ms and isinstance(block, Sealed) and block.view.tier == "cold":
-        block.check_times()
+        try:
+            block.check_times()
+        except ColdUnavailable:
+            return block
+    return None
+
+
+def _is_over_cap(topic: TopicState) -> bool:
+    """Trimming was put off: an index is missing."""
+    config = topic.config
+    return 0 < config.cap_records < topic.count and config.discard == "old"
 
 
 def first_live(topic: TopicState, seq: int) -> int:
@@ -156,15 +170,21 @@ def _kill_sealed_front(
         topic.awaiting.pop(block.first_seq, None)  # it goes whole: its files may be gone already, and nobody needs them
     if block.live == 0:
         return
-    if hi < block.count and not verify(topic, block):
-        return  # counted when the index has come; the front moves past these slots all the same
-    totals = (block.live, block.live_bytes) if hi == block.count else block.live_totals(lo, hi)
+    totals, live = (block.live, block.live_bytes), None
+    if hi < block.count:
+        if not verify(topic, block):
+            return  # counted when the index has come; the front moves past these slots all the same
+        try:
+            with awaited(topic, block):  # another thread may have closed it again, for lack of room
+                totals, live = block.live_totals(lo, hi), block.live_slots(lo, hi) if requested else None
+        except ColdUnavailable:
+            return
     _count_out(topic, removal, totals)
     block.took(*totals)
     if block.live == 0:
         removal.dead_segments.append(block.first_seq)
-    elif requested and totals[0]:
-        removal.flips.append((block.first_seq, block.live_slots(lo, hi)))
+    elif live is not None and len(live):
+        removal.flips.append((block.first_seq, live))
 
 
 def verify(topic: TopicState, block: Sealed) -> bool:
@@ -175,7 +195,7 @@ def verify(topic: TopicState, block: Sealed) -> bool:
             if block.deleted < 0:
                 topic.count_in(*block.recount(topic.floors.earliest_seq))
             elif not block.overlay_complete:
-                block.is_dead(0)  # can the flags be had?
+                block.dead(0, 0)  # can the flags be had?
             block.sizes_of(0, 0)  # and the sizes, if their sidecar was lost?
     except ColdUnavailable:
         return False

@@ -10,7 +10,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from topics.core.extent import Extent, index_of
-from topics.core.front import blocks_from, check_lookable
+from topics.core.front import blocks_from, index_needed
 from topics.core.sealed import Sealed
 from topics.core.slots import Slots
 from topics.core.topic import TopicState
@@ -34,11 +34,15 @@ def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[i
     for block in blocks_from(topic, cursor + 1):
         if block.first_seq > topic.head:
             break
+        needed = index_needed(topic, block)
         try:
-            cursor = _take(topic, block, cursor, wanted, known, seqs)
+            if needed is None:
+                cursor = _take(topic, block, cursor, wanted, known, seqs)
         except ColdUnavailable:
             assert isinstance(block, Sealed)
-            return Fresh(seqs, cursor, index_of(block, max(cursor + 1, block.first_seq)))
+            needed = block
+        if needed is not None:
+            return Fresh(seqs, cursor, index_of(needed, max(cursor + 1, needed.first_seq)))
         if len(seqs) == wanted:
             return Fresh(seqs, cursor, None)
     return Fresh(seqs, topic.head, None)
@@ -46,7 +50,6 @@ def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[i
 
 def _take(topic: TopicState, block: Slots, cursor: int, wanted: int, known: Container[int], seqs: list[int]) -> int:
     """Take from one block; returns how far it was looked through."""
-    check_lookable(topic, block)
     lo = max(cursor + 1 - block.first_seq, 0)
     hi = min(block.next_seq, topic.head + 1) - block.first_seq
     while lo < hi:

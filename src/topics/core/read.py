@@ -17,7 +17,7 @@ import numpy as np
 from topics import limits
 from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.floors import SEQ_BASE
-from topics.core.front import blocks_from, check_lookable
+from topics.core.front import blocks_from, index_needed
 from topics.core.nodes import split_by_node
 from topics.core.recent import Chunk, RecentCache
 from topics.core.request import ReadOutcome, ReadRequest
@@ -211,13 +211,15 @@ class ReadWalk:
         """None: the segment cannot be looked at yet, and its index is asked for."""
         if start >= block.first_seq + hi:
             return hi  # dead by position: its files may be gone already
+        needed = index_needed(self._topic, block)
         try:
-            check_lookable(self._topic, block)
-            return block.first_live(start - block.first_seq, hi)
+            if needed is None:
+                return block.first_live(start - block.first_seq, hi)
         except ColdUnavailable:
             assert isinstance(block, Sealed)
-            self._extent = index_of(block, start)
-            return None
+            needed = block
+        self._extent = index_of(needed, max(start, needed.first_seq))
+        return None
 
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""

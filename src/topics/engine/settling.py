@@ -99,12 +99,16 @@ class Settling:
         return wait
 
     def _due(self, topic: TopicState) -> Evict | None:
-        """A count cap's floors follow from the log, unless what moved them is not in any log: copies whose records an
-        ephemeral topic upstream had. Then they are logged like all others."""
+        """A count cap's floors follow from the log, unless what moved them is not in any log (copies whose records an
+        ephemeral topic upstream had), or a start cannot tell where they lie before a cold store has answered. Then they
+        are logged like all others."""
         evict, config = due(topic, self._ctx.clock.now_ms()), topic.config
-        if evict is not None or not config.cap_records or topic.id not in self._ctx.fed or config.is_ephemeral:
+        if evict is not None or not config.cap_records or config.is_ephemeral:
             return evict
-        return unlogged(topic) if self._comes_from_memory(topic) else None
+        if topic.floors.lost <= topic.logged_lost:
+            return None
+        from_memory = topic.id in self._ctx.fed and self._comes_from_memory(topic)
+        return unlogged(topic) if from_memory or _lies_in_cold(topic) else None
 
     def _comes_from_memory(self, topic: TopicState) -> bool:
         state = self._ctx.state
@@ -188,3 +192,9 @@ class Settling:
         effect = apply(self._ctx.state, evict)
         if effect.removal is not None:
             self._ctx.removed(topic, effect)
+
+
+def _lies_in_cold(topic: TopicState) -> bool:
+    """Whether the floor lies in a cold segment that has deletes: only its index tells how many live ones are below."""
+    segment = topic.sealed.find(topic.floors.lost) if len(topic.sealed) else None
+    return segment is not None and segment.tier == "cold" and segment.deleted != 0

@@ -53,6 +53,8 @@ class Attach:
         self._trust_totals = trust_totals
         self._reached = marks.in_segments(items.values())
         self.loaded: dict[int, LoadedTopic] = {}
+        self.unknown: set[int] = set()
+        """Topics that nothing describes any more: their files are all there is."""
         self.forsaken: set[int] = set()
         """Ephemeral topics with segments: those are from the time before, and what is in them does not come back."""
 
@@ -84,7 +86,7 @@ class Attach:
         cold = None if self._cold is None else self._cold.store(topic.id)
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         expected = self._marks.expected(topic.id, item)
-        expected.unknown = item is None and self._env.keeps_all
+        expected.unknown = topic.id in self.unknown or (item is None and self._env.keeps_all)
         loaded = load_topic(place, expected)
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded

@@ -6,7 +6,8 @@
     name_store    the first snapshot of a new directory
     Repair        where a stored frame is looked for that turns out damaged later
 
-Called once, by recovery, in this order: the marks are synced before the lock's text vouches for anything."""
+Called once, by recovery, in this order: the marks are synced before the lock's text vouches for anything. If there was
+no space for them it does not vouch, until a snapshot has what they would have said (`Store.owes_marks`)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from topics.core.checkpoint import flagged
 from topics.core.retention import floors_op
 from topics.core.state import State
 from topics.engine.encode import submission
+from topics.errors import CommitFailed
 from topics.formats.names import shard_of
 from topics.formats.snapshot import GroupPosition, Snapshot
 from topics.model.ops import Evict, HeadMark
@@ -31,18 +33,31 @@ from topics.storage.wal.group import WalGroup
 from topics.storage.wal_lookup import find_in_wal
 
 
-def log_marks(groups: list[WalGroup], marks: Sequence[HeadMark | Evict], *, now_ms: int) -> None:
-    """What was declared lost is synced before anyone is served."""
+def log_marks(groups: list[WalGroup], marks: Sequence[HeadMark | Evict], *, now_ms: int) -> bool:
+    """What was declared lost is synced before anyone is served. False if some of it is not: a group has no space, and
+    reads must work all the same."""
+    logged = True
     for index, group in enumerate(groups):
         mine = [mark for mark in marks if shard_of(mark.topic_id, len(groups)) == index]
-        if mine and group.read_only is None:
-            group.write(
-                [
-                    submission([mark], None, topic_id=mark.topic_id, ts=now_ms, durable=True, client_frames=0)
-                    for mark in mine
-                ]
-            )
-            group.sync()
+        if mine:
+            logged = _log_in(group, mine, now_ms=now_ms) and logged
+    return logged
+
+
+def _log_in(group: WalGroup, marks: Sequence[HeadMark | Evict], *, now_ms: int) -> bool:
+    try:
+        group.write(
+            [
+                submission([mark], None, topic_id=mark.topic_id, ts=now_ms, durable=True, client_frames=0)
+                for mark in marks
+            ]
+        )
+    except CommitFailed:
+        if group.read_only != "no_space":
+            raise
+        return False
+    group.sync()
+    return True
 
 
 def flag_again(state: State, store: Store) -> None:

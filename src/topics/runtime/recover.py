@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
@@ -35,7 +36,7 @@ from topics.storage.segments.drop import list_topic_dirs
 from topics.storage.segments.flips import Flips
 from topics.storage.segments.place import SegmentEnv
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
-from topics.storage.wal.discover import discover
+from topics.storage.wal.discover import GroupListing, discover, list_group
 from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
 from topics.storage.wal.opening import open_group
@@ -52,6 +53,9 @@ from topics.storage.wal.rotation import Layout
 from topics.storage.wal.witness import SyncWitness
 
 log = logging.getLogger("topics.recovery")
+
+CLOCK_BEHIND_MAX_MS: Final = 24 * 3_600_000
+"""A wall clock further behind than this is no matter of summer time or drift."""
 
 Progress = Callable[[float], None]
 OpenCold = Callable[[str, Fs], ColdRoot]
@@ -136,6 +140,7 @@ class Recovery:
             keeps_all=self._settings.salvage,
         )
         replay = self._replay(snapshot, scans, same_boot=same_boot)
+        self._check_clock()
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -161,24 +166,33 @@ class Recovery:
         return loaded.snapshot
 
     def _scan(self, snapshot: Snapshot | None) -> list[GroupScan]:
-        positions = {} if snapshot is None else positions_of(snapshot)
-        scans = [
-            scan_group(
-                self._fs,
-                listing,
-                self._files,
-                start=positions.get(listing.key),
-                snapshot_gen=0 if snapshot is None else snapshot.gen,
-                salvage=self._settings.salvage,
-            )
-            for listing in discover(self._fs, self._data)
-        ]
+        scans = [self._scan_group(listing, snapshot) for listing in discover(self._fs, self._data)]
+        scans += [self._scan_group(listing, snapshot) for listing in self._missing_groups(scans, snapshot)]
         for notice in (notice for scan in scans for notice in scan.notices):
             log.warning("%s", notice)
         if self._settings.wal_damage == "refuse":
             refuse_damage(scans)
         self._total_frames = max(1, sum(scan.total_frames for scan in scans))
         return scans
+
+    def _scan_group(self, listing: GroupListing, snapshot: Snapshot | None) -> GroupScan:
+        return scan_group(
+            self._fs,
+            listing,
+            self._files,
+            start=None if snapshot is None else positions_of(snapshot).get(listing.key),
+            snapshot_gen=0 if snapshot is None else snapshot.gen,
+            salvage=self._settings.salvage,
+        )
+
+    def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
+        """Groups that the snapshot's layout has and the disk has not: their logs end before the recorded position. Once
+        there is a newer layout, such a group may have gone because everything in it was absorbed."""
+        if snapshot is None or any(found.gen > snapshot.gen for scan in scans for found in scan.layouts):
+            return []
+        there = {scan.key for scan in scans}
+        missing = [key for key in group_keys(snapshot.shards) if key not in there and key in positions_of(snapshot)]
+        return [list_group(self._fs, key, self._data.group(key), []) for key in missing]
 
     def _check_complete(self, snapshot: Snapshot | None, scans: list[GroupScan]) -> None:
         """Without a snapshot, only a log that holds everything may be replayed."""
@@ -220,7 +234,7 @@ class Recovery:
                 topic = topic_from_item(item)
                 self._state.add(topic)
                 self._attach(topic)
-        self._adopted = self._adopt(snapshot, ordered) if self._settings.salvage else []
+        self._adopted = self._adopt(snapshot, ordered)
         read = Reread(Fetcher(read_wal=self._files.pread, cold=self._cold_cache), self._attach.active_of)
         replay = Replay(self._state, created=self._attach, breathe=self._report, read=read)
         stored = () if snapshot is None else map(router_from_item, snapshot.routers)
@@ -232,15 +246,19 @@ class Recovery:
         return replay
 
     def _adopt(self, snapshot: Snapshot | None, ordered: list[ScannedFile]) -> list[TopicState]:
+        dirs = list_topic_dirs(self._fs, self._data.topics)
+        # Whatever the log has lost, an id whose directory is there was given once, and is not given again.
+        self._state.next_topic_id = max(self._state.next_topic_id, dirs.highest_id + 1)
         found = unexplained(
-            list_topic_dirs(self._fs, self._data.topics).ids,
+            dirs.ids,
             (scanned.columns for scanned in ordered),
             known_below=1 if snapshot is None else snapshot.next_topic_id,
             deleted=self._marks.deleted,
         )
         adopted = [adopt(self._state, topic_id, now_ms=self._clock.now_ms()) for topic_id in found]
         for topic in adopted:
-            log.warning("nothing describes topic %08X any more; what is there is kept as %r", topic.id, topic.name)
+            log.error("nothing describes topic %08X any more; what is there is kept as %r", topic.id, topic.name)
+            self._attach.unknown.add(topic.id)
             self._attach(topic)
         return adopted
 
@@ -261,6 +279,15 @@ class Recovery:
     def _report(self, frames: int) -> None:
         self._done_frames += frames
         self._progress(min(self._done_frames / self._total_frames, 1.0))
+
+    def _check_clock(self) -> None:
+        behind_ms = self._clock.behind_ms()
+        if behind_ms > CLOCK_BEHIND_MAX_MS:
+            log.error(
+                "the wall clock is %d hours behind the newest time stored in %s; until it has caught up nothing "
+                "expires and no lease ends. Set the clock",
+                *(behind_ms // 3_600_000, self._data.root),
+            )
 
     # --- step 7: settle -------------------------------------------------------------------------------------------
 
@@ -307,9 +334,9 @@ class Recovery:
             name_store(store, now_ms=self._clock.now_ms())
         # The lock's text vouches for what was written under it, so the ceilings must be synced before it does.
         floors = floors_of(self._state, self._attach.forsaken)
-        log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
+        store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
-        self._lock.claim(self._host.boot_id())
+        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
@@ -319,7 +346,14 @@ class Recovery:
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
             damage=sum(scan.end.kind == "damage" for scan in scans),
-            wants_snapshot=not is_new and (snapshot is None or layout != known or any(scan.beyond for scan in scans)),
+            wants_snapshot=not is_new
+            and (
+                snapshot is None
+                or layout != known
+                or any(scan.beyond for scan in scans)
+                or store.owes_marks
+                or bool(self._adopted)
+            ),
             retired=retired,
             has_snapshot=is_new or snapshot is not None,
         )

@@ -2,8 +2,9 @@
 
 A topic is adopted before the log is replayed, so that what the log still has of it (records, deletes, floors) takes
 effect as always. Not adopted is what is known to be deleted: by a TopicDelete in the log, or because a valid snapshot
-has passed its id and lacks it. What lies between the segments that were found is announced as lost. Called by recovery,
-with TOPICS_SALVAGE only; nothing is deleted in such a run."""
+has passed its id and lacks it. What lies between the segments that were found is announced as lost. Called by recovery.
+Without TOPICS_SALVAGE a start gets here only with a valid snapshot, behind which the log was lost or damaged; with it
+nothing is deleted in such a run."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ class Snapshotter:
         """A delete that waits for the index of a cold segment is witnessed by its frame alone: the log must stay."""
         for topic in self._engine.state.by_id.values():
             if topic.awaiting and any(topic.awaiting.values()):
-                raise ColdUnavailable(topic.name, reason="a delete waits for the index of a cold segment")
+                label = "" if self._store.cold is None else self._store.cold.label
+                raise ColdUnavailable(label, reason=f"a delete in {topic.name!r} waits for the index of a cold segment")
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 
@@ -188,6 +189,9 @@ class Snapshotter:
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
         keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
         self._store.snapshots.install(body, keep_all=keep_all)
+        if self._store.owes_marks:  # everything that the start had no space to log is in this snapshot
+            self._store.lock.claim(self._store.boot)
+            self._store.owes_marks = False
         if not keep_all:
             self._remove_log(referenced)
 

@@ -48,6 +48,8 @@ class Store:
     leftovers: dict[str, Position] = field(default_factory=dict)
     """Groups of earlier layouts that are still on disk, and where their logs end."""
     topics: dict[int, TopicFiles] = field(default_factory=dict)
+    owes_marks: bool = False
+    """What this start declared lost is in no log, for want of space; until it is stored, the lock does not vouch."""
 
     def files_of(self, topic_id: int, *, name: str) -> TopicFiles:
         """The topic's place, named when it is first asked for; no directory is made yet."""

@@ -35,6 +35,7 @@ class Timetable:
         self._rotations = self._wal_rotations()
         self._checkpoint_asked = False
         self._snapshot_asked = False
+        self._snapshot_owed = False  # one was due and failed
         self._stopped = False
         self.every_tick: list[Callable[[], None]] = []
         """What else wants to look at the clock: long polls, queues, routers, sessions."""
@@ -86,9 +87,7 @@ class Timetable:
             if now - self._snapshot_checked < SNAPSHOT_CHECK_MS:
                 return
             self._snapshot_checked = now
-            written = self._wal_bytes() - self._bytes_at_snapshot
-            old = now - self._snapshotted >= self._snapshot_ms and written > 0
-            if not old and written < self._snapshot_bytes:
+            if not (self._snapshot_owed or self._is_snapshot_due(now)):
                 return
         self._snapshot_asked = False
         self._snapshotted = self._checkpointed = now
@@ -96,10 +95,15 @@ class Timetable:
         ticket = snapshotter.run()
 
         def over(_: object) -> None:
+            self._snapshot_owed = ticket.error is not None
             if ticket.error is None:
                 self._bytes_at_snapshot = bytes_then
 
         ticket.then(over)
+
+    def _is_snapshot_due(self, now: int) -> bool:
+        written = self._wal_bytes() - self._bytes_at_snapshot
+        return written >= self._snapshot_bytes or (written > 0 and now - self._snapshotted >= self._snapshot_ms)
 
     def _now_ms(self) -> int:
         return int(self._kernel.recovered.clock.monotonic() * 1000)

@@ -4,9 +4,9 @@
     lost        it served before and does not answer, or shows no OWNER: looked at again, at most once a second
     ours        its OWNER names us
 
-Always holds: no byte of a store is used before its OWNER was checked, so a folder that is not mounted, or somebody
-else's bucket, is never taken for ours; what is missing in a store that has lost its OWNER is not called damage. Calls
-block and run on the cold pool, except those of a start.
+Always holds: no data directory is taken for a store; no byte of a store is used before its OWNER was checked, so a
+folder that is not mounted, or somebody else's bucket, is never taken for ours; what is missing in a store that has lost
+its OWNER is not called damage. Calls block and run on the cold pool, except those of a start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final, Protocol, TypeVar
 
 from topics.errors import ColdStoreMismatch, ConfigError
-from topics.formats.names import parse_topic_dir, topic_dir_name
+from topics.formats.names import LOCK, parse_topic_dir, topic_dir_name
 from topics.storage.fs import Buffer, Fs, make_dirs, remove_tree
 from topics.storage.object_store import PROBE, open_object_root
 from topics.storage.stores import LocalStore, NotFound, Part, SegmentStore, cold_owner, write_owner
@@ -39,6 +39,9 @@ class ColdRoot(Protocol):
     def store(self, topic_id: int) -> SegmentStore: ...
     def uri(self, topic_id: int) -> str:
         """Where a topic's segments lie, as readers of the files want it."""
+
+    def is_data_dir(self) -> bool:
+        """Whether hot segments lie here, under the names that cold ones would get."""
 
     def read_owner(self) -> str | None: ...
     def write_owner(self, instance: str) -> None: ...
@@ -64,6 +67,9 @@ class FolderRoot:
 
     def uri(self, topic_id: int) -> str:
         return os.path.abspath(self._path(topic_id))
+
+    def is_data_dir(self) -> bool:
+        return self._fs.exists(f"{self.label}/{LOCK}")
 
     def read_owner(self) -> str | None:
         return cold_owner(self._fs, self.label)
@@ -129,6 +135,7 @@ class ColdTier:
         recorded in it. ColdStoreMismatch refuses the start; nothing of ours was changed then."""
         self.instance = instance
         try:
+            self._refuse_data_dir()
             owner = self.root.read_owner()
             if owner is None and not used:
                 self.root.probe()
@@ -147,6 +154,14 @@ class ColdTier:
             raise ColdStoreMismatch(
                 f"the cold store {self.label} belongs to another data directory (instance {owner}); "
                 "set TOPICS_COLD_DIR to the one of this directory"
+            )
+
+    def _refuse_data_dir(self) -> None:
+        """A segment moved into a data directory would replace a hot one of the same name: another server's, or, where
+        it is our own, the very file that is deleted once the move is done."""
+        if self.root.is_data_dir():
+            raise ColdStoreMismatch(
+                f"the cold store {self.label} is a data directory itself; set TOPICS_COLD_DIR to a folder of its own"
             )
 
     def open(self, instance: str) -> None:

@@ -108,9 +108,16 @@ class LockHandle:
         return read_full(self.file, 0, self.file.size()).decode("utf-8", "replace")
 
     def replace_text(self, text: str) -> None:
-        """A crash in between leaves a prefix or nothing, which readers take for "unknown"."""
+        """A crash or error in between leaves a prefix or nothing, which readers take for "unknown"."""
         self.file.truncate(0)
         write_all(self.file, 0, text.encode())
+        self.file.fsync()
+
+    def overwrite_text(self, text: str) -> None:
+        """In place, for which a full disk has room; until it is done, lines of the old text may be read."""
+        data = text.encode()
+        write_all(self.file, 0, data)
+        self.file.truncate(len(data))
         self.file.fsync()
 
     def close(self) -> None:

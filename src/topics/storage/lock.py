@@ -43,19 +43,21 @@ class DataDirLock:
         """Whether everything the former holder wrote is still there."""
         return bool(boot_id) and self.old_boot == boot_id
 
-    def claim(self, boot_id: str) -> None:
-        """Recovery is done: from here on the text speaks for this process."""
+    def claim(self, boot_id: str, *, vouches: bool = True) -> None:
+        """Recovery is done: from here on the text speaks for this process. Unless it `vouches`, the boot line stays as
+        the former holder left it, so that the next start judges what it finds as this one did."""
         with self._mutex:
-            self._write(BOOT_UNKNOWN if self._unknown else boot_id)
+            proven = boot_id if vouches else self.old_boot
+            self._handle.overwrite_text(self._text(BOOT_UNKNOWN if self._unknown else proven))
 
     def mark_boot_unknown(self) -> None:
         """A sync failed: written bytes are not safe any more, not even while the kernel lives."""
         with self._mutex:
             self._unknown = True
-            self._write(BOOT_UNKNOWN)
+            self._handle.replace_text(self._text(BOOT_UNKNOWN))
 
-    def _write(self, boot_id: str) -> None:
-        self._handle.replace_text(f"pid={self._pid}\nboot={boot_id or BOOT_UNKNOWN}\n")
+    def _text(self, boot_id: str | None) -> str:
+        return f"pid={self._pid}\nboot={boot_id or BOOT_UNKNOWN}\n"
 
     def close(self) -> None:
         """Give the lock up."""

@@ -104,6 +104,9 @@ class ObjectRoot:
     def uri(self, topic_id: int) -> str:
         return f"{self.label}/topics/{topic_dir_name(topic_id)}"
 
+    def is_data_dir(self) -> bool:
+        return False  # a data directory needs files that change in place
+
     def read_owner(self) -> str | None:
         path = f"{self._path}/{OWNER}"
         if _size(self._files, path) is None:

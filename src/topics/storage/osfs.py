@@ -37,33 +37,60 @@ def _fsync(fd: int) -> None:
 _datasync = os.fdatasync if hasattr(os, "fdatasync") and _FULL_FSYNC is None else _fsync
 
 
+def _named(error: OSError, name: str) -> OSError:
+    """Calls on a descriptor fail without saying on which file."""
+    error.filename = error.filename or name
+    return error
+
+
 class OsFile:
-    """An open descriptor."""
+    """An open descriptor. Its errors name the file."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
         self.name = name
 
     def pread(self, off: int, n: int) -> bytes:
-        return os.pread(self._fd, n, off)
+        try:
+            return os.pread(self._fd, n, off)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def pwrite(self, off: int, buf: Buffer) -> int:
-        return os.pwrite(self._fd, buf, off)
+        try:
+            return os.pwrite(self._fd, buf, off)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
-        return os.pwritev(self._fd, bufs, off)
+        try:
+            return os.pwritev(self._fd, bufs, off)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def truncate(self, n: int) -> None:
-        os.ftruncate(self._fd, n)
+        try:
+            os.ftruncate(self._fd, n)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def allocate(self, n: int) -> None:
-        allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
+        try:
+            allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def datasync(self) -> None:
-        _datasync(self._fd)
+        try:
+            _datasync(self._fd)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def fsync(self) -> None:
-        _fsync(self._fd)
+        try:
+            _fsync(self._fd)
+        except OSError as error:
+            raise _named(error, self.name) from None
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

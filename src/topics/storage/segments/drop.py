@@ -39,6 +39,12 @@ class TopicDirs:
     deleted: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
 
+    @property
+    def highest_id(self) -> int:
+        """0 if there are none."""
+        deleted = (parse_deleted_dir(name) or 0 for name in self.deleted)
+        return max([0, *self.ids, *deleted])
+
 
 def list_topic_dirs(fs: Fs, topics_dir: str) -> TopicDirs:
     found = TopicDirs()

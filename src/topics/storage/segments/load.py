@@ -114,9 +114,10 @@ class _Loader:
             self._load_without_data(first, parts)
 
     def _is_open(self, first: int) -> bool:
-        """Whether what is torn may be cut because the log refills it. Not in a salvage run: the log may be lost, too,
-        so a segment that no mark knows is taken as it is."""
-        return self.expected.is_open(first) and (not self.place.env.keeps_all or bool(self.expected.marked(first)[0]))
+        """Whether what is torn may be cut because the log refills it. Not in a salvage run, nor of a topic that nothing
+        describes: the log may be lost, too, so a segment that no mark knows is taken as it is."""
+        log_is_lost = self.place.env.keeps_all or self.expected.unknown
+        return self.expected.is_open(first) and (not log_is_lost or bool(self.expected.marked(first)[0]))
 
     def _recorded_tier(self, first: int) -> Literal["hot", "cold"]:
         move, item = self.expected.moves.get(first), self.recorded.get(first)

@@ -27,8 +27,8 @@ class Expected:
     """What snapshot and marks say of a topic's segments.
 
     `active` is `(first, count, data_len)` of the newest mark or, without one, of the snapshot. `ckpt_seq` is the
-    highest seq in synced segments, `sealed_to` the last seq of the newest sealed one. `unknown`: a salvage run adopts
-    the topic, and no snapshot says which segments it had.
+    highest seq in synced segments, `sealed_to` the last seq of the newest sealed one. `unknown`: nothing
+    describes the topic any more, and no snapshot says which segments it had.
     """
 
     segments: Sequence[SegmentItem] = ()

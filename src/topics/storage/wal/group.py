@@ -94,6 +94,7 @@ class WalGroup:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
+            log.error("no space to begin WAL group %r, it is read-only until there is some: %s", self.key, error)
             self.latch("no_space")
 
     # --- what the driver asks -------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 The order is what makes it safe at every call: copies and their note are durable before `CURRENT` stops naming what they
 hold, `CURRENT` before anything is cut, the cut before anything is appended. Doing it again gives the same files: a copy
-that is already there is not made twice. Any failure stops the start, except that missing space for re-allocation only
-makes the group read-only.
+that is already there is not made twice. Any failure stops the start, except that missing space for re-allocation, or
+for a `CURRENT` that names an older file, only makes the group read-only.
 
 A note (`*.json`) keeps the highest seqs among the frames set aside. They raise ceilings at every later start too, so a
 crash between the cut and the first synced ceiling cannot make a seq name two records.
@@ -69,6 +69,7 @@ def repair_group(
     `anew`: a sync may have failed under this kernel (the lock's boot line proves nothing), so bytes that read well may
     exist in memory only, and the kernel takes them for written. The last file is then copied instead of synced."""
     end = scan.end
+    make_dirs(fs, scan.dir)  # it may be gone, with all that a snapshot says was in it
     if end.set_aside or any(piece.start == 0 and piece.end > 0 for piece in end.pieces):
         _set_aside(fs, data, scan)
     if end.pieces:
@@ -80,7 +81,8 @@ def repair_group(
         _cut_last(scan)
     _remove_whole(fs, scan, files)
     repaired = _allocate_last(scan.last, tail=scan.tail, file_bytes=file_bytes)
-    _install_current(fs, scan)
+    if not _catch_up_current(fs, scan):
+        repaired = Repaired(scan.tail, no_space=True)  # no room in this file: the next write rotates, which installs it
     fs.sync_dir(scan.dir)  # names that came or went in a process that was killed may not be durable yet
     return repaired
 
@@ -227,6 +229,20 @@ def _install_current(fs: Fs, scan: GroupScan) -> None:
         fs.unlink(path)
         fs.sync_dir(scan.dir)
         scan.current = None
+
+
+def _catch_up_current(fs: Fs, scan: GroupScan) -> bool:
+    """`CURRENT` of a rotation that did not get that far. False if there is no space for it, which costs nothing but
+    the cross-check: the highest number counts."""
+    try:
+        _install_current(fs, scan)
+    except OSError as error:
+        names_older = scan.last is not None and (scan.current or 0) < scan.last.number
+        if error.errno not in NO_SPACE or not names_older:
+            raise
+        log.error("no space for %s/%s: %s", scan.dir, names.CURRENT, error)
+        return False
+    return True
 
 
 # --- leftovers --------------------------------------------------------------------------------------------------------
