@@ -13,6 +13,7 @@ from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
+from topics.engine.quota import RoomTicket
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.model.appended import Appended
@@ -80,6 +81,8 @@ class RecordEndpoints:
         ticket = self._engine.write(
             call.name, batch, create=request.create, config=config, may_refuse=not request.disable_backpressure
         )
+        if isinstance(ticket, RoomTicket) and not ticket.done:
+            call.responder.keep_order()
         ticket.then(_Written(call))
 
     def _is_busy(self, name: str, key: bytes) -> bool:
