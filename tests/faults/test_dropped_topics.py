@@ -65,3 +65,18 @@ def test_a_directory_that_an_ephemeral_topic_gave_up_is_missed_by_no_later_start
     world.disk.tamper(f"data/meta/{newest}", lambda data: data[:-1])
     world.kill()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_page_whose_topics_are_being_dropped_does_not_end_the_list() -> None:
+    world = World()
+    world.rig.create("a", "fsync", ttl_ms=10)
+    world.rig.create("b", "fsync")
+    world.rig.write("a")
+    world.clock.advance(11)
+    sim = world.rig.sim
+    dropped = sim.submit(lambda engine: engine.drop_topic("a"))
+    page = sim.submit(lambda engine: engine.page_of_topics(page_size=1))
+    sim.pump()
+    assert (dropped.result().deleted, page.result()) == (True, ([], "a"))
+    following, last = sim.call(lambda engine: engine.page_of_topics(page_size=1, after="a"))
+    assert ([topic.topic for topic in following], last) == (["b"], None)

@@ -178,7 +178,7 @@ class Engine:
         page_size: int = 100,
         touch: bool = False,
         visible: Callable[[str], bool] = lambda _: True,
-    ) -> Ticket[tuple[list[results.TopicSummary], bool]]:
+    ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
         return self.queries.page(prefix=prefix, after=after, page_size=page_size, touch=touch, visible=visible)
 
     def delete_records(
