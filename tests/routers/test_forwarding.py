@@ -6,6 +6,7 @@ import pytest
 from tests.queues.world import World, batch
 
 from topics.engine.queue_pass import ClaimedJob
+from topics.errors import TopicNotEmpty
 
 
 @pytest.fixture
@@ -30,6 +31,23 @@ def test_a_read_that_follows_an_acked_write_sees_its_copy(world: World) -> None:
     assert world.state("b").count == 2
     world.write("a", 3)
     assert world.forwarded("r") == 3
+
+
+def test_a_delete_that_follows_an_acked_write_takes_its_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.engine.forwarding, "turn", lambda: None)  # nobody steps but who wants to see
+    world.write("a", 1, tag="t")
+    assert world.delete("b", match="t") == 1
+    world.write("a", 2)
+    assert world.rows("b") == [(2, 2)]
+
+
+def test_a_destination_is_not_empty_while_a_copy_is_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.engine.forwarding, "turn", lambda: None)
+    world.write("a", 1)
+    with pytest.raises(TopicNotEmpty):
+        world.call(world.engine.drop_topic("b", if_empty=True))
+    world.delete("b", before=2)
+    assert world.call(world.engine.drop_topic("b", if_empty=True)).deleted
 
 
 def test_without_readers_copies_appear_by_themselves(world: World) -> None:

@@ -65,7 +65,7 @@ class Engine:
         self.queries.queue_counters = self.queues.counters
         self.forwarding = Forwarding(self.context, self.settling, self.writes)
         self.routers = Routers(self.context, self.lifecycle, self.forwarding)
-        for observer in (self.reads, self.queries, self.queues):
+        for observer in (self.reads, self.queries, self.queues, self.deletes, self.lifecycle):
             observer.bring_up_to_date = self.forwarding.bring_up_to_date
 
     def turn(self) -> None:
