@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from tests.contract.server import LiveServer
@@ -103,3 +104,17 @@ def test_a_client_that_sends_no_more_is_not_kept_waiting(server: LiveServer, top
         (diff,) = answers(peer, 1)
     assert diff["records"] == []
     assert time.monotonic() - began < 15
+
+
+def test_a_write_that_waits_for_what_has_expired_is_not_overtaken(tmp_path: Path) -> None:
+    """The small write would fit at once, the large one only when the record that has expired is gone."""
+    large, small = ({"records": [{"data": "x" * size}]} for size in (60, 1))
+    with (
+        LiveServer(tmp_path, max_total_bytes=100) as live,
+        socket.create_connection(("127.0.0.1", live.port), timeout=20) as peer,
+    ):
+        peer.sendall(request("PUT", "/v0/topics/a", {"ttl_ms": 1000}) + request("POST", "/v0/topics/a", large))
+        answers(peer, 2)
+        live.clock.ahead_ms += 2000
+        peer.sendall(request("POST", "/v0/topics/a", large) + request("POST", "/v0/topics/a", small))
+        assert [answer["first_seq"] for answer in answers(peer, 2)] == [2, 3]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -179,6 +181,36 @@ def test_head_answers_like_get_without_a_body(client: Client, topic: str) -> Non
 
 def test_a_path_that_is_not_utf8(client: Client) -> None:
     client.refused(client.raw("GET", "/v0/topics/%FF"), 400, "invalid_request")
+
+
+def test_a_write_that_waits_for_a_drop_brings_no_config_without_admin(tmp_path: Path) -> None:
+    """When it came, the topic was there; it may not create it anew."""
+    body = b'{"records":[{"data":1}],"config":{"ttl_ms":5}}'
+    head = b" /v0/topics/t HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer shop\r\nContent-Type: application/json\r\n"
+    with (
+        LiveServer(tmp_path, api_keys="ops, shop:write+delete") as live,
+        socket.socket() as one,
+        socket.socket() as two,
+    ):
+        ops = Client(live.port, http2=False, key="ops")
+        ops.put("t")
+        for peer in (one, two):
+            peer.settimeout(20)
+            peer.connect(("127.0.0.1", live.port))
+            peer.sendall(b"GET /v0/health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b'"ok"' in peer.recv(4096)
+
+        def send_both() -> None:
+            one.sendall(b"DELETE" + head + b"\r\n")
+            two.sendall(b"POST" + head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+        live.on_loop(send_both)  # in one turn: the drop is not committed when the write comes
+        assert b'"deleted":true' in one.recv(4096)
+        answer = two.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert answer.endswith(b'"detail":{"topic":"t"}}}')
+        ops.refused(ops.send("GET", "/v0/topics/t"), 404, "topic_not_found", {"topic": "t"})
+        ops.close()
 
 
 # --- caps ------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,16 @@ def test_what_has_expired_is_not_counted() -> None:
     assert asked.answer["records_live"] == 2
 
 
+def test_what_a_byte_cap_lets_go_is_not_counted() -> None:
+    world = World()
+    world.rig.create("capped", "fsync", cap_bytes=30)
+    world.rig.write("capped", 3, size=10)
+    asked = ask(world)
+    world.rig.sim.pump()
+    assert asked.answer is not None
+    assert (asked.answer["records_live"], asked.answer["bytes_live"] <= 30) == (1, True)
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_the_answer_comes_though_the_log_takes_nothing(is_refused: bool) -> None:
     world = two_of_five()

@@ -6,6 +6,10 @@ import pytest
 from tests.queues.world import World
 
 from topics.core.meta import with_keys
+from topics.engine import queue_letters
+from topics.engine.ticket import Ticket
+from topics.model.appended import Appended
+from topics.model.record import WriteBatch
 
 
 @pytest.fixture
@@ -85,6 +89,49 @@ def test_several_jobs_fill_a_bounded_topic_one_by_one(world: World) -> None:
     assert world.claim() == []
     assert world.data("dead") == [1, 2]
     assert world.counters() == (1, 0, 2)
+
+
+@pytest.mark.parametrize("discard", ["old", "reject"])
+def test_a_letter_that_can_never_fit_does_not_hold_up_the_others(world: World, discard: str) -> None:
+    world.topic("dead", cap_bytes=400, discard=discard)
+    world.write("q", "x" * 500, 2, "y" * 500, 4)
+    exhaust(world, 1, 2, 3, 4)
+    assert world.claim() == []
+    assert world.data("dead") == [2, 4]
+    assert world.counters() == (2, 0, 2)
+    world.topic("dead")
+    assert world.claim() == []
+    assert [letter["meta"]["$dead_letter_src_seq"] for letter in world.records("dead")] == ["2", "4", "1", "3"]
+
+
+def test_hundreds_of_jobs_fill_a_bounded_topic_one_by_one() -> None:
+    """None of which waits for a log: one step is done inside the one before it."""
+    world = World()
+    world.queue("q", max_deliveries=1, dead_letter="dead", durability="ephemeral")
+    world.topic("dead", cap_records=350, discard="reject", durability="ephemeral")
+    world.write("q", *range(400))
+    world.nack(*world.seqs(max=400))
+    assert world.claim() == []
+    assert world.data("dead") == list(range(350))
+    assert world.counters() == (50, 0, 350)
+
+
+def test_exhausted_jobs_go_in_portions_however_many_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_letters, "PORTION_JOBS", 2)
+    letters, written = world.engine.queues.letters, list[int]()
+    append = letters._append
+
+    def noted(name: str, batch: WriteBatch) -> Ticket[Appended]:
+        written.append(batch.count)
+        return append(name, batch)
+
+    monkeypatch.setattr(letters, "_append", noted)
+    world.write("q", *range(5))
+    exhaust(world, 1, 2, 3, 4, 5)
+    assert world.claim() == []
+    assert [row["data"] for row in world.records("dead")] == list(range(5))
+    assert world.counters() == (0, 0, 5)
+    assert written == [2, 2, 1]
 
 
 def test_raising_the_limit_lets_a_waiting_job_out_again(world: World) -> None:

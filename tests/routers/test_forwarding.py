@@ -6,6 +6,7 @@ import pytest
 from tests.queues.world import World, batch
 
 from topics.engine.queue_pass import ClaimedJob
+from topics.errors import TopicNotEmpty
 
 
 @pytest.fixture
@@ -30,6 +31,49 @@ def test_a_read_that_follows_an_acked_write_sees_its_copy(world: World) -> None:
     assert world.state("b").count == 2
     world.write("a", 3)
     assert world.forwarded("r") == 3
+
+
+def test_a_delete_that_follows_an_acked_write_takes_its_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.engine.forwarding, "turn", lambda: None)  # nobody steps but who wants to see
+    world.write("a", 1, tag="t")
+    assert world.delete("b", match="t") == 1
+    world.write("a", 2)
+    assert world.rows("b") == [(2, 2)]
+
+
+def test_a_destination_is_not_empty_while_a_copy_is_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.engine.forwarding, "turn", lambda: None)
+    world.write("a", 1)
+    with pytest.raises(TopicNotEmpty):
+        world.call(world.engine.drop_topic("b", if_empty=True))
+    world.delete("b", before=2)
+    assert world.call(world.engine.drop_topic("b", if_empty=True)).deleted
+
+
+@pytest.mark.parametrize("change", ["delete the router", "change its filter", "drop the source"])
+def test_what_was_acked_before_a_router_changes_is_copied_by_the_rules_of_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(world.engine.forwarding, "turn", lambda: None)
+    world.write("a", 1, tag="x")
+    if change == "delete the router":
+        assert world.drop_router("r")
+    elif change == "change its filter":
+        world.router("r", "a", "b", filter="y")
+    else:
+        assert world.drop("a").routers_removed == ["r"]
+    world.write("a", 2, tag="x")
+    assert world.rows("b") == [(1, 1)]
+
+
+def test_a_router_that_is_blocked_changes_all_the_same() -> None:
+    world = World()
+    world.topic("b", cap_records=1, discard="reject")
+    world.router("r", "a", "b")
+    world.write("a", 1, 2)
+    world.router("r", "a", "b", preserve_tag=False)
+    assert world.drop_router("r")
+    assert world.rows("b") == [(1, 1)]
 
 
 def test_without_readers_copies_appear_by_themselves(world: World) -> None:

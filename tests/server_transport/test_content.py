@@ -106,6 +106,17 @@ def test_large_json_is_compressed_for_who_wants_it(start_server: StartServer, si
         assert client.request("GET", "/large?999", headers="Accept-Encoding: gzip\r\n").body == b"x" * 999
 
 
+def test_the_head_of_a_compressed_answer_is_that_of_the_answer(start_server: StartServer) -> None:
+    live = start_server(gzip_min_bytes=1000)
+    with live.client() as client:
+        whole, head = (
+            client.request(method, "/large?5000", headers="Accept-Encoding: gzip\r\n") for method in ("GET", "HEAD")
+        )
+        assert len(whole.body) < 5000
+        names = ("content-length", "content-encoding", "vary")
+        assert [head.headers[name] for name in names] == [whole.headers[name] for name in names]
+
+
 def test_pipelined_answers_keep_their_order_while_one_is_compressed_elsewhere(start_server: StartServer) -> None:
     live = start_server(gzip_min_bytes=1000)
     with live.client() as client:

@@ -88,3 +88,11 @@ def test_only_implemented_rows_are_described() -> None:
     document = openapi_document(implemented({"write"}), version="0.1.0")
     assert list(document["paths"]) == ["/v0/topics/{topic}"]
     assert list(document["paths"]["/v0/topics/{topic}"]) == ["post"]
+
+
+def test_the_bounds_of_bulk_reads_are_described_as_they_are() -> None:
+    """`from_seq` is exclusive as everywhere, `to_seq` inclusive (docs/bulk-endpoints.md)."""
+    frames = next(row for row in ENDPOINTS if row.handler == "frames")
+    described = {param["name"]: param.get("description", "") for param in operation(frames)["parameters"]}
+    assert described["from_seq"].startswith("the last seq the reader has")
+    assert described["to_seq"].startswith("the last seq wanted")

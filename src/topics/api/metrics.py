@@ -43,11 +43,11 @@ class Metrics:
         self.gauges = Gauges()
 
     def metrics(self, call: Call) -> None:
-        """Counts are those of this moment (semantics.md section 3.5): what has expired is settled first."""
+        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first."""
         if self.kernel is None:
             self._answer(call)
             return
-        mortal = [topic for topic in self._topics() if topic.config.ttl_ms]
+        mortal = [topic for topic in self._topics() if topic.config.ttl_ms or topic.config.cap_bytes]
         call.when(self.kernel.engine.settling.settle_soon(mortal), lambda _: self._answer(call))
 
     def _answer(self, call: Call) -> None:

@@ -13,12 +13,14 @@ from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.longpoll import LongPolls
+from topics.engine.quota import RoomTicket
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, forward
+from topics.errors import Forbidden, TopicNotFound
 from topics.model.appended import Appended
-from topics.model.config import resolve_config
+from topics.model.config import ConfigPatch, TopicConfig, resolve_config
 from topics.model.results import DeleteResult
-from topics.wire.auth import check_config_on_write
+from topics.wire.auth import check_config_on_write, may_configure
 from topics.wire.query import bool_param
 from topics.wire.records import View
 from topics.wire.replies import (
@@ -57,6 +59,20 @@ class _Written:
             call.reply(201 if done.created else 200, body)
 
 
+def _forbidden_if_absent(ticket: Ticket[Appended], topic: str) -> Ticket[Appended]:
+    """The topic went while the write waited, and whoever sent it may not create it with the config it brings."""
+    target: Ticket[Appended] = Ticket()
+
+    def settle(done: Ticket[Appended]) -> None:
+        if isinstance(done.error, TopicNotFound):
+            target.fail(Forbidden.for_topic(topic))
+        else:
+            forward(done, target)
+
+    ticket.then(settle)
+    return target
+
+
 class RecordEndpoints:
     def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
         self._engine = engine
@@ -68,19 +84,29 @@ class RecordEndpoints:
 
     def write(self, call: Call) -> None:
         request: WriteRequest = decode_write(call.body())
-        config = None
-        if request.config is not None:
-            if call.name not in self._engine.state.topics:
-                check_config_on_write(call.key, call.name)
-            config = resolve_config(request.config)
+        config = None if request.config is None else self._inline_config(call, request.config)
+        is_bound = config is not None and not may_configure(call.key)
         header_key = call.request.headers.get(b"idempotency-key")
         batch = request.batch(None if header_key is None else header_key.decode("utf-8", "surrogateescape"))
         if batch.key is not None and self._is_busy(call.name, batch.key):
             call.responder.keep_order()
         ticket = self._engine.write(
-            call.name, batch, create=request.create, config=config, may_refuse=not request.disable_backpressure
+            call.name,
+            batch,
+            create=False if is_bound else request.create,  # a topic that is there may be on its way out
+            config=config,
+            may_refuse=not request.disable_backpressure,
         )
+        if isinstance(ticket, RoomTicket) and not ticket.done:
+            call.responder.keep_order()
+        if is_bound:
+            ticket = _forbidden_if_absent(ticket, call.name)
         ticket.then(_Written(call))
+
+    def _inline_config(self, call: Call, patch: ConfigPatch) -> TopicConfig:
+        if call.name not in self._engine.state.topics:
+            check_config_on_write(call.key, call.name)
+        return resolve_config(patch)
 
     def _is_busy(self, name: str, key: bytes) -> bool:
         """Is another write with this key being committed? This one appends later then, if that one fails."""

@@ -55,9 +55,9 @@ class TopicEndpoints:
         call.when(page, partial(self._page, call))
 
     @staticmethod
-    def _page(call: Call, page: tuple[list[TopicSummary], bool]) -> None:
-        topics, more = page
-        cursor = encode_cursor(topics[-1].topic) if more and topics else None
+    def _page(call: Call, page: tuple[list[TopicSummary], str | None]) -> None:
+        topics, last = page
+        cursor = None if last is None else encode_cursor(last)
         call.reply(200, struct_reply(TopicPage(topics=topics, next_cursor=cursor), performance(call.elapsed_ms())))
 
     # --- DELETE ---------------------------------------------------------------------------------------------------

@@ -101,15 +101,14 @@ class Database:
         """All topics whose names begin so, in byte order of their names."""
         after: str | None = None
         while True:
-            page, more = self.call(
+            page, after = self.call(
                 lambda engine, after=after: engine.page_of_topics(  # type: ignore[misc]
                     prefix=prefix, after=after, page_size=limits.PAGE_SIZE.high
                 )
             )
             yield from page
-            if not more:
+            if after is None:
                 return
-            after = page[-1].topic
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None

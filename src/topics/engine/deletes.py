@@ -5,7 +5,7 @@ afterwards sees the records, and the flags of those that lie in segments have be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -37,10 +37,22 @@ class Deletes:
     def __init__(self, context: Context, settling: Settling) -> None:
         self._ctx = context
         self._settling = settling
+        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
 
     def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
-        """Retention first: a record that has expired counts as lost, not as deleted. Then the indexes of cold segments
-        that have to be searched; a delete that cannot have one takes place all the same, and counts less."""
+        """Copies first that a read would see, then retention: a record that has expired counts as lost, not as deleted.
+        Then the indexes of cold segments that have to be searched; a delete that cannot have one takes place all the
+        same, and counts less."""
+        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
+        if feeding is not None:
+            return chain(feeding, lambda _: self._settle_and_delete(topic, before_seq=before_seq, match=match))
+        return self._settle_and_delete(topic, before_seq=before_seq, match=match)
+
+    def _settle_and_delete(
+        self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None
+    ) -> Ticket[Deleted]:
+        self._ctx.check_exists(topic)
 
         def load(_: None) -> Ticket[None]:
             return self._settling.load_indexes(topic, unsearchable(topic, before_seq=before_seq, match=match))

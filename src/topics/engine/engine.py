@@ -23,6 +23,7 @@ from topics.engine.joint import Writer
 from topics.engine.lifecycle import Dropped, Lifecycle, Put
 from topics.engine.queries import Queries
 from topics.engine.queues import Queues
+from topics.engine.quota import Quota
 from topics.engine.reads import ReadDone, Reads
 from topics.engine.routers import Routers
 from topics.engine.settling import Settling
@@ -48,6 +49,7 @@ class Engine:
         self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place
         self.settling = Settling(self.context)
         self.writes = Writes(self.context, self.settling)
+        self._quota = Quota(self.context, self.settling) if settings.max_total_bytes else None
         self.lifecycle = Lifecycle(self.context, self.settling)
         self.creating = CreatingWrites(self.context, self.lifecycle, self.writes)
         self.deletes = Deletes(self.context, self.settling)
@@ -63,7 +65,7 @@ class Engine:
         self.queries.queue_counters = self.queues.counters
         self.forwarding = Forwarding(self.context, self.settling, self.writes)
         self.routers = Routers(self.context, self.lifecycle, self.forwarding)
-        for observer in (self.reads, self.queries, self.queues):
+        for observer in (self.reads, self.queries, self.queues, self.deletes, self.lifecycle):
             observer.bring_up_to_date = self.forwarding.bring_up_to_date
 
     def turn(self) -> None:
@@ -121,8 +123,8 @@ class Engine:
     ) -> Ticket[Appended]:
         """Append; an absent topic is created if the write may do so. `may_refuse` is off for `disable_backpressure`."""
         if self.admission.is_open:
-            return self._write(name, batch, create, config)
-        return self.admit(name, lambda: self._write(name, batch, create, config), may_refuse=may_refuse)
+            return self._write_within(name, batch, create, config)
+        return self.admit(name, lambda: self._write_within(name, batch, create, config), may_refuse=may_refuse)
 
     def join(self, name: str, records: WriteBatch, writer: Writer, *, runs: list[int]) -> bool:
         """Writes, `runs` of records, that may go with others of their turn; if some may not, nothing has happened."""
@@ -132,6 +134,13 @@ class Engine:
         if self.context.parking and self.context.parking.is_held(name):
             return False
         return self.writes.join(topic, records, writer, runs=runs)
+
+    def _write_within(
+        self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None
+    ) -> Ticket[Appended]:
+        if self._quota is None:
+            return self._write(name, batch, create, config)
+        return self._quota.within(name, lambda: self._write(name, batch, create, config))
 
     def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
         if self.context.parking and self.context.parking.is_held(name):
@@ -169,7 +178,7 @@ class Engine:
         page_size: int = 100,
         touch: bool = False,
         visible: Callable[[str], bool] = lambda _: True,
-    ) -> Ticket[tuple[list[results.TopicSummary], bool]]:
+    ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
         return self.queries.page(prefix=prefix, after=after, page_size=page_size, touch=touch, visible=visible)
 
     def delete_records(

@@ -42,7 +42,9 @@ class Lifecycle:
         self.detach: Callable[[TopicState], Ticket[list[str]]] = lambda _: resolved([])
         """Has the copies made from a topic that is being deleted made durable, and stops its routers; their names."""
         self.detached: Callable[[TopicState, list[str]], Ticket[None]] = lambda *_: resolved(None)
-        """The topic is gone, its routers with it, or its deletion failed. Both are set by the router service."""
+        """The topic is gone, its routers with it, or its deletion failed."""
+        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        """Step the routers that feed a topic; None if nothing is to do. All three are set by the router service."""
 
     # --- holding names --------------------------------------------------------------------------------------------
 
@@ -177,8 +179,12 @@ class Lifecycle:
         topic = self._ctx.state.topics.get(name)
         if topic is None:
             return resolved(Dropped(False, []))
-        settled = self._settling.settle(topic) if if_empty else resolved(None)
-        return chain(settled, lambda _: self._drop_settled(topic, if_empty=if_empty))
+        if not if_empty:
+            return self._drop_settled(topic, if_empty=False)
+        # Copies that a read would see are there too.
+        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
+        settled = chain(feeding or resolved(None), lambda _: self._settling.settle(topic))
+        return chain(settled, lambda _: self._drop_settled(topic, if_empty=True))
 
     def _drop_settled(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
         if if_empty and topic.staged_count:

@@ -75,6 +75,7 @@ class _Search:
             return
         fetched = done.result()
         if fetched.run is None:
+            self._ctx.check_exists(self._topic)
             self._walk.replan()
         else:
             self._walk.feed(fetched.run, seq_next=fetched.seq_next)

@@ -40,12 +40,14 @@ class Queries:
 
     def page(
         self, *, prefix: str, after: str | None, page_size: int, touch: bool, visible: Callable[[str], bool]
-    ) -> Ticket[tuple[list[results.TopicSummary], bool]]:
-        """Topics by name behind `after`, at most a page of visible ones, and whether there are more."""
+    ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
+        """Topics by name behind `after`, at most a page of visible ones, and the last name of the page if there are
+        more: its topic, and all others of the page, may go while it is settled."""
         names, more = self._names(prefix=prefix, after=after, page_size=page_size, visible=visible)
         topics = [self._ctx.state.topics[name] for name in names]
+        last = names[-1] if more else None
         return chain(
-            self._settling.settle_all(topics), lambda _: resolved((self._summaries(topics, touch=touch), more))
+            self._settling.settle_all(topics), lambda _: resolved((self._summaries(topics, touch=touch), last))
         )
 
     def _names(

@@ -17,14 +17,19 @@ from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.payloads import Payload, Payloads
-from topics.engine.ticket import Ticket
-from topics.errors import RequestRefused
+from topics.engine.ticket import Ticket, failed
+from topics.errors import RecordTooLarge, RequestRefused
+from topics.limits import MIB
 from topics.model.appended import Appended
 from topics.model.record import WriteBatch
 
 log = logging.getLogger("topics.queues")
 
 Append = Callable[[str, WriteBatch], Ticket[Appended]]
+
+PORTION_JOBS = 1000
+PORTION_BYTES = 8 * MIB
+"""One claim may find any number of exhausted jobs; so many are in memory at a time, if they are of about one size."""
 
 
 class DeadLetters:
@@ -38,54 +43,84 @@ class DeadLetters:
 
     def move(self, topic: TopicState, seqs: Sequence[int]) -> Ticket[None]:
         """Resolves when every one of these jobs is gone or back in line."""
-        over: Ticket[None] = Ticket()
-        _Move(self._ctx, self._deletes, self._append, topic, seqs, over).begin(self._payloads)
-        return over
+        return _Move(self._ctx, self._deletes, self._append, topic, seqs).begin(self._payloads)
 
 
 class _Move:
+    """A portion of the jobs at a time, in one write if the dead-letter topic takes that, else one by one. Each step may
+    end at once or later, so the steps are a loop and not calls inside calls."""
+
     def __init__(
-        self,
-        context: Context,
-        deletes: Deletes,
-        append: Append,
-        topic: TopicState,
-        seqs: Sequence[int],
-        over: Ticket[None],
+        self, context: Context, deletes: Deletes, append: Append, topic: TopicState, seqs: Sequence[int]
     ) -> None:
         self._ctx = context
         self._deletes = deletes
         self._append = append
         self._topic = topic
         self._seqs = sorted(seqs)
-        self._over = over
-        self._left: list[Letter] = []
+        self._begun = 0  # jobs of `_seqs` that were in a portion
+        self._left: list[Letter] = []  # of this portion
+        self._steps = 0
+        self._stuck = 0
+        self.over: Ticket[None] = Ticket()
 
-    def begin(self, payloads: Payloads) -> None:
-        payloads.of(self._topic, self._seqs).then(self._read)
+    def begin(self, payloads: Payloads) -> Ticket[None]:
+        """Resolves when every one of the jobs is gone or back in line."""
+        self._payloads = payloads
+        self._next()
+        return self.over
+
+    def _next(self) -> None:
+        self._steps += 1
+        if self._steps > 1:
+            return  # the loop below goes on
+        while self._steps:
+            self._step()
+            self._steps -= 1
+
+    def _step(self) -> None:
+        if not self._is_there() or self._topic.config.dead_letter is None:
+            self._end()
+        elif self._left:
+            self._send(self._left[:1])
+        elif self._begun < len(self._seqs):
+            portion = self._seqs[self._begun : self._begun + self._portion_size()]
+            self._begun += len(portion)
+            self._payloads.of(self._topic, portion).then(self._read)
+        else:
+            self._end()
+
+    def _portion_size(self) -> int:
+        topic = self._topic
+        mean_bytes = topic.bytes // topic.count if topic.count else 0
+        return max(min(PORTION_JOBS, PORTION_BYTES // (mean_bytes + 1)), 1)
 
     def _read(self, done: Ticket[Payload]) -> None:
         payload = done.result()
         queue = queue_of(self._topic)
+        if payload.error is not None:
+            self._begun = len(self._seqs)  # what could not be read now is for a later pass, and so are the rest
         for seq in payload.damaged:
             if (job := queue.jobs.get(seq)) is not None:
                 queue.set_aside(job)
         for seq, (run, at) in sorted(payload.found.items()):
             if (job := queue.jobs.get(seq)) is not None:
                 self._left.append(Letter(run.record(at), job.deliveries))
-        self._send(self._left)
+        if self._left:
+            self._send(self._left)
+        else:
+            self._next()
 
     def _send(self, letters: list[Letter]) -> None:
         target = self._topic.config.dead_letter
-        if not letters or target is None or not self._is_there():
+        if target is None or not self._is_there():
             self._end()
             return
         try:
             ticket = self._append(target, letter_batch(self._topic.name, letters))
         except Exception as error:
-            self._refused(letters, error)
-        else:
-            ticket.then(partial(self._sent, letters))
+            ticket = failed(error)
+        ticket.then(partial(self._sent, letters))
 
     def _sent(self, letters: list[Letter], done: Ticket[Appended]) -> None:
         if done.error is not None:
@@ -98,9 +133,14 @@ class _Move:
             self._kept(error)
 
     def _refused(self, letters: list[Letter], error: BaseException) -> None:
-        """A batch that is too much for the dead-letter topic may still fit one by one."""
+        """What is too much for the dead-letter topic may still fit one by one, and one that can never fit does not
+        hold up those behind it."""
         if len(letters) > 1 and isinstance(error, RequestRefused):
-            self._send(letters[:1])
+            self._next()
+        elif isinstance(error, RecordTooLarge):
+            self._left = self._left[1:]
+            self._stuck += 1
+            self._next()
         else:
             self._kept(error)
 
@@ -109,16 +149,16 @@ class _Move:
             self._end()
             return
         op = decide_delete_seqs(self._topic, tuple(seqs), reason="dead_letter")
-        if not op.seqs:
-            self._send(self._left[:1])
-            return
-        self._deletes.log(self._topic, op).then(self._deleted)
+        if op.seqs:
+            self._deletes.log(self._topic, op).then(self._deleted)
+        else:
+            self._next()
 
     def _deleted(self, done: Ticket[Deleted]) -> None:
         if done.error is not None:
             self._kept(done.error)
         else:
-            self._send(self._left[:1])
+            self._next()
 
     def _kept(self, error: BaseException) -> None:
         log.warning("dead letters of %r stay in the queue for now: %s", self._topic.name, error)
@@ -129,9 +169,11 @@ class _Move:
 
     def _end(self) -> None:
         """Whatever is still marked as moving is back in line."""
+        if self._stuck:
+            log.warning("%d dead letters of %r do not fit their topic", self._stuck, self._topic.name)
         queue = queue_of(self._topic)
         for seq in self._seqs:
             job = queue.jobs.get(seq)
             if job is not None and job.state == MOVING:
                 queue.release(job)
-        self._over.resolve(None)
+        self.over.resolve(None)

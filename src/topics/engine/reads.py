@@ -106,6 +106,7 @@ class _Walk:
     def _feed(self, fetched: Fetched) -> None:
         try:
             if fetched.run is None:
+                self._ctx.check_exists(self._topic)  # nobody keeps the places of a dropped one up to date
                 self._walk.replan()
             else:
                 self._walk.feed(fetched.run, seq_next=fetched.seq_next)

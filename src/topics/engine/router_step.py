@@ -174,6 +174,7 @@ class Step:
         try:
             fetched = done.result()
             if fetched.run is None:
+                self._ctx.check_exists(source)
                 walk.replan()
             else:
                 walk.feed(fetched.run, seq_next=fetched.seq_next)

@@ -7,7 +7,7 @@ copies durable: so a change of a definition, of a router's life or of its source
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -68,7 +68,9 @@ class Routers:
             return self._create_behind(definition)
         if known.definition == definition:
             return resolved(RouterPutDone(False, definition))
-        return self._undisturbed(known.source_id, lambda: self._update(known, definition))
+        return self._caught_up(
+            [known], lambda: self._undisturbed(known.source_id, lambda: self._update(known, definition))
+        )
 
     def _update(self, known: Router, definition: RouterDef) -> Ticket[RouterPutDone]:
         dest = self._ctx.state.by_id[known.dest_id]
@@ -219,7 +221,19 @@ class Routers:
         router = self._table.get(name)
         if router is None:
             return resolved(False)
-        return self._undisturbed(router.source_id, lambda: self._log([RouterDelete(name)], lambda: True))
+        return self._caught_up(
+            [router],
+            lambda: self._undisturbed(router.source_id, lambda: self._log([RouterDelete(name)], lambda: True)),
+        )
+
+    # --- what comes first -----------------------------------------------------------------------------------------
+
+    def _caught_up(self, routers: Iterable[Router], change: Callable[[], Ticket[T]]) -> Ticket[T]:
+        """Run a change when the routers have copied, as far as they can now, what a read of their destinations would
+        show: whoever wrote before the change has written under the rules of before."""
+        dests = [dest for router in routers if (dest := self._ctx.state.by_id.get(router.dest_id)) is not None]
+        chases = [chase for dest in dests if (chase := self._forwarding.bring_up_to_date(dest)) is not None]
+        return chain(gathered(chases), lambda _: change())
 
     # --- what must be durable first -------------------------------------------------------------------------------
 
@@ -241,6 +255,9 @@ class Routers:
         return resolved(None)
 
     def _detach(self, topic: TopicState) -> Ticket[list[str]]:
+        return self._caught_up(self._table.from_source(topic.id), lambda: self._detach_now(topic))
+
+    def _detach_now(self, topic: TopicState) -> Ticket[list[str]]:
         names = [router.name for router in self._table.of_topic(topic.id)]
         self._ctx.witness.hold(topic)
         ticket = chain(self._copies_durable(topic), lambda _: resolved(names))

@@ -113,7 +113,8 @@ class KernelJobs:
             return SealedRead(extent.view, extent.slots)  # type: ignore[arg-type]
         if extent.place is Place.WAL:
             return WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
-        active = self._store.topics[topic.id].active
+        files = self._store.topics.get(topic.id)
+        active = None if files is None else files.active
         if active is None or int(extent.seqs[0]) < active.first_seq:
             return None
         return ActiveRead(active, extent.seqs, extent.offs, extent.lens)

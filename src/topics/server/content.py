@@ -58,7 +58,7 @@ def encode_response(hub: Hub, head: RequestHead, response: Response, then: Calla
         then(response)
         return
     response = Response(response.status, response.body, response.content_type, (*response.headers, _VARY))
-    if head.method == "HEAD" or not admits_gzip(head.headers.get(b"accept-encoding")):
+    if not admits_gzip(head.headers.get(b"accept-encoding")):
         then(response)
     elif len(response.body) <= RENDER_INLINE_BYTES_MAX:
         then(_compressed(response, deflate(response.body)))

@@ -82,9 +82,13 @@ def check_name(key: Key | None, topic: str) -> None:
         raise Forbidden.for_topic(topic)
 
 
+def may_configure(key: Key | None) -> bool:
+    return key is None or key.allows(ADMIN)
+
+
 def check_config_on_write(key: Key | None, topic: str) -> None:
     """For a write that carries a config and would create the topic."""
-    if key is not None and not key.allows(ADMIN):
+    if not may_configure(key):
         raise Forbidden.for_topic(topic)
 
 

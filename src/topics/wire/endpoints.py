@@ -120,8 +120,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler="frames", method="GET", path="/v0/topics/{topic}/frames", summary="Stored records in bulk",
         scopes=READ, media="application/vnd.topics.frames", errors=(400, 404, 429),
         query=(
-            Param("from_seq", "integer", "first seq wanted"), Param("to_seq", "integer", "end, exclusive"),
-            Param("max_bytes", "integer", "stop after this many bytes"),
+            Param("from_seq", "integer", "the last seq the reader has; default 0"),
+            Param("to_seq", "integer", "the last seq wanted; default is the head"),
+            Param("max_bytes", "integer", "stop before more bytes than this; default and at most 8 MiB"),
         ),
     ),
     Endpoint(
