@@ -92,8 +92,11 @@ class LongPolls:
     def now_ms(self) -> int:
         return self.engine.context.clock.running_ms()
 
-    def read(self, name: str, request: ReadRequest, *, wait_ms: int) -> Poll:
+    def read(self, name: str, request: ReadRequest, *, wait_ms: int, epoch: int | None = None) -> Poll:
+        """Of the topic's life `epoch`, if that is given: a later one is another topic."""
         topic = self.engine.state.topic(name)
+        if epoch not in (None, topic.epoch):
+            raise TopicNotFound(name)
         poll = Poll(self, topic, request, self.now_ms() + wait_ms)
         self._waiting[poll] = None
         poll.watched = self._delivery.watch(topic, poll, fill_records=request.limit, fill_bytes=request.budget_bytes)
