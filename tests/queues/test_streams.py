@@ -196,6 +196,21 @@ def test_a_stream_takes_part_in_a_coalescing_window() -> None:
     assert len(ticket.result().jobs) == 2
 
 
+def test_a_stream_asks_for_no_more_than_its_room_while_a_window_is_open() -> None:
+    world = World()
+    world.queue("q", claim_jitter_ms=20)
+    client = Client(world, max=3)
+    world.write("q", *range(12))
+    world.advance(20)
+    assert client.seqs == [1, 2, 3]
+    for seq in client.seqs:
+        world.ack(seq, node="s")  # each one frees a place, and the stream asks for it in the same window
+    world.write("q", "more")
+    world.advance(20)
+    assert client.seqs == [1, 2, 3, 4, 5, 6]
+    assert world.counters() == (7, 3, 0)
+
+
 def test_the_end_of_the_queue_ends_its_streams(world: World) -> None:
     world.write("q", 1)
     client = Client(world)

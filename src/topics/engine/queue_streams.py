@@ -7,6 +7,7 @@ of one queue that have room are topped up together, as one cohort. Woken by `sti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class WorkStream:
         self.on_end: OnEnd = lambda _: None
         self.closed = False
         self._paused = False
-        self._asked = 0
+        self._asked = 0  # jobs that claims under way may bring
 
     @property
     def room(self) -> int:
@@ -70,13 +71,14 @@ class WorkStream:
     # --- called by the service ------------------------------------------------------------------------------------
 
     def ask(self, lease_ms: int) -> Claimer:
-        self._asked = min(self.room, self._portion())
-        claimer = Claimer(node=self.node, max=self._asked, lease_ms=lease_ms, stream=self.number)
-        claimer.ticket.then(self._got)
+        asked = min(self.room, self._portion())
+        self._asked += asked
+        claimer = Claimer(node=self.node, max=asked, lease_ms=lease_ms, stream=self.number)
+        claimer.ticket.then(partial(self._got, asked))
         return claimer
 
-    def _got(self, done: Ticket[Claimed]) -> None:
-        self._asked = 0
+    def _got(self, asked: int, done: Ticket[Claimed]) -> None:
+        self._asked -= asked
         if done.error is not None:
             return  # the next look tries again
         jobs = done.result().jobs
