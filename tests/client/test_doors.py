@@ -257,6 +257,17 @@ def test_a_follower_of_an_absent_topic_is_told_so(door: DatabaseDoor, name: str)
         next(door.topic(name).follow())
 
 
+def test_a_follower_passes_over_nothing_when_its_topic_was_made_anew_meanwhile(door: DatabaseDoor, name: str) -> None:
+    topic = door.topic(name)
+    topic.append_many([1, 2, 3])
+    items = topic.follow()
+    assert values(islice(items, 3)) == [1, 2, 3]
+    topic.drop()
+    topic.append_many(["new"] * 5)
+    with pytest.raises(TopicNotFound):
+        next(items)
+
+
 def test_a_follower_learns_that_its_topic_was_deleted(door: DatabaseDoor, name: str) -> None:
     topic = door.topic(name)
     topic.append(1)

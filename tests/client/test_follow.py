@@ -187,6 +187,54 @@ def test_what_is_lost_at_the_start_is_told_unless_it_was_gone_before() -> None:
         assert (caught.value.gap_from, caught.value.gap_to) == (1, 4)
 
 
+def test_a_follower_stands_where_it_was_told_that_it_has_seen_everything() -> None:
+    """Behind records that are hidden from it: should they go meanwhile, that is no loss to it."""
+
+    class Hidden(Streams):
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            if len(self.opened) == 1:
+                connection.sendall(HEAD + chunk(sse.frame(encode_id({"a": 4}), CAUGHT_UP, b"{}")))
+            else:
+                connection.sendall(HEAD + chunk(record_frame(5, 6)))
+
+    streams = Hidden()
+    with Peer(streams) as peer, topics.connect(peer.url, timeout=5) as client:
+        assert followed(client, 2, exclude_nodes="me") == [(5, 5), (6, 6)]
+    assert streams.opened == [{"a": 0}, {"a": 4}]
+
+
+def test_what_a_new_topic_sent_and_nobody_got_is_told_again() -> None:
+    """The follower comes with a place of the old topic, behind the end of the new one. As the contract has it, the
+    session goes on behind what it has sent, and an id can only take it back."""
+
+    class Anew(Streams):
+        sent = 0
+
+        def __call__(self, connection: socket.socket, number: int) -> None:
+            request = read_request(connection)
+            if request.startswith(b"POST"):
+                self.sent = self.start = msgspec.json.decode(request.partition(b"\r\n\r\n")[2])["topics"]["a"][
+                    "from_seq"
+                ]
+                start = f'{{"a":{{"from_seq":{self.start},"head_seq":{LAST},"earliest_seq":1}}}}'
+                made = f'{{"wid":"wid_1","stream_url":"/","session_ttl_ms":1,"topics":{start}}}'
+                connection.sendall(response(made.encode()))
+            elif request.startswith(b"GET"):
+                given = (decode_id(header(request, b"last-event-id")) or {"a": self.sent})["a"]
+                self.opened.append({"a": given})
+                self.stream(connection, min(self.sent, given))
+
+        def stream(self, connection: socket.socket, cursor: int) -> None:
+            anew = b'{"topic":"a","reason":"recreated","gap_from":1,"gap_to":6,"earliest_seq":1,"head_seq":6}'
+            frames = sse.frame(encode_id({"a": 0}), TOMBSTONE, anew) + record_frame(1, LAST) if cursor > LAST else b""
+            self.sent = LAST
+            connection.sendall(HEAD + (chunk(frames) if len(self.opened) > 1 else b""))
+
+    with Peer(Anew()) as peer, topics.connect(peer.url, timeout=5) as client:
+        told = followed(client, 3, after=40, gaps="yield")
+    assert told == [Gap("a", 1, 6, "recreated"), (1, 1), (2, 2)]
+
+
 def test_a_deleted_topic_ends_a_follower() -> None:
     class Deleting(Streams):
         def stream(self, connection: socket.socket, cursor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from tests.delivery.rig import Rig, Stream, bodies_of
 
 from topics.api.feed import Feed
 from topics.core.read import ReadRequest
+from topics.engine import longpoll
 from topics.engine.delivery.watched import Service
-from topics.engine.longpoll import LongPolls
+from topics.engine.longpoll import LongPolls, Poll
 
 # --- property 6 -------------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,21 @@ def test_a_long_poll_ends_in_time_when_the_wall_clock_is_turned_back() -> None:
     polls.tick()
     rig.pump()
     assert poll.ticket.done
+
+
+def test_what_long_polls_were_answered_is_not_kept_until_their_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(longpoll, "DEADLINES_SPARE", 8)
+    rig = Rig()
+    rig.put("a", cap_records=1)
+    polls = LongPolls(rig.sim.engine, rig.live.delivery)
+    for number in range(50):
+        poll = polls.read("a", ReadRequest(from_seq=number), wait_ms=30_000)
+        rig.write("a", number)
+        assert poll.ticket.done
+    assert len(polls._deadlines) <= 9
+    del poll
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Poll) and one._polls is polls]
 
 
 # --- property 9 -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from topics.api.sse_frames import id_of, piece
 from topics.api.streams import FAREWELL_MS
 from topics.api.watch import WatchStream
 from topics.errors import NotFound, Throttled
+from topics.model.router import RouterDef
 from topics.testing import SimHost
 from topics.testing.driver import SimKernel
 from topics.wire.records import View
@@ -272,6 +273,32 @@ def test_a_strong_watch_never_shows_what_a_power_cut_could_take(script: list[str
     rig.pump()
     for stream in streams:
         assert stream.seqs("a") == list(range(1, rig.topic("a").head + 1))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("source", ["disk", "memory", "fsync"])
+@pytest.mark.parametrize("dest", ["disk", "fsync"])
+def test_a_strong_watch_shows_no_copy_whose_original_a_power_cut_could_take(
+    shards: int, source: str, dest: str
+) -> None:
+    rig = Rig(wal_shards=shards)
+    rig.put("source", durability=source)
+    rig.put("between", durability="fsync")
+    rig.put("a", durability=dest)
+    _route(rig, "source", "between")
+    _route(rig, "between", "a")
+    strong = rig.watch({"a": 0}, strong=True)
+    for number in range(3):  # the first one also reserves seqs, which syncs the log
+        rig.write("source", number)
+        assert set(strong.seqs("a")) <= _after_power_cut(rig)
+        rig.sim.sync_all()
+        rig.pump()
+        assert strong.records("a") == list(range(number + 1))
+
+
+def _route(rig: Rig, source: str, dest: str) -> None:
+    definition = RouterDef(name=f"{source}->{dest}", source=source, dest=dest)
+    rig.sim.call(lambda engine: engine.routers.put(definition))
 
 
 def _after_power_cut(rig: Rig) -> set[int]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.queues.world import World
 
 from topics.core.queue_calls import queue_of
 from topics.engine.queue_pass import ClaimedJob
+from topics.engine.queue_streams import WorkStream
 from topics.errors import NotAQueue, TopicNotFound, TopicsError
 
 
@@ -194,6 +197,60 @@ def test_a_stream_takes_part_in_a_coalescing_window() -> None:
     world.advance(20)
     assert len(client.seqs) == 2
     assert len(ticket.result().jobs) == 2
+
+
+def test_a_stream_asks_for_no_more_than_its_room_while_a_window_is_open() -> None:
+    world = World()
+    world.queue("q", claim_jitter_ms=20)
+    client = Client(world, max=3)
+    world.write("q", *range(12))
+    world.advance(20)
+    assert client.seqs == [1, 2, 3]
+    for seq in client.seqs:
+        world.ack(seq, node="s")  # each one frees a place, and the stream asks for it in the same window
+    world.write("q", "more")
+    world.advance(20)
+    assert client.seqs == [1, 2, 3, 4, 5, 6]
+    assert world.counters() == (7, 3, 0)
+
+
+@pytest.mark.parametrize("leave", [WorkStream.close, WorkStream.pause])
+def test_a_stream_that_closes_or_lags_in_a_window_takes_no_share_of_it(leave: Callable[[WorkStream], None]) -> None:
+    world = World()
+    world.queue("q", claim_jitter_ms=20)
+    client = Client(world, max=10)
+    world.write("q", *range(4))
+    ticket = world.claim_later(max=10)
+    leave(client.stream)
+    world.advance(20)
+    jobs = ticket.result().jobs
+    assert [(job.seq, job.deliveries) for job in jobs] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert client.seqs == []
+
+
+def test_a_stream_that_lagged_in_a_window_goes_on_with_its_whole_room() -> None:
+    world = World()
+    world.queue("q", claim_jitter_ms=20)
+    client = Client(world, max=3)
+    world.write("q", *range(9))
+    client.stream.pause()
+    world.advance(20)
+    client.stream.go_on()
+    world.kernel.pump()
+    world.advance(20)
+    assert client.seqs == [1, 2, 3]
+
+
+def test_a_window_of_closed_streams_delivers_nothing() -> None:
+    world = World()
+    world.queue("q", claim_jitter_ms=20)
+    client = Client(world, max=10)
+    world.write("q", 1)
+    client.stream.close()
+    world.advance(20)
+    ticket = world.claim_later()
+    world.advance(20)
+    assert [job.deliveries for job in ticket.result().jobs] == [1]
 
 
 def test_the_end_of_the_queue_ends_its_streams(world: World) -> None:

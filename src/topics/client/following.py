@@ -17,7 +17,7 @@ from topics.client.sse import Frame
 from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, TopicNotFound, TopicsError, Unauthorized
 from topics.model.paging import Gap, Gaps, Walk
 from topics.model.results import ReadResult, Record, WatchResult
-from topics.wire.sse import ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
+from topics.wire.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
 
 HEARTBEAT_MS = 5000
 SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server is gone, whatever TCP says
@@ -35,6 +35,7 @@ class Following:
         self._policy = policy
         self._attempts: Attempts | None = None
         self._wid: str | None = None
+        self._is_beyond = False  # the session began behind the topic's end, and nothing was heard of it yet
         self.polls = False
         """The server gives no session: long-poll."""
 
@@ -48,6 +49,8 @@ class Following:
 
     def session_made(self, session: WatchResult) -> None:
         self._wid = session.wid
+        start = session.topics.get(self._topic)
+        self._is_beyond = start is not None and start.from_seq > start.head_seq
 
     def stream_call(self) -> tuple[Call[bytes], bytes]:
         """With the header that takes the session back to our cursor, should it be ahead."""
@@ -74,24 +77,35 @@ class Following:
     def frame(self, frame: Frame) -> Iterator[Record | Gap]:
         """Raises what ends the stream."""
         self._attempts, self._policy = None, _FOREVER
+        self._is_beyond = False
         if frame.event == RECORD:
             batch = decode_batch(frame.data)
             self._walk.cursor = batch.to_seq
             yield from batch.records
         elif frame.event == TOMBSTONE:
             gap = _decode_gap(frame.data)
-            self._walk.cursor = (decode_id(frame.id) or {}).get(self._topic, gap.gap_to)
+            self._walk.cursor = self._place(frame, gap.gap_to)
             yield from self._walk.meet(gap)
+        elif frame.event == CAUGHT_UP:
+            self._walk.cursor = self._place(frame, self._walk.cursor)  # past what is hidden from us or was deleted
         elif frame.event == TOPIC_DELETED:
             raise TopicNotFound(self._topic)
         elif frame.event == ERROR:
             raise ShuttingDown("the server ended the stream")
         self._walk.arrive()
 
+    def _place(self, frame: Frame, otherwise: int) -> int:
+        """Where the frame's id puts us."""
+        return (decode_id(frame.id) or {}).get(self._topic, otherwise)
+
     def failed(self, error: TopicsError, *, now: float, chance: Callable[[], float]) -> float:
         """How long to wait before the next try; raises the error if there is no use in one.
 
         A server that was never reached is given up in time; one that was is waited for."""
+        if self._is_beyond:
+            # A session goes on behind what it sent, and an id behind the end cannot take it back: what was lost on the
+            # way is told again by a new one only.
+            self._wid, self._is_beyond = None, False
         if isinstance(error, NotFound | Unauthorized) and self._wid is not None:
             self._wid = None  # the session is gone, as after a restart
             return 0.0

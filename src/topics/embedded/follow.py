@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from topics import limits
@@ -25,26 +24,52 @@ if TYPE_CHECKING:
 WAIT_MS = limits.DIFF_WAIT_MS.high
 
 
+class _Place:
+    """Where a follower stands, and in which life of its topic: one that was made anew meanwhile is another topic."""
+
+    def __init__(self, db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> None:
+        self._db = db
+        self._topic = topic
+        self._nodes = nodes
+        self._cursor = after
+        self._wait_ms = 0  # first what is there, so that the reader knows where the log began
+        self._epoch: int | None = None
+
+    def begin(self) -> Poll:
+        request = self._topic._request(
+            self._cursor,
+            limit=limits.DIFF_LIMIT.high,
+            max_bytes=limits.DIFF_BATCH_BYTES.default,
+            exclude_nodes=self._nodes,
+        )
+        poll = self._db.long_polls.read(self._topic.name, request, wait_ms=self._wait_ms, epoch=self._epoch)
+        self._epoch = poll.topic.epoch
+        return poll
+
+    def page(self, done: ReadDone) -> ReadResult:
+        page = read_view(self._topic.name, done)
+        self._cursor, self._wait_ms = page.next_from_seq, WAIT_MS
+        return page
+
+
 def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> Iterator[ReadResult]:
-    cursor, wait_ms = after, 0  # first what is there, so that the reader knows where the log began
+    place = _Place(db, topic, after, nodes)
     while True:
         try:
-            page = read_view(topic.name, wait(db, partial(_begin_poll, db, topic, cursor, nodes, wait_ms)))
+            done = wait(db, place.begin)
         except ShuttingDown:
             return
-        cursor, wait_ms = page.next_from_seq, WAIT_MS
-        yield page
+        yield place.page(done)
 
 
 async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
-    cursor, wait_ms = after, 0
+    place = _Place(db, topic, after, nodes)
     while True:
         try:
-            page = read_view(topic.name, await _apoll(db, topic, cursor, nodes, wait_ms))
+            done = await _apoll(db, place)
         except ShuttingDown:
             return
-        cursor, wait_ms = page.next_from_seq, WAIT_MS
-        yield page
+        yield place.page(done)
 
 
 def wait(db: Database, begin: Callable[[], Poll]) -> ReadDone:
@@ -63,7 +88,7 @@ def wait(db: Database, begin: Callable[[], Poll]) -> ReadDone:
                 db.post(poll.cancel)
 
 
-async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], wait_ms: int) -> ReadDone:
+async def _apoll(db: Database, place: _Place) -> ReadDone:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ReadDone] = loop.create_future()
 
@@ -74,7 +99,7 @@ async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]
             pass  # the loop was closed: nobody waits there, and whoever answers must not suffer for it
 
     def begin(_: Engine) -> Ticket[Poll]:
-        poll = _begin_poll(db, topic, cursor, nodes, wait_ms)
+        poll = place.begin()
         poll.ticket.then(settle)
         return resolved(poll)
 
@@ -84,13 +109,6 @@ async def _apoll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...]
     finally:
         if not poll.ticket.done:  # cancelled
             db.post(poll.cancel)
-
-
-def _begin_poll(db: Database, topic: Topic, cursor: int, nodes: tuple[str, ...], wait_ms: int) -> Poll:
-    request = topic._request(
-        cursor, limit=limits.DIFF_LIMIT.high, max_bytes=limits.DIFF_BATCH_BYTES.default, exclude_nodes=nodes
-    )
-    return db.long_polls.read(topic.name, request, wait_ms=wait_ms)
 
 
 def _hand_over(done: Ticket[ReadDone], future: asyncio.Future[ReadDone]) -> None:

@@ -6,7 +6,7 @@ deadline, or not at all once its client has gone. Deadlines are looked at by `ti
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from topics.core.read import ReadRequest
@@ -18,14 +18,20 @@ from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound
 
+DEADLINES_SPARE = 1024
+"""So many deadlines of answered polls are kept, and as many as there are polls that wait."""
+
 
 class Poll:
     """One waiting read: a watcher of its topic that is served once."""
 
-    __slots__ = ("_again", "_polls", "_reading", "deadline_ms", "request", "ticket", "topic", "watched")
+    __slots__ = ("_again", "_polls", "_reading", "deadline_ms", "number", "request", "ticket", "topic", "watched")
 
-    def __init__(self, polls: LongPolls, topic: TopicState, request: ReadRequest, deadline_ms: int) -> None:
+    def __init__(
+        self, polls: LongPolls, topic: TopicState, request: ReadRequest, deadline_ms: int, number: int
+    ) -> None:
         self._polls = polls
+        self.number = number
         self.topic = topic
         self.request = request
         self.deadline_ms = deadline_ms
@@ -85,25 +91,32 @@ class LongPolls:
     def __init__(self, engine: Engine, delivery: Delivery) -> None:
         self.engine = engine
         self._delivery = delivery
-        self._waiting: dict[Poll, None] = {}
-        self._deadlines: list[tuple[int, int, Poll]] = []
-        self._ids = count()
+        self._waiting: dict[int, Poll] = {}
+        self._deadlines: list[tuple[int, int]] = []  # with the polls' numbers, also of some that were answered
+        self._numbers = count()
 
     def now_ms(self) -> int:
         return self.engine.context.clock.running_ms()
 
-    def read(self, name: str, request: ReadRequest, *, wait_ms: int) -> Poll:
+    def read(self, name: str, request: ReadRequest, *, wait_ms: int, epoch: int | None = None) -> Poll:
+        """Of the topic's life `epoch`, if that is given: a later one is another topic."""
         topic = self.engine.state.topic(name)
-        poll = Poll(self, topic, request, self.now_ms() + wait_ms)
-        self._waiting[poll] = None
+        if epoch not in (None, topic.epoch):
+            raise TopicNotFound(name)
+        poll = Poll(self, topic, request, self.now_ms() + wait_ms, next(self._numbers))
+        self._waiting[poll.number] = poll
         poll.watched = self._delivery.watch(topic, poll, fill_records=request.limit, fill_bytes=request.budget_bytes)
         poll.look()
         if not poll.ticket.done:
-            heappush(self._deadlines, (poll.deadline_ms, next(self._ids), poll))
+            heappush(self._deadlines, (poll.deadline_ms, poll.number))
         return poll
 
     def forget(self, poll: Poll) -> None:
-        self._waiting.pop(poll, None)
+        """It is over. Nothing keeps its answer, and few keep its deadline."""
+        self._waiting.pop(poll.number, None)
+        if len(self._deadlines) > DEADLINES_SPARE + 2 * len(self._waiting):
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
+            heapify(self._deadlines)
         if poll.watched is not None:
             self._delivery.unwatch(poll.watched, poll)
 
@@ -111,17 +124,19 @@ class LongPolls:
         """Answer the polls whose time is over with what there is now."""
         now = self.now_ms()
         while self._deadlines and self._deadlines[0][0] <= now:
-            heappop(self._deadlines)[2].look()
+            poll = self._waiting.get(heappop(self._deadlines)[1])
+            if poll is not None:
+                poll.look()
 
     def finish_all(self) -> None:
         """The server drains: everyone gets an answer now."""
-        for poll in list(self._waiting):
+        for poll in list(self._waiting.values()):
             poll.deadline_ms = 0
             poll.look()
 
     def fail_all(self, error: Exception) -> None:
         """The engine closes: everyone who waits is told."""
-        for poll in list(self._waiting):
+        for poll in list(self._waiting.values()):
             self.forget(poll)
             if not poll.ticket.done:
                 poll.ticket.fail(error)

@@ -7,6 +7,7 @@ of one queue that have room are topped up together, as one cohort. Woken by `sti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -41,17 +42,25 @@ class WorkStream:
         self.on_end: OnEnd = lambda _: None
         self.closed = False
         self._paused = False
-        self._asked = 0
+        self._claimers: dict[Claimer, None] = {}  # claims under way
 
     @property
     def room(self) -> int:
         if self.closed or self._paused:
             return 0
-        return max(self.max - queue_of(self.topic).held(self.number) - self._asked, 0)
+        asked = sum(claimer.max for claimer in self._claimers)
+        return max(self.max - queue_of(self.topic).held(self.number) - asked, 0)
 
     def pause(self) -> None:
         """The connection lags: claim nothing for it until it goes on."""
         self._paused = True
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Take back what was asked for, as far as nothing has been dealt."""
+        for claimer in list(self._claimers):
+            if self._streams.withdraw(self.topic, claimer):
+                del self._claimers[claimer]
 
     def go_on(self) -> None:
         self._paused = False
@@ -70,13 +79,13 @@ class WorkStream:
     # --- called by the service ------------------------------------------------------------------------------------
 
     def ask(self, lease_ms: int) -> Claimer:
-        self._asked = min(self.room, self._portion())
-        claimer = Claimer(node=self.node, max=self._asked, lease_ms=lease_ms, stream=self.number)
-        claimer.ticket.then(self._got)
+        claimer = Claimer(node=self.node, max=min(self.room, self._portion()), lease_ms=lease_ms, stream=self.number)
+        self._claimers[claimer] = None
+        claimer.ticket.then(partial(self._got, claimer))
         return claimer
 
-    def _got(self, done: Ticket[Claimed]) -> None:
-        self._asked = 0
+    def _got(self, claimer: Claimer, done: Ticket[Claimed]) -> None:
+        self._claimers.pop(claimer, None)
         if done.error is not None:
             return  # the next look tries again
         jobs = done.result().jobs
@@ -97,6 +106,7 @@ class WorkStream:
 class WorkStreams:
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
+        self.withdraw = queues.withdraw
         self._ctx = queues.context
         self._numbers = count(1)
         self._by_topic: dict[int, dict[int, WorkStream]] = {}
@@ -120,6 +130,7 @@ class WorkStreams:
 
     def close(self, stream: WorkStream) -> None:
         stream.closed = True
+        stream.withdraw()
         streams = self._by_topic.get(stream.topic.id)
         if streams is not None:
             streams.pop(stream.number, None)

@@ -140,9 +140,18 @@ class Queues:
         else:
             ClaimPass(self, topic, claimers).run()
 
+    def withdraw(self, topic: TopicState, claimer: Claimer) -> bool:
+        """Somebody who wants nothing any more takes no share of a window that is still open. False: it is closed."""
+        window = self._windows.get(topic.id)
+        if window is None or claimer not in window.cohort:
+            return False
+        window.cohort.remove(claimer)
+        return True
+
     def _close(self, window: Window) -> None:
         self._windows.pop(window.topic.id, None)
-        ClaimPass(self, window.topic, window.cohort).run()
+        if window.cohort:
+            ClaimPass(self, window.topic, window.cohort).run()
 
     def open_stream(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> WorkStream:
         """A work stream; its callbacks are set by the caller, in the same turn."""

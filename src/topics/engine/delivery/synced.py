@@ -1,8 +1,9 @@
 """Synced: up to which seq a topic is covered by a sync, for strong watchers (semantics.md section 14.2).
 
-Only topics that somebody watches strongly are followed. A publication is covered once everything its group had written
-by then is synced. Always holds: `limit` never exceeds what a power cut leaves, except for `ephemeral` topics, where
-strong equals eventual."""
+Only topics that somebody watches strongly are followed. A publication is covered once everything is synced that the
+groups it lives in had written by then: its own group, and, since a copy has no frames of its own, those of the topics
+it may have been copied from. Always holds: `limit` never exceeds what a power cut leaves, except for what came from
+`ephemeral` topics, where strong equals eventual."""
 
 from __future__ import annotations
 
@@ -12,16 +13,18 @@ from collections.abc import Callable
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 
+Needs = dict[int, int]
+"""By group: the log position that has to be synced."""
+
 
 class _Followed:
-    __slots__ = ("group", "pending", "seq", "topic", "users")
+    __slots__ = ("pending", "seq", "topic", "users")
 
-    def __init__(self, topic: TopicState, group: int) -> None:
+    def __init__(self, topic: TopicState) -> None:
         self.topic = topic
-        self.group = group
         self.users = 0
         self.seq = 0
-        self.pending: deque[tuple[int, int]] = deque()  # log position, and the head once that is synced
+        self.pending: deque[tuple[Needs, int]] = deque()  # and the head once they are met
 
 
 class Synced:
@@ -34,7 +37,7 @@ class Synced:
     def follow(self, topic: TopicState) -> None:
         followed = self._followed.get(topic.id)
         if followed is None:
-            followed = self._followed[topic.id] = _Followed(topic, self._ctx.group_of(topic.id))
+            followed = self._followed[topic.id] = _Followed(topic)
             self._note(followed)
         followed.users += 1
 
@@ -51,27 +54,48 @@ class Synced:
 
     def limit(self, topic: TopicState) -> int:
         """The highest seq a strong watcher of a followed topic may see now."""
-        if topic.config.is_fsync or topic.config.is_ephemeral:
-            return topic.head
-        return self._followed[topic.id].seq
+        return topic.head if topic.config.is_ephemeral else self._followed[topic.id].seq
 
     def _note(self, followed: _Followed) -> None:
-        commit = self._ctx.commit
-        written = commit.written_lsn(followed.group)
-        if commit.synced_lsn(followed.group) >= written:
-            followed.seq = followed.topic.head
-            followed.pending.clear()
-            return
+        needs = self._needs(followed.topic)
         pending = followed.pending
-        if pending and pending[-1][0] == written:
+        if not needs and not pending:
+            followed.seq = followed.topic.head
+            return
+        if pending and pending[-1][0] == needs:
             pending.pop()
-        pending.append((written, followed.topic.head))
+        pending.append((needs, followed.topic.head))
+
+    def _needs(self, topic: TopicState) -> Needs:
+        """What must be synced before all that is published now is safe; what is safe already is left out."""
+        commit, needs = self._ctx.commit, Needs()
+        for one in self._origins(topic):
+            if not one.config.is_fsync and not one.config.is_ephemeral:  # the one is synced before it is published
+                group = self._ctx.group_of(one.id)
+                written = commit.written_lsn(group)
+                if commit.synced_lsn(group) < written:
+                    needs[group] = written
+        return needs
+
+    def _origins(self, topic: TopicState) -> list[TopicState]:
+        """The topic, and all that its records may have been copied from."""
+        origins = [topic]
+        if topic.id not in self._ctx.fed:
+            return origins
+        state, seen = self._ctx.state, {topic.id}
+        for one in origins:
+            sources = {router.source_id for router in state.routers.into(one.id)} - seen
+            seen |= sources
+            origins += [state.by_id[source] for source in sources if source in state.by_id]
+        return origins
 
     def _synced(self, group: int, lsn: int) -> None:
         for followed in list(self._followed.values()):
-            pending = followed.pending
-            if followed.group != group or not pending or pending[0][0] > lsn:
-                continue
-            while pending and pending[0][0] <= lsn:
-                followed.seq = pending.popleft()[1]
-            self._moved(followed.topic)
+            pending, moved = followed.pending, False
+            while pending and self._is_met(pending[0][0]):
+                followed.seq, moved = pending.popleft()[1], True
+            if moved:
+                self._moved(followed.topic)
+
+    def _is_met(self, needs: Needs) -> bool:
+        return all(self._ctx.commit.synced_lsn(group) >= lsn for group, lsn in needs.items())
