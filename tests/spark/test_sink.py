@@ -88,7 +88,11 @@ def test_topics_that_the_sink_creates_remember_keys_for_a_day(served: Served) ->
     config = served.call("GET", "/v0/topics/made")["config"]
     assert config["idempotency_window_ms"] >= 24 * 3600 * 1000
     assert config["durability"] == "fsync"
-    with pytest.raises(TopicNotFound):
+
+
+def test_a_write_that_the_server_refuses_fails_with_its_code_and_message(served: Served) -> None:
+    sentence = "a write to topic 'unmade' was refused \\(topic_not_found\\): topic 'unmade' does not exist"
+    with pytest.raises(TopicNotFound, match=sentence):
         attempt(served, rows(1, "unmade"), "k", create="false")
 
 
