@@ -42,6 +42,7 @@ def test_names_are_case_insensitive() -> None:
         ({"path": "/d", "subscribePattern": "orders"}, "a prefix with a trailing \\*"),
         ({"path": "/d", "subscribePattern": "o*rders*"}, "a prefix with a trailing \\*"),
         ({**PATH, "startingOffsets": "first"}, "earliest, latest, or JSON"),
+        ({**PATH, "provider": "topics", "option.path": "x"}, "use CREATE TEMPORARY VIEW"),
         ({**PATH, "startingOffsets": "[1]"}, "earliest, latest, or JSON"),
         ({**PATH, "startingOffsets": "[" * 100_000}, "earliest, latest, or JSON"),
         ({**PATH, "startingOffsets": '{"orders": "x"}'}, "which is not a seq"),
