@@ -51,7 +51,7 @@ class _Sink:
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError("a topic can only be appended to: use mode('append')")
+            raise ConfigError("a topic can only be appended to: use mode('append'), for a stream outputMode('append')")
         self._options = options
         self._shape = shape_of(schema, options.topic)
         self._job_id = options.job_id or uuid.uuid4().hex
