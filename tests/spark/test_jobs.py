@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from tests.spark.world import World
 
 from topics.cli.pipeline import pipeline
+from topics.cli.spark_job import spark_session
 from topics.cli.stats import write_table
 from topics.errors import ConfigError
 from topics.formats.segment import scan_segment
-from topics.spark.failure import failure_of
+from topics.spark.failure import JobFailed, failure_of
 from topics.spark.jobs import archive as archive_job
 from topics.spark.jobs import delta as delta_job
 from topics.spark.jobs import replay as replay_job
@@ -482,6 +483,27 @@ topics.errors.ConfigError: there is no topic 'b' in /data; it has a
     lost = failure_of(RuntimeError("topics.errors.DataLoss: records 1..2 of topic 'a' are lost (cap)"))
     assert (str(lost), lost.exit_status) == ("records 1..2 of topic 'a' are lost (cap)", 1)
     assert str(failure_of(RuntimeError("\nJava heap space\nat x"))) == "Spark failed: Java heap space"
+    java = (
+        "An error occurred while calling o48.load.\n: org.apache.spark.SparkClassNotFoundException: [X] no jsn\n\tat y"
+    )
+    assert str(failure_of(RuntimeError(java))) == "Spark failed: [X] no jsn"
+
+
+def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java refuses a master or a setting only when it is up, or does not come up at all."""
+    errors = pytest.importorskip("pyspark.errors")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise errors.PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr("topics.spark.start.check_ready", lambda: None)
+    monkeypatch.setattr("topics.spark.start.session", refuse)
+    monkeypatch.setattr("logging.disable", lambda: None)
+    with (
+        pytest.raises(JobFailed, match=r"^Spark failed: \[JAVA_GATEWAY_EXITED\]"),
+        spark_session("verify", "local[x", (), check=lambda: None),
+    ):
+        pytest.fail("there is no session")
 
 
 def test_heads_that_no_record_reaches_are_no_findings(world: World) -> None:

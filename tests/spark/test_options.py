@@ -42,7 +42,9 @@ def test_names_are_case_insensitive() -> None:
         ({"path": "/d", "subscribePattern": "orders"}, "a prefix with a trailing \\*"),
         ({"path": "/d", "subscribePattern": "o*rders*"}, "a prefix with a trailing \\*"),
         ({**PATH, "startingOffsets": "first"}, "earliest, latest, or JSON"),
+        ({**PATH, "provider": "topics", "option.path": "x"}, "use CREATE TEMPORARY VIEW"),
         ({**PATH, "startingOffsets": "[1]"}, "earliest, latest, or JSON"),
+        ({**PATH, "startingOffsets": "[" * 100_000}, "earliest, latest, or JSON"),
         ({**PATH, "startingOffsets": '{"orders": "x"}'}, "which is not a seq"),
         ({**PATH, "startingOffsets": '{"orders": true}'}, "which is not a seq"),
         ({**PATH, "startingOffsets": '{"clicks": 1}'}, "not among the topics subscribed to"),
@@ -174,3 +176,20 @@ def test_every_option_is_described() -> None:
     text = describe()
     assert "startingOffsets" in text
     assert "deadLetterTopic" in text
+
+
+def test_a_refused_stream_says_why_at_its_first_call() -> None:
+    """PySpark 4.3 stumbles over a `streamReader` that raises, and its own error is the last that a user sees."""
+    types = pytest.importorskip("pyspark.sql.types")
+    source = pytest.importorskip("topics.spark.source").TopicsDataSource({**PATH, "limit": "5"})
+    reader = source.streamReader(types.StructType().add("seq", "long", False))
+    calls = (
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        reader.prepareForTriggerAvailableNow,
+        lambda: reader.partitions({}, {}),
+    )
+    for call in calls:
+        with pytest.raises(ConfigError, match="option limit is for batch reads; a stream has no end"):
+            call()
+    reader.stop()

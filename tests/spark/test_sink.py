@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tests.spark.served import Served
 
-from topics.errors import InvalidRequest, TopicNotFound
+from topics.errors import ConfigError, InvalidRequest, TopicNotFound
 from topics.spark.options import write_options
 from topics.spark.rows import Record, Row, Shape, is_json, rows_of, shape_of
 from topics.spark.sink import TaskWriter, Written
@@ -34,6 +34,21 @@ def attempt(served: Served, given: list[Row], key: str, **options: str) -> Writt
 
 def numbers(served: Served, topic: str) -> list[int]:
     return [row[4]["n"] for row in served.rows(topic)]
+
+
+def test_a_map_whose_keys_have_no_text_of_their_own_is_refused_at_planning() -> None:
+    t = pytest.importorskip("pyspark.sql.types")
+    for key in (t.BinaryType(), t.ArrayType(t.LongType()), t.StructType().add("a", "long")):
+        schema = t.StructType().add("data", t.MapType(key, t.LongType()))
+        with pytest.raises(ConfigError, match="which has no JSON form; convert it first"):
+            shape_of(schema, "t")
+
+
+def test_a_date_that_python_does_not_have_is_told_in_one_sentence() -> None:
+    batch = pa.record_batch({"data": pa.array([3_000_000], pa.date32())})
+    shape = shape_of(pytest.importorskip("pyspark.sql.types").StructType().add("data", "date"), "t")
+    with pytest.raises(InvalidRequest, match="after year 9999"):
+        list(rows_of(batch, shape))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -73,7 +88,11 @@ def test_topics_that_the_sink_creates_remember_keys_for_a_day(served: Served) ->
     config = served.call("GET", "/v0/topics/made")["config"]
     assert config["idempotency_window_ms"] >= 24 * 3600 * 1000
     assert config["durability"] == "fsync"
-    with pytest.raises(TopicNotFound):
+
+
+def test_a_write_that_the_server_refuses_fails_with_its_code_and_message(served: Served) -> None:
+    sentence = "a write to topic 'unmade' was refused \\(topic_not_found\\): topic 'unmade' does not exist"
+    with pytest.raises(TopicNotFound, match=sentence):
         attempt(served, rows(1, "unmade"), "k", create="false")
 
 

@@ -52,7 +52,18 @@ def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, ser
                   'f', cast('NaN' AS double), 'o', true, 's', named_struct('e', cast(null AS int)),
                   'old', timestamp'0999-01-02 03:04:05.067', 'oldz', timestamp_ntz'0001-01-01 00:00:00',
                   'v', array(null, null), 'w', named_struct('e', null), 'k', map(1, 'a', -2, 'b'),
-                  'y', map(true, date'0031-01-02')) AS data
+                  'y', map(true, date'0031-01-02'),
+                  'kd', map(date'1969-12-30', 1), 'kt', map(timestamp'2026-01-31 01:00:00', 1),
+                  'kz', map(timestamp_ntz'2026-01-31 10:11:12.345678', 1), 'kq', map(cast(1e-7 AS decimal(9,8)), 1),
+                  'kf', map(0.1F, 1, 1e7F, 2, 16777216F, 3, -2.5e-4F, 4),
+                  'kr', map(0.1D, 1, 1e20D, 2, 123456.789D, 3, 9.99e-4D, 4, 100D, 5, cast('-Infinity' AS double), 6),
+                  'ki', map(interval '1 02:03:04.5' day to second, 1), 'km', map(time'12:34:56.789', 1),
+                  'h', time'12:34:56.780', 'hh', time'12:30:00',
+                  'ia', interval '-5' day, 'ib', interval '5' hour, 'ic', interval '3.25' second,
+                  'id', interval '1 2' day to hour, 'ie', interval '-123:02:03.000001' hour to second,
+                  'if', interval '1 02:03:04' day to second, 'ig', interval '0' minute,
+                  'ih', interval '1:03' minute to second
+                  ) AS data
            FROM range(3)"""
     ).coalesce(1)
     expected = [json.loads(row[0]) for row in df.select(f.to_json("data")).collect()]

@@ -72,7 +72,10 @@ def spark_session(
     from pyspark.errors import PySparkException
 
     logging.disable()  # a failure comes back as an exception
-    spark = _started(name, master, settings)
+    try:
+        spark = _started(name, master, settings)
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise failure_of(error) from None
     try:
         spark.sparkContext.setLogLevel("OFF")
         yield spark

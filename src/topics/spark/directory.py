@@ -78,6 +78,7 @@ class DirectoryLog:
             replay.apply(self._tail.stretches(snapshot))
         except FileNotFoundError:
             return None
+        replay.announce(self._tail.holes)
         cold = open_files(self._address.cold_path) if self._address.cold_path else None
         stored = StoredSegments(self._files, cold)
         try:

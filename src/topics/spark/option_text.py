@@ -106,7 +106,7 @@ def bound(name: str, given: str) -> Bound:
     shape = f'option {name} is earliest, latest, or JSON such as {{"orders": 23}}, not {given!r}'
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(shape) from None
     if not isinstance(parsed, dict):
         raise ConfigError(shape)

@@ -30,7 +30,7 @@ from topics.formats.wal import (
     TopicMark,
 )
 from topics.spark.cut import I64, DeadRange, TagDelete
-from topics.spark.wal_tail import Stretch
+from topics.spark.wal_tail import Hole, Stretch
 
 Wanted = Callable[[str], bool]
 
@@ -111,6 +111,15 @@ class Replay:
                 if row < count:
                     self._apply_body(int(columns.topic_id[row]), body)
             self._take_appends(stretch)
+
+    def announce(self, holes: Iterable[Hole]) -> None:
+        """Seqs that a hole in the log keeps from us are gaps, as the next start of the server would make them."""
+        for hole in holes:
+            for topic_id, seq in hole.highest.items():
+                topic = self.topics.get(topic_id)
+                if topic is not None:
+                    topic.passed_seq = max(topic.passed_seq, seq)
+                    topic.unlogged_to = max(topic.unlogged_to, seq)
 
     def _apply_body(self, topic_id: int, body: Body) -> None:
         if isinstance(body, TopicCreate):

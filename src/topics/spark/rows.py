@@ -135,7 +135,7 @@ def _problem(topic: str | None, data: bytes | None, record: Record, size: int) -
     try:
         build_batch([RecordIn(record.data, tag=record.tag, node=record.node, meta=record.meta)])
     except RequestRefused as error:
-        return error.message
+        return error.message.removeprefix("records[0]: ")  # of the batch of one, not of the user's rows
     return ""
 
 

@@ -20,7 +20,7 @@ import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized
+from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized, error_from_wire
 from topics.spark.log import Address
 from topics.spark.options import WriteOptions
 from topics.spark.remote import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
@@ -51,7 +51,7 @@ class _Sink:
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError("a topic can only be appended to: use mode('append')")
+            raise ConfigError("a topic can only be appended to: use mode('append'), for a stream outputMode('append')")
         self._options = options
         self._shape = shape_of(schema, options.topic)
         self._job_id = options.job_id or uuid.uuid4().hex
@@ -163,10 +163,20 @@ class TaskWriter:
             }
             if self._options.create:
                 body["config"] = self._config()
-            answer = self._remote.post(f"{topic_path(topic)}?return_seqs=false", msgspec.json.encode(body)).json()
+            answer = self._post(topic, msgspec.json.encode(body))
             self._requests += 1
             self._deduped += bool(answer["deduped"])
             self._records += chunk.stored(max(int(answer["count"]), 1))
+
+    def _post(self, topic: str, body: bytes) -> Any:
+        """Of an error in a task Spark keeps the text alone, so the code must be in it."""
+        try:
+            return self._remote.post(f"{topic_path(topic)}?return_seqs=false", body).json()
+        except ServerGone:
+            raise
+        except TopicsError as error:
+            told = f"a write to topic {topic!r} was refused ({error.code}): {error.message}"
+            raise error_from_wire(code=error.code, status=error.status, message=told, detail=error.detail) from None
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"idempotency_window_ms": IDEMPOTENCY_WINDOW_MS}

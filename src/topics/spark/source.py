@@ -54,8 +54,11 @@ class TopicsDataSource(DataSource):
         return PushdownReader(options, fields) if options.pushdown else BatchReader(options, fields)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = read_options(self.options, streaming=True)
-        return StreamReader(options, declared_fields(options, schema))
+        try:
+            options = read_options(self.options, streaming=True)
+            return StreamReader(options, declared_fields(options, schema))
+        except ConfigError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         from topics.spark.sink import BatchSink
@@ -190,3 +193,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """May never be called: nothing is held but a connection."""
         if self._planner is not None:
             self._planner.close()
+
+
+class RefusedStream(StreamReader):
+    """A stream that cannot be: PySpark 4.3 hides what `streamReader` raises behind an error of its own."""
+
+    def __init__(self, error: ConfigError) -> None:
+        self._error = error
+
+    @property
+    def planner(self) -> Any:
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def stop(self) -> None:
+        """Nothing was begun."""

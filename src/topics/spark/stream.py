@@ -80,7 +80,7 @@ class StreamPlanner:
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
         """Tasks of the batch between two offsets, gaps settled."""
         begin, stop = from_json(start), from_json(end)
-        cuts = self._look()
+        cuts = {**self._look(), **self._look_at_others(begin, stop)}
         stretches = list(between(begin, stop, cuts))
         total = sum(stretch.hi - stretch.lo for stretch in stretches)
         options = self._options
@@ -113,9 +113,20 @@ class StreamPlanner:
     def _look(self) -> dict[str, TopicCut]:
         return self._log.cuts(names=self._options.names, prefix=self._options.prefix, now_ms=self._clock())
 
+    def _look_at_others(self, begin: Points, stop: Points) -> dict[str, TopicCut]:
+        """A batch that is repeated after a restart has the topics it had, also those not subscribed to any more."""
+        others = tuple(name for name, point in stop.items() if begin.get(name) != point and not self._is_wanted(name))
+        return self._log.cuts(names=others, prefix=None, now_ms=self._clock()) if others else {}
+
+    def _is_wanted(self, name: str) -> bool:
+        names, prefix = self._options.names, self._options.prefix
+        return name in names if names is not None else prefix is not None and name.startswith(prefix)
+
     def _announce_deleted(self, begin: Points, cuts: Mapping[str, TopicCut]) -> None:
-        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap."""
-        for name in begin.keys() - cuts.keys():
+        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap.
+
+        So does one that the stream was started without: it may be wanted again, and nothing is known of it."""
+        for name in sorted(filter(self._is_wanted, begin.keys() - cuts.keys())):
             if self._options.on_loss == "fail" and self._options.names is not None:
                 raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
             loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)

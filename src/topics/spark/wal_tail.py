@@ -1,14 +1,18 @@
 """The log behind a snapshot, read by a process that does not hold the lock (storage.md sections 9.4, 9.5, 12).
 
 Files are only read, and the server may be appending to them: a scan takes whole submissions and stops at the first
-byte that is not one, which is an end and never an error. A second scan goes on where the first one stopped. Frames come
-in the order of layout generations, so a topic's frames come in the order they were written. A file that vanishes while
-it is read raises FileNotFoundError: a newer snapshot has made it superfluous, and the caller starts over.
+byte that is not one, which is an end and never an error. Where valid frames lie behind that byte and stay there, it is
+a hole: the log of the group ends there, as it would in recovery, and `holes` tells what lies behind it. A second scan
+goes on where the first one stopped. Frames come in the order of layout generations, so a topic's frames come in the
+order they were written. A file that vanishes while it is read raises FileNotFoundError: a newer snapshot has made it
+superfluous, and the caller starts over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +20,12 @@ from topics.formats import names
 from topics.formats.snapshot import Snapshot
 from topics.formats.wal import OpenMark, Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.spark.files import Files
+from topics.storage.wal.ends import has_frame_behind, highest_seqs, reads_clean, valid_behind
 
+_LOOKS: Final = 4
+_PAUSE_S: Final = 0.05
+"""How often, and after what pause, a bad place is read again: a page of a running server's write may come late."""
+_UNKNOWN: Final = "?"
 _WINDOW_BYTES: Final = 8 << 20
 _OPEN_FRAME_BYTES: Final = 4096
 
@@ -31,41 +40,69 @@ class Stretch:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes at `offset` that are no frame, with valid frames or files behind them that a replay does not reach.
+
+    `highest` has the highest seq by topic id that those prove to be used."""
+
+    path: str
+    offset: int
+    reason: str
+    highest: Mapping[int, int]
+
+
 @dataclass(slots=True)
 class _FileScan:
-    """How far one file was read; `group` and `gen` are those of its `open` frame."""
+    """How far one file was read; `group` and `gen` are those of its `open` frame.
+
+    `bad_at` is the first byte that is no frame, None where only zeros follow."""
 
     path: str
     gen: int
     group: str
     end: int
     stretches: list[Stretch] = field(default_factory=list)
+    bad_at: int | None = None
+    reason: str = ""
+    hole: Hole | None = None
 
 
 class LogTail:
     """Frames of every group behind the positions that a snapshot records."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self._files = files
+        self._sleep = sleep
         self._scans: dict[str, _FileScan] = {}
+        self.holes: list[Hole] = []
 
     def stretches(self, snapshot: Snapshot | None) -> list[Stretch]:
         """Everything written behind the snapshot by now, in replay order."""
         kept: dict[str, _FileScan] = {}
         ordered: list[tuple[int, str, int, _FileScan]] = []
-        for key, number, path, start in self._pending(snapshot):
+        oldest_gen = snapshot.gen if snapshot is not None else 0
+        self.holes = []
+        pending = list(self._pending(snapshot))
+        last = {key: path for key, _, path, _ in pending}
+        broken: set[str] = set()
+        for key, number, path, start in pending:
             scan = self._scans.get(path)
             if scan is None or scan.end < start or not scan.stretches:
                 scan = self._begin(path, start, key)
-            if scan.group != key:
-                continue
-            self._read_on(scan)
-            kept[path] = scan
-            ordered.append((scan.gen, key, number, scan))
+            if scan.group not in (key, _UNKNOWN) or (scan.group == key and scan.gen < oldest_gen):
+                continue  # of another group, or absorbed
+            if key not in broken and scan.group == key:
+                self._read_on(scan)
+                kept[path] = scan
+                ordered.append((scan.gen, key, number, scan))
+            hole = self._hole(scan, is_last=path == last[key], is_reached=key not in broken)
+            if hole is not None:
+                broken.add(key)
+                self.holes.append(hole)
         self._scans = kept
-        oldest_gen = snapshot.gen if snapshot is not None else 0
         ordered.sort(key=lambda entry: entry[:3])
-        return [stretch for gen, _, _, scan in ordered if gen >= oldest_gen for stretch in scan.stretches]
+        return [stretch for _, _, _, scan in ordered for stretch in scan.stretches]
 
     def _pending(self, snapshot: Snapshot | None) -> Iterator[tuple[str, int, str, int]]:
         """Group key, number, path and first byte of every file that is not absorbed."""
@@ -90,11 +127,44 @@ class LogTail:
         columns = scan_wal(self._files.read(path, 0, _OPEN_FRAME_BYTES))
         mark = columns.bodies.get(0)
         if not isinstance(mark, OpenMark):
-            return _FileScan(path, 0, "?", start)
+            return _FileScan(path, 0, _UNKNOWN, start)
         return _FileScan(path, mark.gen, mark.group, start)
+
+    def _hole(self, scan: _FileScan, *, is_last: bool, is_reached: bool) -> Hole | None:
+        """The hole that the log of this file's group has in it, if it has one."""
+        if not is_reached or scan.group == _UNKNOWN:
+            highest = self._highest_behind(scan.path, 0, 0)
+            return None if highest is None else Hole(scan.path, 0, "open" if is_reached else "out of reach", highest)
+        looks = 1
+        while scan.bad_at is not None:
+            if scan.hole is not None and scan.hole.offset == scan.end:
+                return scan.hole
+            highest = self._highest_behind(scan.path, scan.end, scan.bad_at)
+            if highest is None and is_last:
+                return None  # a torn end, or a write that is on its way
+            if looks == _LOOKS:
+                scan.hole = Hole(scan.path, scan.end, scan.reason, highest or {})
+                return scan.hole
+            before = scan.end
+            self._sleep(_PAUSE_S)
+            self._read_on(scan)
+            looks = looks + 1 if scan.end == before else 1
+        return None
+
+    def _highest_behind(self, path: str, start: int, place: int) -> dict[int, int] | None:
+        """Highest seqs by topic id of what lies behind `start`; None if no valid frame begins at `place` or later."""
+        with closing(self._files.open(path)) as file:
+            rest = bytes(file.read(start, max(file.size - start, 0)))
+        behind = valid_behind(rest, 0)
+        if not has_frame_behind(behind, place - start):
+            return None
+        highest: dict[int, int] = {}
+        highest_seqs(behind, highest)
+        return highest
 
     def _read_on(self, scan: _FileScan) -> None:
         file = self._files.open(scan.path)
+        scan.bad_at = None
         try:
             window = _WINDOW_BYTES
             while scan.end < file.size:
@@ -104,6 +174,9 @@ class LogTail:
                 if taken:
                     scan.stretches.append(Stretch(scan.path, scan.end, columns, complete_count(columns)))
                     scan.end += taken
+                is_clean = reads_clean(columns, taken)
+                scan.bad_at = None if is_clean else scan.end - taken + columns.end
+                scan.reason = columns.reason or "incomplete submission"
                 if columns.stop is Stop.CLEAN or len(buffer) < window:
                     return
                 if not taken:

@@ -164,9 +164,11 @@ def plan_verify(path: str, cold_path: str | None) -> Plan:
     listed = [(tier, root, folder, stems) for tier, root in tiers for folder, stems in _listed(root)]
     snapshot = newest_snapshot(files) if kind == "data" else None
     replay = Replay(snapshot, lambda _: True)
-    replay.apply(LogTail(files).stretches(snapshot))
+    tail = LogTail(files)
+    replay.apply(tail.stretches(snapshot))
     segments = [item for place in listed for item in _copies(*place, replay)]
-    findings = [*_floor_findings(replay), *_missing(path, cold_path, replay)]
+    holes = [Finding("", hole.path, "", 0, 0, hole.offset, f"log: {hole.reason}") for hole in tail.holes]
+    findings = [*holes, *_floor_findings(replay), *_missing(path, cold_path, replay)]
     return Plan(len({item.topic for item in segments} | set(replay.by_name())), segments, findings)
 
 
