@@ -15,7 +15,7 @@ from tests.server_transport.bare_transport import BareTransport
 
 from topics import limits
 from topics.api.build import ServerApp
-from topics.api.express import BODY_BYTES_MAX, ExpressWrites
+from topics.api.express import BODY_BYTES_MAX, Express, ExpressWrites
 from topics.core.read import ReadRequest
 from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX, JointWrite
 from topics.errors import CommitFailed, WalReadOnly
@@ -489,3 +489,55 @@ def test_a_payload_that_is_too_large_spoils_only_its_own_write(door: Door, monke
     first, refused, last = door.post([good, bad, good])
     assert (first.status, refused.status, last.status) == (200, usual.status, 200)
     assert (refused.body, last.json["first_seq"]) == (usual.body, first.json["first_seq"] + 20)
+
+
+# --- how long a turn waits --------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """Writes that were taken and wait for the end of the turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.settled: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def settle(self) -> None:
+        self.settled.append(self.count)
+        self.count = 0
+
+
+def turns(*looks: int) -> tuple[list[int], list[bool]]:
+    """Each look at the sockets brings so many writes: what is settled together, and which looks were not the last."""
+    express: Any = Express(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
+    kept = Kept()
+    waited = []
+    for look in looks:
+        kept.count += look
+        express._stirred = {kept: None} if kept.count else {}
+        waited.append(express.end_turn())
+    return kept.settled, waited
+
+
+def test_a_turn_that_brings_fewer_than_the_last_waits_as_long_as_each_look_brings_more() -> None:
+    settled, waited = turns(16, 5, 4, 6, 1)
+    assert settled == [16, 16]
+    assert waited == [False, True, True, True, False]
+
+
+def test_a_turn_does_not_wait_for_those_who_do_not_come() -> None:
+    settled, waited = turns(16, 5, 0, 5, 0, 5, 0)
+    assert settled == [16, 5, 5, 5]
+    assert waited == [False, True, False, True, False, True, False]
+
+
+def test_after_a_crowd_a_lone_writer_is_soon_answered_at_once() -> None:
+    settled, waited = turns(4, 1, 0, 1, 0, 1, 0, 1, 1)
+    assert settled == [4, 1, 1, 1, 1, 1]
+    assert waited == [False, True, False, True, False, True, False, False, False]
+
+
+def test_a_growing_crowd_is_never_waited_for() -> None:
+    assert turns(1, 2, 3, 50) == ([1, 2, 3, 50], [False] * 4)

@@ -52,8 +52,8 @@ class Express:
         self.inflight = inflight
         self._writes: dict[tuple[str, bool, Key | None], ExpressWrites] = {}
         self._stirred: dict[ExpressWrites, None] = {}
-        self._usual = 0  # settled at the end of the last turn
-        self._has_waited = False
+        self._usual = 0  # writes that a turn may bring, as the last ones did
+        self._kept_before = 0  # when the sockets were looked at once more
 
     def writes(self, name: str, head: RequestHead, key: Key | None) -> ExpressWrites:
         """Heads that mean the same share one, so that what they bring can go together."""
@@ -73,16 +73,17 @@ class Express:
         self._stirred[writes] = None
 
     def end_turn(self) -> bool:
-        """Settle; or, if fewer came than the last time, say True once and wait for one more look at the sockets. A turn
-        costs more than that look, and clients who were answered together ask again nearly together."""
+        """Settle; or, if fewer came than the last times, say True and wait for one more look at the sockets, as long as
+        each look brings some. A turn costs more than many looks, and clients who were answered together ask again
+        nearly together."""
         if not self._stirred:
             return False
         kept = sum([len(writes) for writes in self._stirred])
-        if kept < self._usual and not self._has_waited:
-            self._has_waited = True
+        if self._kept_before < kept < self._usual:
+            self._kept_before = kept
             return True
-        self._has_waited = False
-        self._usual = kept
+        self._kept_before = 0
+        self._usual = max(kept, self._usual - 1)
         stirred, self._stirred = self._stirred, {}
         for writes in stirred:
             writes.settle()
