@@ -4,16 +4,23 @@ Each method is one system call where the system has it. Holds: files are 0600 an
 no descriptor leaks when a call fails half-way, and a lock that cannot be trusted refuses to be taken.
 """
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import mmap
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from topics.errors import DataDirLocked
 from topics.storage.fs import Buffer, LockHandle, Mode, allocate_or_extend
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _FLAGS: dict[Mode, int] = {
     "r": os.O_RDONLY,
@@ -37,10 +44,18 @@ def _fsync(fd: int) -> None:
 _datasync = os.fdatasync if hasattr(os, "fdatasync") and _FULL_FSYNC is None else _fsync
 
 
-def _named(error: OSError, name: str) -> OSError:
+def _naming(call: Callable[Concatenate[OsFile, P], R]) -> Callable[Concatenate[OsFile, P], R]:
     """Calls on a descriptor fail without saying on which file."""
-    error.filename = error.filename or name
-    return error
+
+    @wraps(call)
+    def named(file: OsFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(file, *args, **kwargs)
+        except OSError as error:
+            error.filename = error.filename or file.name
+            raise
+
+    return named
 
 
 class OsFile:
@@ -50,47 +65,33 @@ class OsFile:
         self._fd = fd
         self.name = name
 
+    @_naming
     def pread(self, off: int, n: int) -> bytes:
-        try:
-            return os.pread(self._fd, n, off)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        return os.pread(self._fd, n, off)
 
+    @_naming
     def pwrite(self, off: int, buf: Buffer) -> int:
-        try:
-            return os.pwrite(self._fd, buf, off)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        return os.pwrite(self._fd, buf, off)
 
+    @_naming
     def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
-        try:
-            return os.pwritev(self._fd, bufs, off)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        return os.pwritev(self._fd, bufs, off)
 
+    @_naming
     def truncate(self, n: int) -> None:
-        try:
-            os.ftruncate(self._fd, n)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        os.ftruncate(self._fd, n)
 
+    @_naming
     def allocate(self, n: int) -> None:
-        try:
-            allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
-        except OSError as error:
-            raise _named(error, self.name) from None
+        allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
 
+    @_naming
     def datasync(self) -> None:
-        try:
-            _datasync(self._fd)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        _datasync(self._fd)
 
+    @_naming
     def fsync(self) -> None:
-        try:
-            _fsync(self._fd)
-        except OSError as error:
-            raise _named(error, self.name) from None
+        _fsync(self._fd)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
