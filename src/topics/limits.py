@@ -70,6 +70,8 @@ EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
 IDEMPOTENCY_WINDOW_MS_DEFAULT = 120_000
 READ_EXAMINED_MAX = 10_000  # seqs looked at by one read, so that a filter cannot hold the loop
+AHEAD_RECORDS = 1024  # what one trip to the files brings a stream in old history: about a millisecond of a thread
+AHEAD_BYTES = 1 * MIB
 SEQ_RESERVE_MAX = 65_536  # seqs in the largest ceiling block: what a power cut can skip
 ROUTER_HOPS_MAX = 8  # copies of one record along a path, so that a cycle comes to rest
 ROUTER_BATCH_RECORDS = 1024  # source records of one router step

@@ -16,6 +16,7 @@ from tests.core.model import DELETED, LIVE, Batch, Config, Model, Put, Rec, Refu
 from tests.core.rig import Rig, batch_of, stored
 
 from topics.core import append, delete
+from topics.core.ahead import Ahead
 from topics.core.read import ReadRequest
 from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
@@ -83,6 +84,7 @@ ACTIONS = st.one_of(
         budget=st.sampled_from([1, 40, 100, 1 << 20]),
         nodes=st.sets(st.sampled_from(NODES), max_size=2),
         epoch=st.sampled_from([None, None, "same", "other"]),
+        reads_on=st.booleans(),
     ),
     *action(3, "full_read", name=names),
 )
@@ -113,6 +115,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.under_way: dict[str, list[tuple[str, Any]]] = {name: [] for name in NAMES}
         self.high: dict[str, dict[str, int]] = {}
         self.acked: dict[str, int] = {}
+        self.aheads = {name: Ahead() for name in NAMES}  # of one reader each, kept over everything but a restart
 
     @rule(actions=st.lists(ACTIONS, min_size=1, max_size=6))
     def step(self, actions: list[tuple[str, dict[str, Any]]]) -> None:
@@ -285,6 +288,7 @@ class CoreMachine(RuleBasedStateMachine):
     # --- restarts -------------------------------------------------------------------------------------------------
 
     def restart(self, name: str, kind: str) -> None:
+        self.aheads[name].let_go()
         if kind == "clean":
             self.finish_all(name)
             self.rig.settle(name)
@@ -340,7 +344,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
-    def read(self, name: str, at: int, limit: int, budget: int, nodes: set[str], epoch: str | None) -> None:
+    def read(
+        self, name: str, at: int, limit: int, budget: int, nodes: set[str], epoch: str | None, reads_on: bool
+    ) -> None:
         from_seq = self.seq_at(name, at)
         topic, wanted = self.rig.topic(name), self.model.topic(name)
         offset = {None: None, "same": 0, "other": -1}[epoch]
@@ -350,6 +356,7 @@ class CoreMachine(RuleBasedStateMachine):
             budget_bytes=budget,
             nodes=frozenset(node.encode() for node in nodes) or None,
             epoch=None if offset is None else topic.epoch + offset,
+            ahead=self.aheads[name] if reads_on else None,
         )
         got = self.rig.read(name, request)
         page = self.model.read(

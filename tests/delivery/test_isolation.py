@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, WsClient, last_id
 
+from topics import limits
 from topics.api.outbound import Patience
 from topics.core.extent import Extent
 from topics.core.topic import TopicState
@@ -386,7 +387,8 @@ def test_p29_cold_reads_that_never_return_hold_up_nothing_else() -> None:
     assert seen[0] == seen[1]
 
 
-def test_p29_a_watcher_in_cold_history_catches_up_by_itself() -> None:
+def test_p29_a_watcher_in_cold_history_catches_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AHEAD_RECORDS", 10)
     cold = Cold("a")
     stream = cold.rig.watch({"a": 0}, limit=10)
     services = cold.rig.live.delivery.services_total
@@ -412,7 +414,8 @@ def test_p29_a_read_that_fails_is_told_once_and_tried_again() -> None:
     assert stream.records("a") == [*range(200), "resident"]
 
 
-def test_p29_the_news_of_a_failed_read_moves_no_cursor() -> None:
+def test_p29_the_news_of_a_failed_read_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AHEAD_RECORDS", 10)
     cold = Cold("a", patience=SMALL)
     session = cold.rig.session({"a": 0}, limit=10)
     stream = cold.rig.open(session, reads=False)

@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
-from topics.api.pace import CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
+from topics.api.feed import Feed
+from topics.api.pace import BITE_RECORDS, CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
+from topics.core.extent import Extent
+from topics.core.topic import TopicState
+from topics.engine.jobs import Fetched
+from topics.engine.ticket import Ticket
 
-REST_MS = 100.0
+REST_MS = 100
 
 
 class Hand:
@@ -20,7 +25,12 @@ class Hand:
     def __init__(self) -> None:
         self.now_ms = 1000.0
         self.writes = 0
-        self.pace = Pace(later=lambda ms, step: None, now_ms=lambda: self.now_ms, traffic=lambda: self.writes)
+        self.pace = Pace(
+            soon=lambda step: None,
+            later=lambda ms, step: None,
+            now_ms=lambda: self.now_ms,
+            traffic=lambda: self.writes,
+        )
 
     def write(self) -> None:
         self.writes += 1
@@ -91,16 +101,21 @@ def test_a_feed_closes_in_on_a_head_that_moves_away(written_per_ms: int) -> None
 # --- feeds that rest --------------------------------------------------------------------------------------------------
 
 
-def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A topic whose records lie in files, read by feeds that rest after each batch."""
-    rig = Rig(segment_max_events=4)
+def in_files(records: int, *, segment_max_events: int) -> Rig:
+    """A topic whose records are not in memory."""
+    rig = Rig(segment_max_events=segment_max_events)
     rig.put("a")
     for number in range(records):
         rig.write("a", number)
     rig.sim.checkpoint()
     rig.engine.state.recent.drop_topic(rig.topic("a").id)
-    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
     return rig
+
+
+def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """In files, and read by feeds that rest after each batch."""
+    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    return in_files(records, segment_max_events=4)
 
 
 def test_a_feed_goes_on_when_its_rest_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +149,68 @@ def test_a_feed_that_ends_while_it_rests_stays_silent(monkeypatch: pytest.Monkey
     rig.advance(1000)
     assert gone.records("a") == told.records("a") == [0, 1, 2, 3]
     assert told.events()[-1] == "topic-deleted"
+
+
+# --- trips and bites --------------------------------------------------------------------------------------------------
+
+
+def count_trips(rig: Rig) -> list[int]:
+    """How many records each trip to the files brings, from now on."""
+    jobs, brought = rig.sim.kernel.jobs, []
+    fetch = jobs.fetch
+
+    def counted(topic: TopicState, extent: Extent) -> Ticket[Fetched]:
+        brought.append(len(extent.seqs))
+        return fetch(topic, extent)
+
+    jobs.fetch = counted  # type: ignore[method-assign]
+    return brought
+
+
+def test_one_trip_serves_many_batches() -> None:
+    rig = in_files(100, segment_max_events=100)
+    trips = count_trips(rig)
+    stream = rig.watch({"a": 0}, limit=5)
+    assert stream.records("a") == list(range(100))
+    assert trips == [5, 95]
+
+
+def test_what_is_deleted_after_the_trip_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    rig = in_files(20, segment_max_events=20)
+    trips = count_trips(rig)
+    stream = rig.watch({"a": 0}, limit=4)
+    rig.advance(REST_MS)
+    assert stream.seqs("a") == list(range(1, 9))
+    rig.delete("a", before_seq=15)
+    rig.advance(1000)
+    assert stream.seqs("a") == [*range(1, 9), *range(15, 21)]
+    assert trips == [4, 16]
+
+
+def test_nothing_is_kept_once_a_feed_is_level() -> None:
+    rig = in_files(100, segment_max_events=100)
+    rig.watch({"a": 0}, limit=5, node="me")
+    (watched,) = rig.live.delivery._watched.values()
+    (feed,) = watched.watchers
+    assert isinstance(feed, Feed)
+    assert feed._pursuit is None
+
+
+def test_batches_from_files_are_small_while_somebody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = in_files(400, segment_max_events=400)
+    monkeypatch.setattr(Pace, "is_live", True)
+    stream = rig.watch({"a": 0}, limit=150)
+    rig.advance(5000)
+    sizes = [len(frame.data["records"]) for frame in stream.frames() if frame.event == "record"]
+    assert sizes == [150, *[BITE_RECORDS] * 3, 400 - 150 - 3 * BITE_RECORDS]
+
+
+def test_batches_from_files_are_whole_while_nobody_writes() -> None:
+    rig = in_files(400, segment_max_events=400)
+    stream = rig.watch({"a": 0}, limit=150)
+    sizes = [len(frame.data["records"]) for frame in stream.frames() if frame.event == "record"]
+    assert sizes == [150, 150, 100]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "wait", "take", "delete"]), st.integers(1, 8)), max_size=20))

@@ -233,4 +233,12 @@ BUGS = [
         "            return super().decode(data, raw)\n",
         "tests/net/test_h2_repeats.py",
     ),
+    Planted(
+        "ahead-of-another-life",
+        "serves what it fetched ahead of a topic that was deleted from one that has its name now",
+        "src/topics/core/ahead.py",
+        "        if topic_id != self._topic_id or seq >= self.next_seq",
+        "        if seq >= self.next_seq",
+        "tests/core/test_ahead.py",
+    ),
 ]

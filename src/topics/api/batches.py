@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 from topics import limits
 from topics.api.bodies import Bodies, nodes_of
-from topics.api.pace import Pace
+from topics.api.pace import BITE_BYTES, BITE_RECORDS, Pace
+from topics.core.ahead import Ahead
 from topics.core.read import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.delivery.watched import Service, Watched
@@ -52,14 +53,14 @@ class Batch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_is_old", "_texts", "_watched", "epoch", "memo", "outcome", "records")
+    __slots__ = ("_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
     def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
         self.records = outcome.records
         self.epoch = watched.topic.epoch
         self._watched = watched
-        self._is_old = is_old
+        self.is_old = is_old
         self._texts: dict[View, bytes] = {}
         self.memo: dict[Any, Any] = {}
 
@@ -75,7 +76,7 @@ class Batch:
         """The records as JSON, joined by commas."""
         text = self._texts.get(view)
         if text is None:
-            shared = self._watched.is_shared and not self._is_old
+            shared = self._watched.is_shared and not self.is_old
             text = self._texts[view] = b",".join(self.bodies(view)) if shared else self._private(view)
         return text
 
@@ -164,23 +165,31 @@ class Batches:
             return hide(batch, nodes, service.watched)
         return self.alone(service.watched, reader)
 
-    def alone(self, watched: Watched, reader: Reader) -> Batch | Ticket[Batch]:
-        """A read of its own; a ticket if files have to be asked."""
-        return self._read(watched, reader, reader.options.nodes)
+    def alone(self, watched: Watched, reader: Reader, ahead: Ahead | None = None) -> Batch | Ticket[Batch]:
+        """A read of its own; a ticket if files have to be asked. With `ahead` it is one of many: those are small while
+        somebody writes."""
+        return self._read(watched, reader, reader.options.nodes, ahead)
 
-    def _read(self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None) -> Batch | Ticket[Batch]:
+    def _read(
+        self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None, ahead: Ahead | None = None
+    ) -> Batch | Ticket[Batch]:
         bounds = reader.options.bounds
+        limit, budget_bytes = bounds.limit, bounds.budget_bytes
+        if ahead is not None and self.pace.is_live:
+            limit, budget_bytes = min(limit, BITE_RECORDS), min(budget_bytes, BITE_BYTES)
         request = ReadRequest(
             from_seq=reader.at,
-            limit=bounds.limit,
-            budget_bytes=bounds.budget_bytes,
+            limit=limit,
+            budget_bytes=budget_bytes,
             nodes=nodes,
             epoch=reader.epoch,
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
+            ahead=ahead,
         )
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:
-            return Batch(ticket.result().outcome, watched)
+            outcome = ticket.result().outcome
+            return Batch(outcome, watched, is_old=ahead is not None and outcome.next_from_seq < ahead.next_seq)
         return chain(ticket, lambda done: resolved(Batch(done.outcome, watched, is_old=True)))
 
 

@@ -138,6 +138,9 @@ class Feed:
         topic = service.topic
         if self._busy or not self._is_behind(topic) or not self.channel.has_room(self):
             return False
+        if self._pursuit is not None:
+            self._read_on()
+            return False
         batch = self._batches.shared(service, self)
         if not self._take(batch, service.now_ms):
             return False
@@ -187,16 +190,12 @@ class Feed:
                 self._pursue(batch)
 
     def _pursue(self, batch: Batch) -> None:
-        """Push what was waited for and read on; services take over again once a read stays in memory."""
+        """Push what was waited for, or lay ready; then rest, and read on."""
         before = self.at
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
             return
-        rest_ms = self._rest_ms(read=self.at - before)
-        if rest_ms:
-            self._busy = True
-            self._batches.pace.later(rest_ms, self._rested)
-        else:
-            self._read_on()
+        self._busy = True
+        self._batches.pace.after(self._rest_ms(read=self.at - before), self._rested)
 
     def _rest_ms(self, *, read: int) -> float:
         assert self.watched is not None
@@ -208,11 +207,18 @@ class Feed:
             self._read_on()
 
     def _read_on(self) -> None:
-        watched = self.watched
+        """The next batch of a pursuit; services take over again once a read ends in memory."""
+        watched, pursuit = self.watched, self._pursuit
         assert watched is not None
-        if not watched.deleted and self._is_behind(watched.topic) and self.channel.has_room(self):
-            following = self._batches.alone(watched, self)
-            if self._take(following, self._delivery.now_ms()):
+        assert pursuit is not None
+        if watched.deleted or not self._is_behind(watched.topic):
+            self._pursuit = None
+        elif self.channel.has_room(self):
+            pursuit.begin()
+            following = self._batches.alone(watched, self, pursuit.ahead)
+            if isinstance(following, Batch) and following.is_old:
+                self._pursue(following)
+            elif self._take(following, self._delivery.now_ms()):
                 self._pursuit = None
                 self.wake()
 

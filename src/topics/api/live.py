@@ -52,6 +52,7 @@ class Live:
         )
         self.sessions = Sessions(cap=settings.max_watch_sessions, now_ms=engine.context.clock.now_ms)
         pace = Pace(
+            soon=driver.soon,
             later=driver.later,
             now_ms=self.delivery.now_ms,
             traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),

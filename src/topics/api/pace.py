@@ -1,16 +1,19 @@
 """Pace: how long a feed in old history rests between two batches, so that reading history slows nobody down.
 
 Reading and rendering old records takes the interpreter, on whatever thread it is done. While others write, all feeds in
-history together are given a small share of it; while nobody does, they go as fast as they can. Always holds: what was
-spent waiting for a store hardly counts; no rest is longer than REST_MS_MAX; and a feed rests only as long as it still
-comes closer to the head, several times as fast as the head moves away. Asked by `Feed`."""
+history together are given a small share of it, and take it in small bites, for a write waits until the bite is over
+that it meets; while nobody does, they go as fast as they can. Always holds: what was spent waiting for a store hardly
+counts; no rest is longer than REST_MS_MAX; and a feed rests only as long as it still comes closer to the head, several
+times as fast as the head moves away. Asked by `Feed`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-REST_RATIO = 8.0
-"""Rest for each millisecond of work: a ninth of the time is left for history."""
+from topics.core.ahead import Ahead
+
+REST_RATIO = 16.0
+"""Rest for each millisecond of work: a seventeenth of the time is left for history."""
 WORK_MS_MAX = 2.0
 """A batch takes no longer than this by itself; the rest of it was waiting."""
 REST_MS_MAX = 1000.0
@@ -20,19 +23,25 @@ LIVE_MS = 500.0
 """So long after a write there is live traffic."""
 CLOSING_IN = 4
 """A feed reads at least so many records for each that is written, if it can."""
+BITE_RECORDS = 128
+"""A batch of a feed in history while somebody writes: about half a millisecond of the loop."""
+BITE_BYTES = 64 * 1024
 
 
 class Pace:
-    """`traffic` counts writes, whoever makes them; `later` runs a step after so many milliseconds."""
+    """`traffic` counts writes, whoever makes them; `soon` runs a step once others had their turn, `later` after so many
+    milliseconds."""
 
     def __init__(
         self,
         *,
+        soon: Callable[[Callable[[], None]], None],
         later: Callable[[float, Callable[[], None]], None],
         now_ms: Callable[[], float],
         traffic: Callable[[], int],
     ) -> None:
-        self.later = later
+        self._soon = soon
+        self._later = later
         self.now_ms = now_ms
         self._traffic = traffic
         self._traffic_seen = traffic()
@@ -45,11 +54,23 @@ class Pace:
         if seen != self._traffic_seen:
             self._live_until_ms = self.now_ms() + LIVE_MS
 
+    def after(self, rest_ms: float, step: Callable[[], None]) -> None:
+        """Run the step after a rest, which may be none."""
+        if rest_ms:
+            self._later(rest_ms, step)
+        else:
+            self._soon(step)
+
+    @property
+    def is_live(self) -> bool:
+        """Does somebody write?"""
+        return self.now_ms() < self._live_until_ms
+
     def rest_ms(self, began_ms: float, *, most_ms: float = REST_MS_MAX) -> float:
         """For a batch that was begun then and is done now; 0 if there is no need to rest."""
-        now = self.now_ms()
-        if now >= self._live_until_ms:
+        if not self.is_live:
             return 0.0
+        now = self.now_ms()
         due = max(self._paid_until_ms, now) + min(now - began_ms, WORK_MS_MAX) * REST_RATIO
         self._paid_until_ms = min(due, now + min(most_ms, REST_MS_MAX))
         rest = self._paid_until_ms - now
@@ -57,11 +78,13 @@ class Pace:
 
 
 class Pursuit:
-    """One feed on its way to the head; `begin` is called whenever it begins to wait for a batch."""
+    """One feed on its way to the head, and what it was brought ahead of its batches; `begin` is called whenever it
+    begins to wait for a batch."""
 
-    __slots__ = ("_began_ms", "_head", "_pace", "_seen_ms")
+    __slots__ = ("_began_ms", "_head", "_pace", "_seen_ms", "ahead")
 
     def __init__(self, pace: Pace, head: int) -> None:
+        self.ahead = Ahead()
         self._pace = pace
         self._head = head  # as of `_seen_ms`
         self._began_ms = self._seen_ms = pace.now_ms()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from topics import limits
+from topics.core.ahead import Ahead
 from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.floors import SEQ_BASE
 from topics.core.front import blocks_from, index_needed
@@ -40,6 +41,7 @@ def plan_read(topic: TopicState, request: ReadRequest, recent: RecentCache, *, n
 
 class ReadWalk:
     __slots__ = (
+        "_ahead",
         "_at",
         "_bytes",
         "_count",
@@ -61,6 +63,7 @@ class ReadWalk:
         self._topic = topic
         self._request = request
         self._recent = recent
+        self._ahead = request.ahead
         self._nodes = request.nodes if request.nodes and topic.config.dedupe_node else None
         self._runs: list[RecordRun] = []
         self._count = self._bytes = self._examined = self._scanned = 0
@@ -84,8 +87,18 @@ class ReadWalk:
         assert extent is not None, "a walk was fed that asked for nothing"
         self._extent = None
         if extent.place is not Place.INDEX:
-            self._take_in(extent, run, seq_next)
+            if self._ahead is None:
+                self._take_in(extent, run, seq_next)
+            else:
+                self._hold(self._ahead, extent, run, seq_next)
         self._advance()
+
+    def _hold(self, ahead: Ahead, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
+        """Now these are in memory, and the walk takes of them what fits. If some are missing, it does without."""
+        if len(run) == len(extent.seqs) and (seq_next is None or seq_next > int(extent.seqs[-1])):
+            ahead.hold(self._topic.id, extent.seqs, run)
+        else:
+            self._ahead = None
 
     def _take_in(self, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
         seqs, sizes, last = extent.seqs, extent.sizes, int(extent.seqs[-1])
@@ -225,19 +238,20 @@ class ReadWalk:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
         room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
         try:
-            slots, gaps = candidates(block, lo, hi, room=min(room, steps), steps=steps)
-            sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+            slots, sizes, gaps = _live(block, lo, hi, room=min(room, steps), steps=steps)
         except ColdUnavailable:
             assert isinstance(block, Sealed)
             self._extent = index_of(block, block.first_seq + lo)
             return
-        sizes = sizes if len(sizes) == len(slots) else sizes[slots - lo]
         fit = self._fitting(sizes)
         if fit == 0:
             self._done = True
             return
         seqs = block.first_seq + slots[:fit]
         runs = self._in_memory(seqs)
+        if not runs and self._ahead is not None:
+            self._extent = _more_of(block, lo, hi, least=fit)
+            return
         taken = sum(map(len, runs)) or fit
         self._examined += gaps_between(slots[:taken]) if gaps else 0
         if runs:
@@ -261,8 +275,10 @@ class ReadWalk:
             first = stop
         return runs
 
-    def _chunk(self, seq: int) -> Chunk | None:
-        return self._recent.find(self._topic.id, seq) or self._topic.resident.find(seq)
+    def _chunk(self, seq: int) -> Chunk | Ahead | None:
+        topic, ahead = self._topic, self._ahead
+        chunk = self._recent.find(topic.id, seq) or topic.resident.find(seq)
+        return chunk if chunk is not None or ahead is None else ahead.find(topic.id, seq)
 
     def _fitting(self, sizes: U32) -> int:
         """How many of the next records to look at: those that fit the budget. A batch's first record always does, and
@@ -329,3 +345,19 @@ class ReadWalk:
         offs, flags = run.body_offs, run.flags
         kept = RecordRun(run.buf, [offs[i] for i in at], bytes([flags[i] for i in at]))
         return kept, sizes[passing], seen
+
+
+def _live(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, U32, int]:
+    """Slots to look at from the live slot `lo` on, their sizes, and how many runs of dead ones lie between them."""
+    slots, gaps = candidates(block, lo, hi, room=room, steps=steps)
+    sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+    return slots, sizes if len(sizes) == len(slots) else sizes[slots - lo], gaps
+
+
+def _more_of(block: Slots, lo: int, hi: int, *, least: int) -> Extent:
+    """What one trip brings a reader that is going to read on."""
+    room = max(limits.AHEAD_RECORDS, least)
+    slots, sizes, _ = _live(block, lo, hi, room=room, steps=limits.READ_EXAMINED_MAX)
+    fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), limits.AHEAD_BYTES, side="right"))
+    count = max(fit, least)
+    return extent_of(block, slots[:count], sizes[:count])

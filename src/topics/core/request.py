@@ -6,13 +6,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from topics.core.ahead import Ahead
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
-    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption."""
+    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead` belongs
+    to a reader that is going to read on."""
 
     from_seq: int
     limit: int = 256
@@ -21,6 +23,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int | None = None
     head_limit: int | None = None
     touch: bool = True
+    ahead: Ahead | None = None
 
 
 class ReadOutcome(NamedTuple):
