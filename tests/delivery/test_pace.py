@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
+from topics.api import batches
 from topics.api.feed import Feed
-from topics.api.pace import BITE_RECORDS, CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
+from topics.api.pace import CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
 from topics.core.extent import Extent
 from topics.core.topic import TopicState
 from topics.engine.jobs import Fetched
@@ -198,12 +199,13 @@ def test_nothing_is_kept_once_a_feed_is_level() -> None:
 
 
 def test_batches_from_files_are_small_while_somebody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = in_files(400, segment_max_events=400)
+    rig = in_files(500, segment_max_events=500)
     monkeypatch.setattr(Pace, "is_live", True)
+    monkeypatch.setattr(batches, "BITE_RECORDS", 90)
     stream = rig.watch({"a": 0}, limit=150)
     rig.advance(5000)
     sizes = [len(frame.data["records"]) for frame in stream.frames() if frame.event == "record"]
-    assert sizes == [150, *[BITE_RECORDS] * 3, 400 - 150 - 3 * BITE_RECORDS]
+    assert sizes == [150, 90, 90, 90, 80]
 
 
 def test_batches_from_files_are_whole_while_nobody_writes() -> None:
