@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 
 from topics.errors import InvalidRequest
-from topics.net.h1.lines import TARGET
-from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
+from topics.net.h1.lines import TARGET, content_length
+from topics.net.limits import FIELDS_MAX
 from topics.net.messages import RequestHead
 
 _PATH = re.compile(rb"/%b*|/" % TARGET)
@@ -39,7 +39,8 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, in
         version="2",
         expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
     )
-    return head, _content_length(headers.pop(b"content-length", None))
+    length = headers.pop(b"content-length", None)
+    return head, None if length is None else content_length(length)
 
 
 def _split(method: str, target: bytes) -> tuple[bytes, bytes]:
@@ -49,11 +50,3 @@ def _split(method: str, target: bytes) -> tuple[bytes, bytes]:
         raise InvalidRequest("the request target is not a path")
     path, _, query = target.partition(b"?")
     return path, query
-
-
-def _content_length(value: bytes | None) -> int | None:
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > CONTENT_LENGTH_DIGITS_MAX:
-        raise InvalidRequest("the header field content-length is not a number")
-    return int(value)
