@@ -22,6 +22,7 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
+from hyperframe.frame import HeadersFrame
 
 from topics.testing.clock import SimClock
 
@@ -208,6 +209,38 @@ def test_a_bad_path_is_400_on_its_stream(client: H2Client) -> None:
     status, body = client.request("GET", "/a b")
     assert (status, code_of(body)) == (400, "invalid_request")
     assert client.request("GET", "/echo")[0] == 200
+
+
+@pytest.mark.parametrize("body", [b"abc", b"abcdefgh"])
+def test_a_body_that_is_not_as_long_as_declared_is_400_and_others_go_on(
+    live: Live, client: H2Client, body: bytes
+) -> None:
+    other = open_stream(live, client)
+    stream_id = client.open("POST", "/echo", ("content-length", "5"), end=False)
+    client.send_body(stream_id, body)
+    assert client.status(stream_id) == 400
+    assert code_of(client.body(stream_id)) == "invalid_request"
+    assert live.call(lambda: (len(live.app.abandoned), [each.raw_path for each in live.app.handled])) == (
+        1,
+        [b"/stream"],
+    )
+    live.call(lambda: live.app.streams[0].send(b"x"))
+    assert client.wait(DataReceived, other).data == b"x"
+    assert client.request("POST", "/echo", ("content-length", "5"), body=b"hello")[0] == 200
+
+
+def test_a_malformed_trailer_is_400_and_others_go_on(live: Live, client: H2Client) -> None:
+    other = open_stream(live, client)
+    stream_id = client.open("POST", "/echo", end=False)
+    client.send_body(stream_id, b"abc", end=False)
+    frame = HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"])
+    frame.data = client.h2.encoder.encode([(b":path", b"/")])
+    client.raw.send(frame.serialize())
+    assert client.status(stream_id) == 400
+    live.until(lambda: len(live.app.abandoned) == 1)
+    live.call(lambda: live.app.streams[0].send(b"x"))
+    assert client.wait(DataReceived, other).data == b"x"
+    assert live.call(lambda: live.hub._bodies_bytes) == 0
 
 
 def test_a_websocket_is_not_opened_over_http_2(client: H2Client) -> None:

@@ -109,10 +109,15 @@ class H2Connection(H2Output):
             return failure_response(error)
 
     def _bad_request(self, event: H2BadRequest) -> None:
-        request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
-        exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
-        self._streams[event.stream_id] = exchange
-        self._refuse(exchange, error_response(InvalidRequest(event.reason)))
+        """Its head, or the trailer of a body that was taken so far, is malformed."""
+        exchange = self._streams.get(event.stream_id)
+        if exchange is None:
+            request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
+            exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
+            self._streams[event.stream_id] = exchange
+            self._refuse(exchange, error_response(InvalidRequest(event.reason)))
+        elif not exchange.discarding:
+            self._abandon(exchange, InvalidRequest(event.reason))
 
     def _body(self, event: H2Body) -> None:
         exchange = self._streams.get(event.stream_id)
@@ -136,6 +141,8 @@ class H2Connection(H2Output):
         exchange = self._streams.get(event.stream_id)
         if exchange is None:
             return
+        if not exchange.discarding and exchange.request.content_length not in (None, exchange.body_bytes):
+            self._abandon(exchange, InvalidRequest("the body is not as long as its content-length"))
         parts, exchange.parts = exchange.parts or [], None
         if exchange.discarding:
             self._settle(exchange)

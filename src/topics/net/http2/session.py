@@ -19,6 +19,7 @@ from h2.events import (
     RequestReceived,
     StreamEnded,
     StreamReset,
+    TrailersReceived,
     WindowUpdated,
 )
 from h2.exceptions import H2Error, ProtocolError
@@ -40,7 +41,7 @@ from topics.net.http2.events import (
 )
 from topics.net.http2.head import request_head
 from topics.net.http2.outgoing import Outgoing
-from topics.net.http2.repeats import RepeatingDecoder
+from topics.net.http2.repeats import CheckingDecoder
 from topics.net.limits import (
     H2_CONTROL_BURST,
     H2_CONTROL_PER_S_MAX,
@@ -55,6 +56,7 @@ _DEFAULT_WINDOW_BYTES = 65_535
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
+    validate_inbound_headers=False,  # `fields.checked` does
     validate_outbound_headers=False,  # they are ours, and written in lower case below
     normalize_outbound_headers=False,
 )
@@ -71,7 +73,7 @@ class H2Session:
                 SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_BYTES_MAX,
             },
         )
-        self._conn.decoder = RepeatingDecoder(HEAD_BYTES_MAX)
+        self._conn.decoder = CheckingDecoder(HEAD_BYTES_MAX)
         self._conn.initiate_connection()
         self._conn.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
         self._resets = Bucket(per_s=H2_RESETS_PER_S_MAX, burst=H2_RESETS_BURST, now_s=now_s)
@@ -127,6 +129,12 @@ class H2Session:
         if not event.flow_controlled_length:
             return None
         return H2Body(event.stream_id, bytes(event.data), event.flow_controlled_length)
+
+    def _trailer(self, event: TrailersReceived) -> H2Event | None:
+        """Dropped, but for what makes the request malformed."""
+        if any(name[:1] == b":" for name, _ in event.headers):
+            return H2BadRequest(event.stream_id, "the trailer of the body is malformed")
+        return None
 
     def _ended(self, event: StreamEnded) -> H2Event:
         return H2BodyEnd(event.stream_id)
@@ -259,6 +267,7 @@ class H2Session:
 _TAKE: dict[type[Event], Callable[..., H2Event | None]] = {
     RequestReceived: H2Session._request,
     DataReceived: H2Session._data,
+    TrailersReceived: H2Session._trailer,
     StreamEnded: H2Session._ended,
     StreamReset: H2Session._reset,
     WindowUpdated: H2Session._window,
