@@ -378,6 +378,17 @@ def test_other_floods_end_the_connection(frame: bytes) -> None:
     assert isinstance(flood(session, frame * 2100)[-1], H2Over)
 
 
+def test_priorities_and_trailers_of_requests_are_no_flood() -> None:
+    pair = Pair()
+    for number in range(2100):
+        stream_id = 1 + 2 * number
+        pair.client.send_headers(stream_id, POST, priority_weight=200)
+        pair.client.send_headers(stream_id, [("x-sum", "1")], end_stream=True)
+        ours, _ = pair.exchange()
+        assert [type(event) for event in ours] == [H2Request, H2BodyEnd]
+        pair.session.reset(stream_id)
+
+
 def test_all_streams_that_may_be_open_can_be_cancelled_at_once() -> None:
     pair = Pair()
     streams = [pair.request(GET) for _ in range(H2_STREAMS_MAX)]

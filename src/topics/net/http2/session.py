@@ -96,14 +96,17 @@ class H2Session:
             return [self._end(str(error))]
         events: list[H2Event] = []
         resets = idle_work = 0
+        priority: Event | None = None  # that came in the frame of a request
         for event in happened:
+            if isinstance(event, RequestReceived):
+                priority = event.priority_updated
             take = _TAKE.get(type(event))
             taken = take(self, event) if take is not None else None
-            if taken is None:
-                idle_work += 1
-            else:
+            if taken is not None:
                 events.append(taken)
                 resets += type(taken) is H2Reset
+            elif event is not priority and not isinstance(event, TrailersReceived):
+                idle_work += 1
         if not self._resets.take(resets, now_s) or not self._control.take(idle_work, now_s):
             self._conn.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
             events.append(self._end("the peer causes work without asking for anything"))
