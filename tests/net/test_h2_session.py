@@ -163,7 +163,8 @@ MALFORMED: dict[str, Fields] = {
     "extended CONNECT": [(":method", "CONNECT"), *GET[1:], (":protocol", "websocket")],
     "length that is no number": [*GET, ("content-length", "+1")],
     "two lengths": [*GET, ("content-length", "1"), ("content-length", "2")],
-    "many fields": [*GET, *((f"x-{number}", "y") for number in range(129))],
+    "many fields": [*GET, *((f"x-{number}", "y") for number in range(130))],
+    "one field many times": [*GET, *[("x", "")] * 130],
 }
 
 

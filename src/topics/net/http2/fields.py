@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from hpack import HeaderTuple
 
 from topics.net.h1.lines import VALUE
+from topics.net.limits import FIELDS_MAX
 
 MALFORMED = b":malformed"  # its value says why
 LENGTH = b":length"
@@ -31,6 +32,8 @@ def checked(fields: Sequence[HeaderTuple]) -> list[HeaderTuple]:
 
 
 def _fault(fields: Sequence[HeaderTuple]) -> bytes | None:
+    if len(fields) > len(_PSEUDO) + FIELDS_MAX:
+        return b"a request has at most %d header fields" % FIELDS_MAX
     pseudo: set[bytes] = set()
     is_behind_pseudo = False
     for name, value in fields:

@@ -12,7 +12,6 @@ from topics.errors import InvalidRequest
 from topics.net.h1.lines import TARGET, content_length
 from topics.net.h1.target import AUTHORITY
 from topics.net.http2.fields import LENGTH, MALFORMED
-from topics.net.limits import FIELDS_MAX
 from topics.net.messages import RequestHead
 
 _NEEDED = frozenset((b":method", b":scheme", b":path"))
@@ -28,8 +27,6 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, in
             pseudo[name] = value if name not in pseudo else b"%b, %b" % (pseudo[name], value)
         else:
             headers[name] = headers[name] + b", " + value if name in headers else value
-    if len(headers) > FIELDS_MAX:
-        raise InvalidRequest(f"a request has at most {FIELDS_MAX} header fields")
     _check(pseudo, headers)
     method = pseudo[b":method"].decode("ascii", "replace")
     path, query = _split(method, pseudo[b":path"])
