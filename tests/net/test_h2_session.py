@@ -379,6 +379,21 @@ def test_other_floods_end_the_connection(frame: bytes) -> None:
     assert isinstance(flood(session, frame * 2100)[-1], H2Over)
 
 
+@pytest.mark.parametrize("table_bytes", [0, 100, 4096, 1 << 16, (1 << 31) - 1])
+def test_our_heads_are_remembered_within_a_bound_whatever_the_peer_offers(table_bytes: int) -> None:
+    pair = Pair()
+    pair.client.update_settings({SettingCodes.HEADER_TABLE_SIZE: table_bytes})
+    pair.exchange()
+    for number in range(300):
+        stream_id = pair.request(GET)
+        pair.exchange()
+        pair.session.send_head(stream_id, 200, ((b"content-length", b"%d" % number),), end=True)
+        (head,) = of(ResponseReceived, pair.exchange()[1])
+        assert isinstance(head, ResponseReceived)
+        assert head.headers[1] == (b"content-length", b"%d" % number)
+    assert len(pair.client.decoder.header_table.dynamic_entries) < 100
+
+
 def test_priorities_and_trailers_of_requests_are_no_flood() -> None:
     pair = Pair()
     for number in range(2100):

@@ -49,6 +49,9 @@ H2_RESETS_PER_S_MAX = 200  # streams a peer may cancel, as a mean
 H2_RESETS_BURST = H2_STREAMS_MAX  # and at once: closing a page cancels all its streams, and leaves its writes alone
 H2_CONTROL_PER_S_MAX = 500  # pings, settings and other frames that cost us work but carry nothing
 H2_CONTROL_BURST = 2000
+H2_TABLE_BYTES_MAX = (
+    4 * KIB
+)  # of the peer's table for our heads that we use: each field of each head is looked up in it
 H2_BACKLOG_BYTES_MAX = 1 * MIB  # unread control frames and heads of ours before the peer counts as gone
 
 # --- content ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from h2.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
@@ -48,6 +49,7 @@ from topics.net.limits import (
     H2_RESETS_BURST,
     H2_RESETS_PER_S_MAX,
     H2_STREAMS_MAX,
+    H2_TABLE_BYTES_MAX,
     HEAD_BYTES_MAX,
 )
 from topics.net.messages import Headers, RequestHead
@@ -148,6 +150,11 @@ class H2Session:
 
     def _window(self, event: WindowUpdated) -> H2Event:
         return H2Window(event.stream_id)
+
+    def _settings(self, event: RemoteSettingsChanged) -> None:
+        """The peer may offer more for our heads to be remembered in than we want to search."""
+        if self._conn.encoder.header_table_size > H2_TABLE_BYTES_MAX:
+            self._conn.encoder.header_table_size = H2_TABLE_BYTES_MAX
 
     def _terminated(self, event: ConnectionTerminated) -> H2Event | None:
         """GOAWAY: no new streams will come. An error ends the rest as well."""
@@ -274,5 +281,6 @@ _TAKE: dict[type[Event], Callable[..., H2Event | None]] = {
     StreamEnded: H2Session._ended,
     StreamReset: H2Session._reset,
     WindowUpdated: H2Session._window,
+    RemoteSettingsChanged: H2Session._settings,
     ConnectionTerminated: H2Session._terminated,
 }
