@@ -427,6 +427,40 @@ def test_rapid_resets_end_the_connection() -> None:
     assert ended
 
 
+def test_streams_are_not_counted_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs as much as there are open ones, which may be a thousand."""
+    pair = Pair()
+    for _ in range(1000):
+        pair.request(GET)
+        pair.exchange()
+    counted: list[bool] = []
+    count = H2Connection._open_streams
+
+    def noted(library: H2Connection, remainder: int) -> int:
+        counted.append(library is pair.session._conn)
+        return count(library, remainder)
+
+    monkeypatch.setattr(H2Connection, "_open_streams", noted)
+    for _ in range(3000):
+        stream_id = pair.request(GET)
+        pair.exchange()
+        pair.session.send_head(stream_id, 200, (), end=True)
+    assert sum(counted) < 10
+    assert len(pair.session._conn.streams) < H2_STREAMS_MAX
+
+
+def test_as_many_streams_as_allowed_may_be_open_beside_others_that_came_and_went() -> None:
+    pair = Pair()
+    for _ in range(3):
+        for _ in range(H2_STREAMS_MAX - 1):
+            stream_id = pair.request(GET)
+            pair.exchange()
+            pair.session.send_head(stream_id, 200, (), end=True)
+    for _ in range(H2_STREAMS_MAX):
+        pair.request(GET)
+        assert isinstance(pair.exchange()[0][0], H2Request)
+
+
 def test_more_streams_than_allowed_end_the_connection() -> None:
     pair = Pair()
     block = pair.client.encoder.encode(GET)
