@@ -43,9 +43,15 @@ class Client:
             http.close()
 
     def raw(
-        self, method: str, path: str, *, content: bytes | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 20,
     ) -> httpx.Response:
-        response = self._http.request(method, path, content=content, headers=headers)
+        response = self._http.request(method, path, content=content, headers=headers, timeout=timeout)
         assert response.http_version == self.version
         return response
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from tests.contract.client import JSON_TYPE, Client
 from tests.contract.server import LiveServer
@@ -171,6 +172,17 @@ def test_bad_bodies_beat_the_absent_topic(
 def test_empty_seqs_are_fine(client: Client, topic: str) -> None:
     queue(client, topic)
     assert client.ok("POST", f"/v0/topics/{topic}/ack", {"node": "w", "seqs": []})["acked"] == 0
+
+
+def test_a_client_that_leaves_a_coalescing_window_is_leased_nothing(
+    client: Client, server: LiveServer, dialect: str, topic: str
+) -> None:
+    queue(client, topic, 1, claim_jitter_ms=1000)
+    leaving = Client(server.port, http2=dialect == "h2c")
+    with pytest.raises(httpx.ReadTimeout):
+        leaving.raw("POST", f"/v0/topics/{topic}/claim", content=b'{"node":"a"}', headers=JSON_TYPE, timeout=0.2)
+    leaving.close()
+    assert [job["deliveries"] for job in claim(client, topic)["claimed"]] == [1]
 
 
 def test_a_coalescing_window_deals_evenly(client: Client, server: LiveServer, topic: str) -> None:

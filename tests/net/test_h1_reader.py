@@ -252,6 +252,14 @@ def test_a_head_that_trickles_in_costs_no_more_than_its_length() -> None:
         assert reader.next_head() is None
 
 
+@pytest.mark.parametrize("size", [b"100001", b"fffffffffffffff", b"10000000000000005", b"f" * 400])
+def test_a_chunk_of_any_size_over_the_limit_is_too_large_at_once(size: bytes) -> None:
+    raw = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n%b\r\nhello" % size
+    (fault,) = read([raw])
+    assert str(fault).startswith("413")
+    assert all(read(pieces) == [fault] for pieces in cut_everywhere(raw))
+
+
 def test_what_follows_an_upgrade_can_be_taken_over() -> None:
     reader = H1Reader(LIMIT_BYTES)
     reader.receive(b"GET /ws HTTP/1.1\r\nHost: a\r\n\r\n\x81\x80rest")

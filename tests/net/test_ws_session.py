@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 
@@ -56,6 +57,23 @@ def test_fragments_are_joined_and_pings_answered_between_them() -> None:
     events, output = read([CONVERSATIONS[2]])
     assert events == [WsMessage("aé".encode(), is_text=True)]
     assert output == b"\x8a\x04ping"
+
+
+@pytest.mark.parametrize("part", [b"", b"ab"])
+def test_a_message_in_tiny_fragments_costs_no_more_than_its_bytes(part: bytes) -> None:
+    session = WsSession(1 << 20)
+    session.receive(frame(1, b"", fin=False))
+    fragments = frame(0, part, fin=False) * 1000
+    tracemalloc.start()
+    for _ in range(10):
+        session.receive(fragments)
+        while session.next_event() is not None:
+            pass
+    held_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held_bytes < 40_000  # 20,000 of them are the message
+    session.receive(frame(0, b"!"))
+    assert session.next_event() == WsMessage(part * 10_000 + b"!", is_text=True)
 
 
 def test_exactly_the_limit_is_taken_and_one_byte_more_is_1009() -> None:

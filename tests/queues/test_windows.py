@@ -99,6 +99,28 @@ def test_reclaimed_jobs_are_dealt_before_fresh_ones(world: World) -> None:
     assert [ticket.result().jobs[0].seq for ticket in tickets] == [1, 2]
 
 
+def test_a_claimer_that_leaves_a_window_takes_no_share_of_it(world: World) -> None:
+    world.write("q", *range(4))
+    claimers = [world.engine.queues.ask("q", node=node, max=10) for node in "ab"]
+    world.kernel.pump()
+    claimers[0].leave()
+    world.advance(20)
+    gone, kept = [claimer.ticket.result().jobs for claimer in claimers]
+    assert gone == []
+    assert [(job.seq, job.deliveries) for job in kept] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    assert world.counters() == (0, 4, 0)
+
+
+def test_a_window_that_everyone_has_left_leases_nothing(world: World) -> None:
+    world.write("q", 1)
+    world.engine.queues.ask("q", node="a").leave()
+    world.advance(20)
+    assert world.counters() == (1, 0, 0)
+    again = world.claim_later()
+    world.advance(20)
+    assert [(job.seq, job.deliveries) for job in again.result().jobs] == [(1, 1)]
+
+
 def test_deleting_the_queue_answers_everyone_who_waits(world: World) -> None:
     ticket = world.claim_later()
     world.kernel.pump()

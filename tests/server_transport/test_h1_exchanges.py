@@ -232,6 +232,19 @@ def test_a_declared_length_over_the_limit_is_413_before_the_body(start_server: S
     assert live.call(lambda: (len(live.app.handled), len(live.app.abandoned))) == (1, 1)
 
 
+@pytest.mark.parametrize("length", [b"9" * 18, b"9" * 19, b"18446744073709551617", b"1" + b"0" * 5000])
+def test_a_declared_length_beyond_all_numbers_is_413_like_any_other(live: Live, length: bytes) -> None:
+    """Its value is past 64 bits, or past what Python reads: the next bytes are still not taken for a request."""
+    raw = b"POST /echo HTTP/1.1\r\nHost: a\r\ncontent-LENGTH:\t %b \r\nX: y\r\n\r\nGET / HTTP/1.1\r\n\r\n" % length
+    for ahead in (b"", b"POST /echo HTTP/1.1\r\nHost: a\r\ncontent-LENGTH:\t 1 \r\nX: y\r\n\r\nx"):
+        with live.client() as client:
+            client.send(ahead + raw)
+            assert not ahead or client.response().status == 200
+            response = client.response()
+            assert (response.status, error_of(response), response.keeps_alive) == (413, "payload_too_large", False)
+            assert client.ended()
+
+
 def test_a_chunked_body_over_the_limit_is_413(start_server: StartServer) -> None:
     live = start_server(max_body_bytes=10)
     with live.client() as client:

@@ -6,6 +6,9 @@ import gzip
 import json
 import shutil
 import subprocess
+import threading
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -22,7 +25,9 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
+from hyperframe.frame import HeadersFrame
 
+from topics.server import h2_output
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -210,6 +215,38 @@ def test_a_bad_path_is_400_on_its_stream(client: H2Client) -> None:
     assert client.request("GET", "/echo")[0] == 200
 
 
+@pytest.mark.parametrize("body", [b"abc", b"abcdefgh"])
+def test_a_body_that_is_not_as_long_as_declared_is_400_and_others_go_on(
+    live: Live, client: H2Client, body: bytes
+) -> None:
+    other = open_stream(live, client)
+    stream_id = client.open("POST", "/echo", ("content-length", "5"), end=False)
+    client.send_body(stream_id, body)
+    assert client.status(stream_id) == 400
+    assert code_of(client.body(stream_id)) == "invalid_request"
+    assert live.call(lambda: (len(live.app.abandoned), [each.raw_path for each in live.app.handled])) == (
+        1,
+        [b"/stream"],
+    )
+    live.call(lambda: live.app.streams[0].send(b"x"))
+    assert client.wait(DataReceived, other).data == b"x"
+    assert client.request("POST", "/echo", ("content-length", "5"), body=b"hello")[0] == 200
+
+
+def test_a_malformed_trailer_is_400_and_others_go_on(live: Live, client: H2Client) -> None:
+    other = open_stream(live, client)
+    stream_id = client.open("POST", "/echo", end=False)
+    client.send_body(stream_id, b"abc", end=False)
+    frame = HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"])
+    frame.data = client.h2.encoder.encode([(b":path", b"/")])
+    client.raw.send(frame.serialize())
+    assert client.status(stream_id) == 400
+    live.until(lambda: len(live.app.abandoned) == 1)
+    live.call(lambda: live.app.streams[0].send(b"x"))
+    assert client.wait(DataReceived, other).data == b"x"
+    assert live.call(lambda: live.hub._bodies_bytes) == 0
+
+
 def test_a_websocket_is_not_opened_over_http_2(client: H2Client) -> None:
     assert client.request("GET", "/ws")[0] == 400
 
@@ -372,6 +409,53 @@ def test_a_flood_of_requests_leaves_others_their_turn(live: Live) -> None:
         assert other.request("GET", "/echo").status == 200
     for number in range(600):
         assert client.status(streams[0] + 2 * number) == 200
+
+
+def work_of_one_turn(live: Live, client: H2Client, frames: bytes, work: Callable[[], int]) -> int:
+    """The most that was done between two turns of others, while the server reads these frames."""
+    marks = [0]
+
+    def look() -> None:
+        marks.append(work())
+        if not is_over.is_set():
+            live.hub.loop.call_soon(look)
+
+    is_over = threading.Event()
+    live.call(look)
+    client.raw.send(frames)
+    assert client.request("GET", "/echo")[0] == 200
+    is_over.set()
+    return max(after - before for before, after in pairwise(marks))
+
+
+def test_small_requests_are_worked_on_a_few_at_a_time(live: Live, client: H2Client) -> None:
+    assert client.request("GET", "/echo")[0] == 200
+    for _ in range(800):
+        client.h2.send_headers(
+            client.h2.get_next_available_stream_id(),
+            [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/echo")],
+            end_stream=True,
+        )
+    frames = client.h2.data_to_send()
+    assert len(frames) < 16 * 1024  # which is what is read of a large body at a time
+    assert work_of_one_turn(live, client, frames, lambda: len(live.app.handled)) < 300
+
+
+def test_windows_of_the_connection_are_looked_at_once_for_many(
+    live: Live, client: H2Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look costs as much as there are streams."""
+    pumped: list[int] = []
+    pump = h2_output.H2Output._pump
+
+    def counted(connection: h2_output.H2Output) -> None:
+        pumped.append(1)
+        pump(connection)
+
+    monkeypatch.setattr(h2_output.H2Output, "_pump", counted)
+    client.raw.send(b"\0\0\4\x08\0\0\0\0\0\0\0\0\1" * 1000)
+    assert client.request("GET", "/echo")[0] == 200
+    assert 0 < len(pumped) < 100
 
 
 # --- curl -------------------------------------------------------------------------------------------------------------

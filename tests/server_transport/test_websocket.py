@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import struct
 from typing import Any
 
@@ -18,6 +19,10 @@ from wsproto.events import (
     Request,
     TextMessage,
 )
+
+from topics.limits import MIB
+from topics.server import ws_connection
+from topics.testing.clock import SimClock
 
 Live = Any
 
@@ -302,3 +307,74 @@ def test_pings_that_nobody_reads_the_pongs_of_end_the_connection(live: Live) -> 
         for _ in range(100):
             client.send(frame(9, b"p" * 125) * 1000)
     live.until(lambda: live.app.gone == ["ws"])
+
+
+# --- messages that do not end -----------------------------------------------------------------------------------------
+
+
+def begin_message(client: Any, size: int) -> None:
+    client.send(frame(1, b"x" * size, fin=False))
+
+
+def bodies_bytes(live: Live) -> int:
+    held: int = live.call(lambda: live.hub._bodies_bytes)
+    return held
+
+
+@pytest.mark.parametrize("way", ["finish", "close", "reset", "too big"])
+def test_what_has_come_of_a_message_is_held_until_it_is_whole_or_over(
+    live: Live, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(ws_connection, "WS_MESSAGE_BYTES_MAX", 2_000_000)
+    client = open_raw(live)
+    begin_message(client, 1_000_000)
+    live.until(lambda: live.hub._bodies_bytes == 1_000_000)
+    if way == "finish":
+        client.send(frame(0, b"!"))
+    elif way == "too big":
+        client.send(frame(0, b"x" * 1_000_001))
+        assert close_code(client) == 1009
+    else:
+        getattr(client, way)()
+    live.until(lambda: live.hub._bodies_bytes == 0)
+
+
+def test_unfinished_messages_share_the_budget_of_unfinished_bodies(start_server: Any) -> None:
+    live = start_server(max_body_bytes=1_000_000)  # the budget is the least there is, 64 MiB
+    clients = [open_raw(live) for _ in range(14)]
+    for client in clients:
+        begin_message(client, 5_000_000)
+    told = select.select([client.socket for client in clients], [], [], 10)[0]
+    assert {close_code(client) for client in clients if client.socket in told} == {1013}
+    assert bodies_bytes(live) <= 64 * MIB
+    assert 0 < len(live.app.gone) < 5
+
+
+def test_a_message_that_comes_too_slowly_is_given_up_and_a_slow_one_is_not(start_server: Any) -> None:
+    live = start_server(clock=SimClock())
+    slow, stalled = open_raw(live), open_raw(live)
+    for client in (slow, stalled):
+        begin_message(client, 5_000)
+    live.until(lambda: live.hub._bodies_bytes == 10_000)
+    for second in range(60):
+        slow.send(frame(0, b"y" * 1500, fin=False))
+        live.until(lambda second=second: live.hub._bodies_bytes >= 5_000 + 1500 * (second + 1))
+        live.pass_time(1)
+    assert close_code(stalled) == 1008
+    assert bodies_bytes(live) == 5_000 + 60 * 1500
+    slow.send(frame(0, b"!"))
+    live.until(lambda: live.hub._bodies_bytes == 0)
+
+
+def test_a_message_does_not_come_too_slowly_while_nobody_reads_it(start_server: Any) -> None:
+    live = start_server(clock=SimClock())
+    client = open_raw(live)
+    begin_message(client, 5_000)
+    live.until(lambda: live.hub._bodies_bytes == 5_000)
+    live.call(lambda: live.app.sockets[0].pause_reading())
+    live.pass_time(120)
+    live.call(lambda: live.app.sockets[0].resume_reading())
+    live.pass_time(10)
+    client.send(frame(0, b"!"))
+    live.until(lambda: live.hub._bodies_bytes == 0)
+    assert live.call(lambda: live.app.gone) == []

@@ -34,8 +34,10 @@ class QueueEndpoints:
         call.when_room(partial(self._claim, call, request), size_bytes=mean_bytes * min(request.max, queue.count))
 
     def _claim(self, call: Call, request: ClaimRequest) -> None:
-        ticket = self._engine.queues.claim(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
-        call.when(ticket, partial(self._claimed, call))
+        claimer = self._engine.queues.ask(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
+        if not claimer.ticket.done:
+            call.responder.on_close(claimer.leave)
+        call.when(claimer.ticket, partial(self._claimed, call))
 
     def _claimed(self, call: Call, claimed: Claimed) -> None:
         size_bytes = sum(map(_blob_bytes, claimed.jobs))

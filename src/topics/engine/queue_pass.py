@@ -55,6 +55,14 @@ class Claimer:
         self.stream = stream
         self.ticket: Ticket[Claimed] = Ticket()
 
+    def begun(self, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self.ticket.fail(done.error)
+
+    def leave(self) -> None:
+        """It wants nothing any more: as long as nothing was dealt to it, nothing will be."""
+        self.max = 0
+
 
 class ClaimPass:
     def __init__(self, queues: Queues, topic: TopicState, cohort: Sequence[Claimer]) -> None:
@@ -62,7 +70,6 @@ class ClaimPass:
         self._ctx = queues.context
         self._topic = topic
         self._cohort = cohort
-        self._wanted = sum(claimer.max for claimer in cohort)
         self._shares: list[list[LeaseEvent]] = []
         self._steps: list[Callable[[], Ticket[None] | None]] = [
             self._feed,
@@ -76,6 +83,10 @@ class ClaimPass:
             self._go_on()
         except Exception as error:
             self._fail(error)
+
+    @property
+    def _wanted(self) -> int:
+        return sum(claimer.max for claimer in self._cohort)
 
     # --- obstacles ------------------------------------------------------------------------------------------------
 

@@ -112,16 +112,21 @@ class Queues:
 
     def claim(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Ticket[Claimed]:
         """Lease up to `max` jobs to a node."""
+        return self.ask(name, node=node, max=max, lease_ms=lease_ms).ticket
+
+    def ask(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Claimer:
+        """`claim` for somebody who may leave before it is answered."""
         _check_node(node)
+        claimer = Claimer(node=node, max=limits.CLAIM_MAX(max), lease_ms=0)
 
-        def begin() -> Ticket[Claimed]:
+        def begin() -> Ticket[None]:
             topic = self.queue(name)
-            wanted = topic.config.lease_ms if lease_ms is None else limits.LEASE_MS(lease_ms)
-            claimer = Claimer(node=node, max=limits.CLAIM_MAX(max), lease_ms=wanted)
+            claimer.lease_ms = topic.config.lease_ms if lease_ms is None else limits.LEASE_MS(lease_ms)
             self.join(topic, [claimer])
-            return claimer.ticket
+            return resolved(None)
 
-        return self._lifecycle.when_free(name, begin)
+        self._lifecycle.when_free(name, begin).then(claimer.begun)
+        return claimer
 
     def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
         """Serve claimers at once, or together with others when the coalescing window closes."""

@@ -11,9 +11,8 @@ HEAD_BYTES_MAX = 128 * KIB  # request line and fields; a resume id of 256 topics
 FIELDS_MAX = 128  # header fields of one request; browsers send about twenty
 METHOD_BYTES_MAX = 32  # longer than any registered method: garbage is told from a request within 33 bytes
 TEMPLATE_BYTES_MAX = 4 * KIB  # a longer head is parsed anew each time rather than remembered by its connection
-CONTENT_LENGTH_DIGITS_MAX = 18  # below 2**63, so that no arithmetic on it can surprise
-CHUNK_SIZE_DIGITS_MAX = 15  # hex digits: below 2**63 as well
-CHUNK_LINE_BYTES_MAX = 512  # size line with its extension, which nobody uses
+CONTENT_LENGTH_DIGITS_MAX = 18  # below 2**63, so that no arithmetic on it can surprise; more count as so many nines
+CHUNK_LINE_BYTES_MAX = 512  # size line, with an extension, which nobody uses
 TRAILER_BYTES_MAX = 8 * KIB
 CHUNKS_FREE = 4096  # small chunks that cost nothing extra; beyond them chunks must average:
 CHUNK_BYTES_MEAN_MIN = 16  # bytes, so that one read of the socket is not a hundred thousand turns of a loop
@@ -50,6 +49,9 @@ H2_RESETS_PER_S_MAX = 200  # streams a peer may cancel, as a mean
 H2_RESETS_BURST = H2_STREAMS_MAX  # and at once: closing a page cancels all its streams, and leaves its writes alone
 H2_CONTROL_PER_S_MAX = 500  # pings, settings and other frames that cost us work but carry nothing
 H2_CONTROL_BURST = 2000
+H2_TABLE_BYTES_MAX = (
+    4 * KIB
+)  # of the peer's table for our heads that we use: each field of each head is looked up in it
 H2_BACKLOG_BYTES_MAX = 1 * MIB  # unread control frames and heads of ours before the peer counts as gone
 
 # --- content ---------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ _LENGTH_64 = 127
 
 GOING_AWAY = CloseReason.GOING_AWAY.value
 POLICY_VIOLATION = CloseReason.POLICY_VIOLATION.value
+TRY_AGAIN_LATER = CloseReason.TRY_AGAIN_LATER.value
 TOO_BIG = CloseReason.MESSAGE_TOO_BIG.value
 
 
@@ -100,13 +101,12 @@ WsProgress = Literal["progress"]
 class WsSession:
     """The server's end of an open socket."""
 
-    __slots__ = ("_conn", "_limit_bytes", "_output", "_parts", "_size_bytes")
+    __slots__ = ("_conn", "_limit_bytes", "_output", "_partial")
 
     def __init__(self, limit_bytes: int) -> None:
         self._conn = Connection(ConnectionType.SERVER)
         self._limit_bytes = limit_bytes
-        self._parts: list[bytes] = []  # of the message that is coming in
-        self._size_bytes = 0
+        self._partial = bytearray()  # of the message that is coming in, however small its pieces are
         self._output: list[bytes] = []
 
     def receive(self, data: bytes) -> None:
@@ -128,7 +128,12 @@ class WsSession:
         """Begin the closing handshake; nothing happens if it has begun."""
         if self._conn.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
             self._output.append(self._conn.send(CloseConnection(code=code)))
-        self._parts.clear()
+        self._partial.clear()
+
+    @property
+    def held_bytes(self) -> int:
+        """Of a message that is not whole."""
+        return len(self._partial)
 
     @property
     def closing(self) -> bool:
@@ -149,14 +154,14 @@ class WsSession:
     def _collect(self, part: bytes, *, is_text: bool, whole: bool) -> WsMessage | WsEnd | WsProgress:
         if self.closing:
             return "progress"  # what arrives after our close frame is not read any more
-        self._size_bytes += len(part)
-        if self._size_bytes > self._limit_bytes:
+        if len(self._partial) + len(part) > self._limit_bytes:
             self.close(TOO_BIG)
             return WsEnd(TOO_BIG)
-        self._parts.append(part)
         if not whole:
+            self._partial += part
             return "progress"
-        message = WsMessage(b"".join(self._parts), is_text)
-        self._parts.clear()
-        self._size_bytes = 0
-        return message
+        if self._partial:
+            self._partial += part
+            part = bytes(self._partial)
+            self._partial.clear()
+        return WsMessage(part, is_text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsError
-from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS
+from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS, KIB
 from topics.net.answers import error_response
 from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
 from topics.net.limits import (
@@ -28,19 +28,22 @@ from topics.server.h2_output import H2Output
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S
 
-_SLICE_BYTES = 16 * 1024
+_SLICE_BYTES_MIN = 1 * KIB  # of input in one go: a hundred small requests
+_SLICE_BYTES_MAX = 16 * KIB  # if there are few frames in it, as in a body
+_FEW_EVENTS = 8
 _TURN_S = 0.005  # longest piece of work on input before others get their turn
 _LOOK_S = 5.0
 _NO_HEAD = RequestHead(method="GET", raw_path=b"/", query=b"", headers={}, version="2")
 
 
 class H2Connection(H2Output):
-    __slots__ = ("_heard_s", "_input", "_pinged_s", "_taken_s", "_unsent_seen_bytes")
+    __slots__ = ("_heard_s", "_input", "_is_open", "_pinged_s", "_taken_s", "_unsent_seen_bytes")
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub)
         now_s = hub.wheel.now_s
         self._input = bytearray()  # not yet worked on
+        self._is_open = False  # the peer takes more on all streams: looked at once for the input at hand
         self._heard_s = now_s  # when the peer last sent anything
         self._pinged_s = 0.0  # when we asked it to; 0 if it has answered
         self._unsent_seen_bytes = 0  # at the last look that found a change,
@@ -59,16 +62,21 @@ class H2Connection(H2Output):
     def _read(self) -> None:
         """Work on the input until it is used up or others must have their turn."""
         monotonic = self.hub.monotonic
-        until_s = monotonic() + _TURN_S
+        now_s = monotonic()
+        until_s = now_s + _TURN_S
+        slice_bytes = _SLICE_BYTES_MIN
         self._feeding = True
-        while self._input and not self._over and not self.hub.held:
-            piece = bytes(self._input[:_SLICE_BYTES])
-            del self._input[:_SLICE_BYTES]
-            now_s = monotonic()
-            for event in self._session.receive(piece, now_s):
+        while self._input and not self._over and not self.hub.held and now_s < until_s:
+            piece = bytes(self._input[:slice_bytes])
+            del self._input[:slice_bytes]
+            events = self._session.receive(piece, now_s)
+            for event in events:
                 _HANDLERS[type(event)](self, event)
-            if now_s > until_s and self._input:
-                break
+            if self._is_open:
+                self._is_open = False
+                self._pump()
+            slice_bytes = min(2 * slice_bytes, _SLICE_BYTES_MAX) if len(events) <= _FEW_EVENTS else _SLICE_BYTES_MIN
+            now_s = monotonic()
         self._feeding = False
         if self._over:
             self._input.clear()
@@ -109,10 +117,15 @@ class H2Connection(H2Output):
             return failure_response(error)
 
     def _bad_request(self, event: H2BadRequest) -> None:
-        request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
-        exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
-        self._streams[event.stream_id] = exchange
-        self._refuse(exchange, error_response(InvalidRequest(event.reason)))
+        """Its head, or the trailer of a body that was taken so far, is malformed."""
+        exchange = self._streams.get(event.stream_id)
+        if exchange is None:
+            request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
+            exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
+            self._streams[event.stream_id] = exchange
+            self._refuse(exchange, error_response(InvalidRequest(event.reason)))
+        elif not exchange.discarding:
+            self._abandon(exchange, InvalidRequest(event.reason))
 
     def _body(self, event: H2Body) -> None:
         exchange = self._streams.get(event.stream_id)
@@ -136,6 +149,8 @@ class H2Connection(H2Output):
         exchange = self._streams.get(event.stream_id)
         if exchange is None:
             return
+        if not exchange.discarding and exchange.request.content_length not in (None, exchange.body_bytes):
+            self._abandon(exchange, InvalidRequest("the body is not as long as its content-length"))
         parts, exchange.parts = exchange.parts or [], None
         if exchange.discarding:
             self._settle(exchange)
@@ -170,7 +185,7 @@ class H2Connection(H2Output):
 
     def _window(self, event: H2Window) -> None:
         if not event.stream_id:
-            self._pump()
+            self._is_open = True
             return
         self._pump_one(event.stream_id)
         exchange = self._streams.get(event.stream_id)  # None if its answer is complete and only waits to be taken

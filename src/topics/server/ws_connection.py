@@ -1,7 +1,8 @@
 """WsConnection: an open WebSocket, and the sink that the application talks to it through.
 
 Messages are handed over one by one; while the application has paused reading, a bounded amount of input is kept and
-the rest stays in the socket, so that a peer that has gone is still noticed by its end of file.
+the rest stays in the socket, so that a peer that has gone is still noticed by its end of file. A message that is not
+whole is an unfinished body: it has a rate to come in, and counts in the budget of all of them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.limits import H2_PING_MS, WS_MESSAGE_BYTES_MAX
-from topics.net.limits import LINGER_S, STREAM_INPUT_BYTES_MAX, WRITE_LOW_BYTES, WS_CONTROL_PENDING_BYTES_MAX
-from topics.net.ws import GOING_AWAY, WsEnd, WsMessage, WsSession, text_frame
+from topics.net.limits import (
+    BODY_BYTES_PER_S_MIN,
+    BODY_GRACE_S,
+    LINGER_S,
+    STREAM_INPUT_BYTES_MAX,
+    WRITE_LOW_BYTES,
+    WS_CONTROL_PENDING_BYTES_MAX,
+)
+from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN_LATER, WsEnd, WsMessage, WsSession, text_frame
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
@@ -25,6 +33,8 @@ class WsConnection(Peer):
         "_closing_since_s",
         "_control_bytes",
         "_drained",
+        "_held_bytes",
+        "_held_since_s",
         "_input_bytes",
         "_on_message",
         "_reading",
@@ -42,6 +52,8 @@ class WsConnection(Peer):
         self._reading = True
         self._scheduled = False  # `_read` will run in a later turn
         self._input_bytes = 0  # received since the input was last used up
+        self._held_bytes = 0  # of a message that is not whole, in the hub's budget
+        self._held_since_s = 0.0  # when there were none
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
         self.closed = False
@@ -83,6 +95,15 @@ class WsConnection(Peer):
         else:
             self._read_soon()
         self._send_control()
+        if not self.closed and not self._hold(self._session.held_bytes):
+            self.close(TRY_AGAIN_LATER)
+
+    def _hold(self, held_bytes: int) -> bool:
+        """False if unfinished bodies and messages are too much together, and this one has grown."""
+        if not self._held_bytes:
+            self._held_since_s = self.hub.wheel.now_s
+        change, self._held_bytes = held_bytes - self._held_bytes, held_bytes
+        return not change or self.hub.account_body(change) or change < 0
 
     def _read_soon(self) -> None:
         if not self._scheduled:
@@ -172,6 +193,7 @@ class WsConnection(Peer):
             self.closed = True
             self._drained = None
             self._reading = True
+            self._hold(0)
             self._callbacks.fire()
 
     def drain(self) -> None:
@@ -186,4 +208,8 @@ class WsConnection(Peer):
         if self.write_stalled(now_s):
             self.abort()
             return NEVER_S
+        if not self._reading:
+            self._held_since_s = now_s
+        elif self._held_bytes and now_s - self._held_since_s >= BODY_GRACE_S + self._held_bytes / BODY_BYTES_PER_S_MIN:
+            self.close(POLICY_VIOLATION)
         return now_s + _LOOK_S

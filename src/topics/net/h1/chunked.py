@@ -13,13 +13,12 @@ from topics.net.h1.lines import FIELD_LINE, VALUE
 from topics.net.limits import (
     CHUNK_BYTES_MEAN_MIN,
     CHUNK_LINE_BYTES_MAX,
-    CHUNK_SIZE_DIGITS_MAX,
     CHUNKS_FREE,
     TRAILER_BYTES_MAX,
 )
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,%d})(?:[ \t]*;%b*)?\r\n" % (CHUNK_SIZE_DIGITS_MAX, VALUE))
-_SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]{0,%d}(?:[ \t]*(?:;%b*)?)?\r?" % (CHUNK_SIZE_DIGITS_MAX, VALUE))
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]+)(?:[ \t]*;%b*)?\r\n" % VALUE)
+_SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]*(?:[ \t]*(?:;%b*)?)?\r?" % VALUE)
 _FIELD_BEGUN = re.compile(rb"(?:%b*\r?)?" % VALUE)
 
 _SIZE, _DATA, _DATA_END, _TRAILER = range(4)

@@ -12,13 +12,16 @@ import re
 import httptools
 
 from topics.errors import InvalidRequest
-from topics.net.h1.lines import REQUEST_LINE, LineChecker
+from topics.net.h1.lines import REQUEST_LINE, LineChecker, content_length
 from topics.net.h1.target import AUTHORITY, split_target
 from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
 from topics.net.messages import HttpVersion, RequestHead
 
 _NEUTRAL_LINE = b"GET / HTTP/1.1\r\n"  # stands before the fields when llhttp reads them
 _LENGTH_FIELD = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+_LONG_LENGTH = re.compile(
+    rb"(?<=\r\ncontent-length:)[ \t]*0*[1-9][0-9]{%d,}(?=[ \t]*\r\n)" % CONTENT_LENGTH_DIGITS_MAX, re.IGNORECASE
+)  # llhttp refuses some of them as malformed, but to us they are too large
 
 
 class HeadTemplate:
@@ -91,12 +94,15 @@ def parse_head(raw: bytes) -> tuple[RequestHead, int]:
 
 def _read_fields(raw: bytes, start: int) -> list[tuple[bytes, bytes]]:
     sink = _Fields()
+    lines = _NEUTRAL_LINE + raw[start:]
     try:
-        httptools.HttpRequestParser(sink).feed_data(_NEUTRAL_LINE + raw[start:])
+        httptools.HttpRequestParser(sink).feed_data(lines)
     except httptools.HttpParserUpgrade:
         pass  # the fields ask for another protocol; whether they get it is not the parser's decision
     except httptools.HttpParserError as error:
         _name_the_line(raw)
+        if _LONG_LENGTH.search(lines) is not None:
+            return _read_fields(_LONG_LENGTH.sub(b"9" * CONTENT_LENGTH_DIGITS_MAX, lines), len(_NEUTRAL_LINE))
         raise InvalidRequest(f"the request head is ambiguous: {error}") from None
     if len(sink.fields) > FIELDS_MAX:
         raise InvalidRequest(f"a request has at most {FIELDS_MAX} header fields")
@@ -141,11 +147,7 @@ def _body_length(headers: dict[bytes, bytes], version: HttpVersion) -> int:
             raise InvalidRequest("a request may not have both content-length and transfer-encoding")
         if version == "1.0" or coding.lower() != b"chunked":
             raise InvalidRequest("the only transfer-encoding is chunked, in HTTP/1.1")
-    if length is None:
-        return -1
-    if not length.isdigit() or len(length) > CONTENT_LENGTH_DIGITS_MAX:
-        raise InvalidRequest("the header field content-length is not a number")
-    return int(length)
+    return -1 if length is None else content_length(length)
 
 
 def _tokens(value: bytes) -> list[bytes]:

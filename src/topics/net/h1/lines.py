@@ -8,7 +8,7 @@ bytes are cut, the same line is at fault.
 import re
 
 from topics.errors import InvalidRequest
-from topics.net.limits import METHOD_BYTES_MAX
+from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, METHOD_BYTES_MAX
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 TARGET = (
@@ -28,6 +28,14 @@ def request_line_fault() -> InvalidRequest:
 
 def field_line_fault() -> InvalidRequest:
     return InvalidRequest("a header field is malformed")
+
+
+def content_length(value: bytes) -> int:
+    """The number a client declares. One that is too long to be meant counts as the largest, which no limit admits."""
+    if not value.isdigit():
+        raise InvalidRequest("the header field content-length is not a number")
+    digits = value.lstrip(b"0") or b"0"
+    return int(digits) if len(digits) <= CONTENT_LENGTH_DIGITS_MAX else 10**CONTENT_LENGTH_DIGITS_MAX - 1
 
 
 class LineChecker:

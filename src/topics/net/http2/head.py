@@ -1,6 +1,6 @@
 """The fields of an HTTP/2 request -> `RequestHead`.
 
-The `h2` library has checked names, pseudo-header rules and connection-specific fields; what remains is the path.
+`fields.checked` has looked at each field; what remains is what a request needs (RFC 9113 section 8.3.1), and the path.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterable
 
 from topics.errors import InvalidRequest
-from topics.net.h1.lines import TARGET
-from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
+from topics.net.h1.lines import TARGET, content_length
+from topics.net.h1.target import AUTHORITY
+from topics.net.http2.fields import LENGTH, MALFORMED
 from topics.net.messages import RequestHead
 
+_NEEDED = frozenset((b":method", b":scheme", b":path"))
 _PATH = re.compile(rb"/%b*|/" % TARGET)
 
 
@@ -22,15 +24,12 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, in
     headers: dict[bytes, bytes] = {}
     for name, value in fields:
         if name[:1] == b":":
-            pseudo[name] = value
+            pseudo[name] = value if name not in pseudo else b"%b, %b" % (pseudo[name], value)
         else:
             headers[name] = headers[name] + b", " + value if name in headers else value
-    if len(headers) > FIELDS_MAX:
-        raise InvalidRequest(f"a request has at most {FIELDS_MAX} header fields")
-    if b":authority" in pseudo:
-        headers.setdefault(b"host", pseudo[b":authority"])
-    method = pseudo.get(b":method", b"").decode("ascii", "replace")
-    path, query = _split(method, pseudo.get(b":path", b""))
+    _check(pseudo, headers)
+    method = pseudo[b":method"].decode("ascii", "replace")
+    path, query = _split(method, pseudo[b":path"])
     head = RequestHead(
         method=method,
         raw_path=path,
@@ -39,7 +38,20 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, in
         version="2",
         expects_continue=headers.get(b"expect", b"").lower() == b"100-continue",
     )
-    return head, _content_length(headers.pop(b"content-length", None))
+    length = pseudo.get(LENGTH)
+    return head, None if length is None else content_length(length)
+
+
+def _check(pseudo: dict[bytes, bytes], headers: dict[bytes, bytes]) -> None:
+    if MALFORMED in pseudo:
+        raise InvalidRequest(pseudo[MALFORMED].decode("ascii"))
+    if not pseudo.keys() >= _NEEDED or b":protocol" in pseudo or pseudo[b":method"] == b"CONNECT":
+        raise InvalidRequest("a request has a method, a scheme and a path, and opens no tunnel")
+    if b":authority" in pseudo:
+        headers.setdefault(b"host", pseudo[b":authority"])
+    host = headers.get(b"host")
+    if host is None or host != pseudo.get(b":authority", host) or AUTHORITY.fullmatch(host) is None:
+        raise InvalidRequest("a request names one host, and may name its port")
 
 
 def _split(method: str, target: bytes) -> tuple[bytes, bytes]:
@@ -49,11 +61,3 @@ def _split(method: str, target: bytes) -> tuple[bytes, bytes]:
         raise InvalidRequest("the request target is not a path")
     path, _, query = target.partition(b"?")
     return path, query
-
-
-def _content_length(value: bytes | None) -> int | None:
-    if value is None:
-        return None
-    if not value.isdigit() or len(value) > CONTENT_LENGTH_DIGITS_MAX:
-        raise InvalidRequest("the header field content-length is not a number")
-    return int(value)

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 from hpack import Decoder, HeaderTuple
 
+from topics.net.http2.fields import checked
+
 KNOWN_MAX = 16
 """Different heads of one connection that are remembered."""
 _INDEXED = 0x80  # of a field's first byte, and of the whole field for the first 126 indices
@@ -23,11 +25,21 @@ class RepeatingDecoder(Decoder):
         has_right_table = self.header_table_size <= self.max_allowed_table_size
         if not (raw and data and min(data) >= _INDEXED and has_right_table):
             self._known.clear()
-            return super().decode(data, raw)
+            return self._decode(data, raw)
         fields = self._known.get(data)
         if fields is None:
-            fields = list(super().decode(data, raw))
+            fields = self._decode(data, raw)
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[bytes(data)] = fields
         return list(fields)
+
+    def _decode(self, data: bytes, raw: bool) -> list[HeaderTuple]:
+        return list(super().decode(data, raw))
+
+
+class CheckingDecoder(RepeatingDecoder):
+    """Gives blocks as the `h2` library may see them; those that are known are checked already."""
+
+    def _decode(self, data: bytes, raw: bool) -> list[HeaderTuple]:
+        return checked(super()._decode(data, raw))

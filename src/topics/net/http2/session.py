@@ -16,9 +16,11 @@ from h2.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
+    RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
     StreamReset,
+    TrailersReceived,
     WindowUpdated,
 )
 from h2.exceptions import H2Error, ProtocolError
@@ -40,29 +42,49 @@ from topics.net.http2.events import (
 )
 from topics.net.http2.head import request_head
 from topics.net.http2.outgoing import Outgoing
-from topics.net.http2.repeats import RepeatingDecoder
+from topics.net.http2.repeats import CheckingDecoder
 from topics.net.limits import (
     H2_CONTROL_BURST,
     H2_CONTROL_PER_S_MAX,
     H2_RESETS_BURST,
     H2_RESETS_PER_S_MAX,
     H2_STREAMS_MAX,
+    H2_TABLE_BYTES_MAX,
     HEAD_BYTES_MAX,
 )
 from topics.net.messages import Headers, RequestHead
 
 _DEFAULT_WINDOW_BYTES = 65_535
+_CLOSED_SPARE = 16  # closed streams that a connection may keep, however few are open
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
+    validate_inbound_headers=False,  # `fields.checked` does
     validate_outbound_headers=False,  # they are ours, and written in lower case below
     normalize_outbound_headers=False,
 )
 
 
+class _Library(H2Library):
+    """The `h2` library counts its streams for each request, and forgets closed ones while it does. With a thousand open
+    streams that is most of the work, so here it happens only when there are twice as many as were open before."""
+
+    _count_from = 0
+
+    @property
+    def open_inbound_streams(self) -> int:
+        """At least as many as are open, and too many only if they are."""
+        known = len(self.streams)
+        if known < self._count_from:
+            return known
+        opened: int = super().open_inbound_streams
+        self._count_from = min(2 * opened + _CLOSED_SPARE, H2_STREAMS_MAX)
+        return opened
+
+
 class H2Session:
     def __init__(self, now_s: float) -> None:
-        self._conn = H2Library(_CONFIG)
+        self._conn = _Library(_CONFIG)
         self._conn.local_settings = Settings(
             client=False,
             initial_values={
@@ -71,7 +93,7 @@ class H2Session:
                 SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_BYTES_MAX,
             },
         )
-        self._conn.decoder = RepeatingDecoder(HEAD_BYTES_MAX)
+        self._conn.decoder = CheckingDecoder(HEAD_BYTES_MAX)
         self._conn.initiate_connection()
         self._conn.increment_flow_control_window(H2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)
         self._resets = Bucket(per_s=H2_RESETS_PER_S_MAX, burst=H2_RESETS_BURST, now_s=now_s)
@@ -94,14 +116,17 @@ class H2Session:
             return [self._end(str(error))]
         events: list[H2Event] = []
         resets = idle_work = 0
+        priority: Event | None = None  # that came in the frame of a request
         for event in happened:
+            if isinstance(event, RequestReceived):
+                priority = event.priority_updated
             take = _TAKE.get(type(event))
             taken = take(self, event) if take is not None else None
-            if taken is None:
-                idle_work += 1
-            else:
+            if taken is not None:
                 events.append(taken)
                 resets += type(taken) is H2Reset
+            elif event is not priority and not isinstance(event, TrailersReceived):
+                idle_work += 1
         if not self._resets.take(resets, now_s) or not self._control.take(idle_work, now_s):
             self._conn.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
             events.append(self._end("the peer causes work without asking for anything"))
@@ -128,6 +153,12 @@ class H2Session:
             return None
         return H2Body(event.stream_id, bytes(event.data), event.flow_controlled_length)
 
+    def _trailer(self, event: TrailersReceived) -> H2Event | None:
+        """Dropped, but for what makes the request malformed."""
+        if any(name[:1] == b":" for name, _ in event.headers):
+            return H2BadRequest(event.stream_id, "the trailer of the body is malformed")
+        return None
+
     def _ended(self, event: StreamEnded) -> H2Event:
         return H2BodyEnd(event.stream_id)
 
@@ -137,6 +168,11 @@ class H2Session:
 
     def _window(self, event: WindowUpdated) -> H2Event:
         return H2Window(event.stream_id)
+
+    def _settings(self, event: RemoteSettingsChanged) -> None:
+        """The peer may offer more for our heads to be remembered in than we want to search."""
+        if self._conn.encoder.header_table_size > H2_TABLE_BYTES_MAX:
+            self._conn.encoder.header_table_size = H2_TABLE_BYTES_MAX
 
     def _terminated(self, event: ConnectionTerminated) -> H2Event | None:
         """GOAWAY: no new streams will come. An error ends the rest as well."""
@@ -259,8 +295,10 @@ class H2Session:
 _TAKE: dict[type[Event], Callable[..., H2Event | None]] = {
     RequestReceived: H2Session._request,
     DataReceived: H2Session._data,
+    TrailersReceived: H2Session._trailer,
     StreamEnded: H2Session._ended,
     StreamReset: H2Session._reset,
     WindowUpdated: H2Session._window,
+    RemoteSettingsChanged: H2Session._settings,
     ConnectionTerminated: H2Session._terminated,
 }
