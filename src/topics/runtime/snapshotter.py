@@ -29,6 +29,7 @@ from topics.runtime.driver import Driver
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.images import queue_item, router_item
 from topics.runtime.store import Store
+from topics.runtime.trouble import Trouble
 from topics.storage.wal.removal import remove_absorbed
 
 log = logging.getLogger("topics.snapshot")
@@ -41,6 +42,7 @@ class Snapshotter:
         self._driver = driver
         self._checkpointer = checkpointer
         self._running: Ticket[None] | None = None
+        self._trouble = Trouble(log, "snapshot")
         self.total = 0
         self.failures_total = 0
 
@@ -75,7 +77,7 @@ class Snapshotter:
             self.total += 1
         else:
             self.failures_total += 1
-            log.warning("snapshot failed, it will be tried again: %s", done.error)
+        self._trouble.over(done.error)
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
         """Deletes that wait for the index of a cold segment are in no flag and no list yet: they get frames behind the
