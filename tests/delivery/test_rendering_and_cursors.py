@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 
-from topics.api.bodies import Bodies, seqs_of
+from topics.api.bodies import Bodies, Pool, seqs_of
 from topics.wire.records import View, render_list
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]
@@ -139,11 +139,38 @@ def test_p33_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() 
         rig.write("a", "x" * 1000)
         for run in rig.diff("a", number).runs:
             cache.render(run, View())
-            assert cache._bytes <= 10_000
+            assert cache.bytes <= 10_000
     assert len(rig.live.delivery._of(rig.topic("a")).bodies) == 30
     for stream in streams:
         stream.cut()
     assert not rig.live.delivery._watched
+
+
+def test_p33_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_first() -> None:
+    rig, pool = Rig(), Pool(bytes_max=20_000)
+    caches = {name: Bodies(pool=pool) for name in map(str, range(12))}
+    for number in range(3):
+        for name, cache in caches.items():
+            rig.write(name, "x" * 1000)
+            for run in rig.diff(name, number).runs:
+                assert cache.render(run, View()) == render_list(run, None, View())
+                assert len(cache), "who renders keeps what it made"
+            assert sum(cache.bytes for cache in caches.values()) <= 20_000
+    assert not len(caches["0"])
+    assert len(caches["11"])
+    del caches, cache
+    assert not len(pool)
+
+
+def test_p33_one_topic_may_fill_the_pool_but_not_more() -> None:
+    rig, pool = Rig(), Pool(bytes_max=5_000)
+    cache = Bodies(pool=pool)
+    for number in range(20):
+        rig.write("a", "x" * 1000)
+        for run in rig.diff("a", number).runs:
+            assert cache.render(run, View()) == render_list(run, None, View())
+            assert cache.bytes <= 5_000
+    assert len(cache)
 
 
 # --- property 34 ------------------------------------------------------------------------------------------------------

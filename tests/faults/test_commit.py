@@ -104,6 +104,27 @@ def test_a_full_disk_refuses_until_there_is_space_and_goes_on_at_the_next_seq(wo
     world.cut()
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known to be full", "found out by the list"])
+def test_topics_are_listed_while_a_full_disk_keeps_a_floor_from_being_logged(world: World, known: bool) -> None:
+    """The others as they are, that one as it was: a floor that nobody has logged is shown to nobody."""
+    world.rig.create("expiring", "fsync", ttl_ms=1000)
+    world.rig.write("expiring", 2)
+    fault = world.faults.fail("pwrite", WAL, code=errno.ENOSPC, times=FOREVER)
+    if known:
+        refused(world.rig, "f")
+    world.clock.advance(1001)
+
+    def listed() -> dict[str, tuple[int, int]]:
+        page, _ = world.rig.sim.call(lambda engine: engine.page_of_topics())
+        return {found.topic: (found.earliest_seq, found.count) for found in page}
+
+    assert listed() == {"d": (1, 2), "expiring": (1, 2), "f": (1, 2)}
+    fault.lift()
+    world.rig.tick(1_100)
+    world.rig.tick(900)
+    assert listed()["expiring"] == (3, 0)
+
+
 def test_a_batch_whose_sync_failed_is_never_acked_by_a_later_one(world: World) -> None:
     """Row 8."""
     world.faults.fail("datasync", WAL)

@@ -345,6 +345,20 @@ def test_a_read_sees_the_copy_that_took_the_place_of_an_expired_one(durability: 
     assert world.data("b") == [2]
 
 
+@pytest.mark.parametrize("expired", ["b", "other"])
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_what_has_expired_makes_room_for_copies_at_once(durability: str, expired: str) -> None:
+    """The quota counts live bytes, for copies as for writes: nobody looks at the topics between."""
+    world = World(max_total_bytes=100)
+    world.topic("b", durability=durability)
+    world.router("r", "a", "b")
+    world.topic(expired, ttl_ms=1000, durability=durability)
+    world.write(expired, "x" * 48)
+    world.clock.advance(1001)
+    world.write("a", "y" * 30)
+    assert world.forwarded("r") == 1
+
+
 def test_a_byte_cap_blocks_a_reject_destination() -> None:
     world = World()
     world.topic("b", cap_bytes=10, discard="reject")

@@ -460,6 +460,30 @@ def test_copies_of_two_routers_outlive_the_caps_and_the_age_of_their_source(conf
         assert {reason for _, _, reason in world.gaps("b")} == {"restart"}
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["repeated", "not repeated yet"])
+@pytest.mark.parametrize("how", ["expired", "deleted"])
+def test_copies_that_have_to_be_repeated_outlive_their_source_records_too(how: str, seen: bool) -> None:
+    """They are owed since the first kill; their source records die before the second start has made them again."""
+    config: dict[str, Any] = {"ttl_ms": 1000} if how == "expired" else {}
+    world = two_routers("fsync", **config)
+    world.write("a", 1, 2, tag="x")
+    assert world.data("b") == [1, 2, 1, 2]
+    if how == "deleted":
+        world.delete("a", match="x")
+    else:
+        world.clock.advance(1001)
+    world = world.killed()
+    world.engine.forwarding.turn = lambda: None  # type: ignore[method-assign]  # nobody steps but who wants to see
+    world.write("a", 3, tag="x")
+    world.delete("a", match="x")
+    assert world.data("a") == []
+    for _ in range(2):
+        if seen:
+            assert set(world.data("b")) >= {1, 2}
+        world = world.killed()
+    assert sorted(value for value in world.data("b") if value < 3) == [1, 1, 2, 2]
+
+
 def test_what_two_routers_lost_in_their_source_is_not_found_again_by_a_start() -> None:
     world = two_routers("fsync", cap_records=2)
     world.write("a", 1, 2, 3, 4, tag="x")

@@ -110,3 +110,33 @@ def test_a_crash_at_every_call_keeps_every_promise(name: str, store: str) -> Non
             raise
     assert states > 20
     print(f"{name}, {store}: {states} states")
+
+
+@pytest.mark.parametrize("store", list(OPENERS))
+def test_a_crash_at_every_call_of_a_snapshot_keeps_a_delete_that_waits_for_the_store(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").tick().snapshot()
+    world.store_down()
+    world = world.restart(boot="boot-2")
+    world = world.delete(match="even").restart(boot="boot-2")
+    points = CrashPoints(world.disk, note=world.told.copy)
+    world.faults.hook = points.before
+    world.write(30).snapshot().write(30).snapshot()
+    points.end()
+    states = 0
+    for state in points.states(rng=Random(7)):
+        if not _chosen(state):
+            continue
+        states += 1
+        boot = "boot-2" if state.how == "kill" else "boot-3"
+        assert isinstance(state.note, Promises)
+        try:
+            told, wall_ms = state.note.copy(), 1_755_001_000_000
+            world = World(state.disk, store=store, told=told, boot=boot, wall_ms=wall_ms, down=states % 2 == 0)
+            if world.is_down:
+                world = world.snapshot().write(30).snapshot().restart(down=False)
+            world.tick(2_000).tick().check()
+        except BaseException as error:
+            error.add_note(f"{state}")
+            raise
+    assert states > 20

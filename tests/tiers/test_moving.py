@@ -260,6 +260,24 @@ def test_a_delete_while_the_index_is_out_of_reach_is_not_forgotten(store: str) -
 
 
 @both
+def test_the_log_does_not_grow_while_a_delete_waits_for_the_index_of_a_cold_segment(store: str) -> None:
+    world = World(store=store, rewrite_dead_ratio=0).prepared().tick()
+    world.delete(match="odd").tick().snapshot()
+    world.store_down()
+    world = world.restart(boot="boot-2")
+    world.delete(match="even")
+    for boot in range(3, 6):
+        world = world.restart(boot=f"boot-{boot}").tick(2_000)
+        assert any(world.sim.engine.state.topic("t").awaiting.values())
+        for _ in range(8):
+            world.write(60).snapshot()
+        assert len(world.files("data/wal")) < 8
+    world = world.restart(boot="boot-6")
+    world.store_up().tick(2_000).tick().check().snapshot()
+    world.restart(boot="boot-7").check()
+
+
+@both
 @pytest.mark.parametrize("room", [0, 500, 5_000])
 def test_a_start_that_has_no_room_for_all_indexes_of_cold_segments_counts_right(store: str, room: int) -> None:
     """Moved since the last snapshot, so the totals of none of them are known."""

@@ -1,12 +1,15 @@
 """Bodies: rendered records of one topic, shared by its watchers (delivery.md section 11).
 
 Always holds: a shared body equals what a private rendering gives, byte for byte; at most 1024 seqs are kept, the
-highest ones, in eight variants each; a reader that lags behind them renders for itself and adds nothing. Whether a
-record may be sent at all is decided by the read before this is asked. Kept by `Watched`, gone with its last watcher."""
+highest ones, in eight variants each; a reader that lags behind them renders for itself and adds nothing. All topics
+together stay within a pool; those that nobody rendered for the longest go first. Whether a record may be sent at all is
+decided by the read before this is asked. Kept by `Watched`, gone with its last watcher."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from threading import local
+from weakref import WeakSet
 
 from topics import limits
 from topics.model.run import BODY_HEAD, RecordRun
@@ -15,18 +18,78 @@ from topics.wire.records import View, render_list
 BYTES_MAX = 8 * limits.MIB
 """All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""
 
+POOL_BYTES_MAX = 64 * limits.MIB
+"""All bodies of all topics; as much as the records they are made of have in memory."""
+
 Variants = list[bytes | None]
 
 
-class Bodies:
-    __slots__ = ("_by_seq", "_bytes", "_bytes_max", "_seqs", "_seqs_max", "rendered_total")
+class Pool(local):
+    """Bounds the bodies of all topics. One for each event loop, so that nobody drops what another thread reads.
 
-    def __init__(self, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX) -> None:
+    `_bytes` is never too low: what goes with its topic is found out when the bound seems to be reached."""
+
+    def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._turn = 0
+        self._caches: WeakSet[Bodies] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    def add(self, cache: Bodies) -> None:
+        self._caches.add(cache)
+
+    def grown(self, cache: Bodies, size: int) -> None:
+        self._turn = cache.turn = self._turn + 1
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """A quarter is freed at a time: then looking at all of them is rare, however many there are."""
+        caches = sorted(self._caches, key=lambda cache: cache.turn)
+        self._bytes = sum(cache.bytes for cache in caches)
+        if self._bytes <= self._bytes_max:
+            return
+        excess = self._bytes - self._bytes_max * 3 // 4
+        for cache in caches:
+            freed = cache.free(excess)
+            self._bytes -= freed
+            excess -= freed
+            if excess <= 0:
+                break
+
+
+POOL = Pool()
+
+
+class Bodies:
+    __slots__ = (
+        "__weakref__",
+        "_by_seq",
+        "_bytes_max",
+        "_pool",
+        "_seqs",
+        "_seqs_max",
+        "bytes",
+        "rendered_total",
+        "turn",
+    )
+
+    def __init__(
+        self, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX, pool: Pool = POOL
+    ) -> None:
         self._seqs_max = seqs_max
         self._bytes_max = bytes_max
+        self._pool = pool
+        self.turn = 0
+        """Of the pool, when it rendered last."""
+        pool.add(self)
         self._by_seq: dict[int, Variants] = {}
         self._seqs: list[int] = []  # ascending
-        self._bytes = 0
+        self.bytes = 0
         self.rendered_total = 0
 
     def __len__(self) -> int:
@@ -40,11 +103,13 @@ class Bodies:
         missing = [at for at, body in enumerate(bodies) if body is None]
         if missing:
             picks = None if len(missing) == len(bodies) else missing
+            before = self.bytes
             for at, body in zip(missing, render_list(run, picks, view), strict=True):
                 bodies[at] = body
                 self._keep(seqs[at], variant, body)
             self.rendered_total += len(missing)
             self._shrink()
+            self._pool.grown(self, self.bytes - before)
         return bodies  # type: ignore[return-value]  # none is missing any more
 
     def _keep(self, seq: int, variant: int, body: bytes) -> None:
@@ -58,19 +123,27 @@ class Bodies:
             else:
                 self._seqs.insert(bisect_left(self._seqs, seq), seq)
         known[variant] = body
-        self._bytes += len(body)
+        self.bytes += len(body)
 
     def _shrink(self) -> None:
         drop = max(len(self._seqs) - self._seqs_max, 0)
         for seq in self._seqs[:drop]:
             self._forget(seq)
-        while self._bytes > self._bytes_max:
+        del self._seqs[:drop]
+        if self.bytes > self._bytes_max:
+            self.free(self.bytes - self._bytes_max)
+
+    def free(self, wanted: int) -> int:
+        """Give up the lowest seqs until so many bytes are free, or none are left; how many are."""
+        before, drop = self.bytes, 0
+        while drop < len(self._seqs) and before - self.bytes < wanted:
             self._forget(self._seqs[drop])
             drop += 1
         del self._seqs[:drop]
+        return before - self.bytes
 
     def _forget(self, seq: int) -> None:
-        self._bytes -= sum(len(body) for body in self._by_seq.pop(seq) if body is not None)
+        self.bytes -= sum(len(body) for body in self._by_seq.pop(seq) if body is not None)
 
 
 def variant_of(view: View) -> int:

@@ -5,12 +5,14 @@ the same rule live and in recovery. A `before_seq` delete moves the front and to
 tag indexes and costs what it finds. `evict_floor` never moves here.
 
 A cold segment whose index is not loaded cannot be searched at once: it is noted in `topic.awaiting` with the op, and
-`settle_cold` catches up when the index has come. Until then nobody may read that segment.
+`settle_cold` catches up when the index has come. Until then nobody may read that segment, and a snapshot that lets go
+of the op's frame has it logged again (`awaited_deletes`).
 """
 
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
 from topics.core.effects import Effect, Fate
 from topics.core.front import Removal, alive_of, blocks_from, kill_below, kill_slots, settle_front, verify
@@ -150,6 +152,19 @@ def _chosen_slots(topic: TopicState, block: Sealed, op: Delete, wanted: I64) -> 
 def _inside(first_seq: int, next_seq: int, wanted: I64) -> I64:
     lo, hi = np.searchsorted(wanted, (first_seq, next_seq))
     return wanted[lo:hi] - first_seq
+
+
+def awaited_deletes(topic: TopicState) -> list[Delete]:
+    """What waits for the index of a cold segment, each once and no wider than the segments it waits for."""
+    ends: dict[Delete, int] = {}
+    for first_seq, ops in sorted(topic.awaiting.items()):
+        block = topic.sealed.by_first_seq(first_seq)
+        ends.update(dict.fromkeys(ops, 0 if block is None else block.next_seq))
+    narrowed = (
+        replace(op, routed=(), before_seq=None if op.match is None else min(end, bound_of(op)))
+        for op, end in ends.items()
+    )
+    return list(dict.fromkeys(narrowed))
 
 
 def settle_cold(topic: TopicState, first_seq: int) -> Removal:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from topics.core.effects import Effect, Fate
 from topics.model.ops import RouterDelete, RouterMark, RouterPut
 
@@ -93,6 +95,11 @@ class Router:
             forwarded_total=self.reserved_total,
             dest_base=max(dest_head - self.reserved_total, 0),
         )
+
+    def sworn_mark(self, *, dest_head: int) -> RouterMark:
+        """As `reserved_mark`, for a frame that takes source records away: what is owed does not need them any more."""
+        mark = self.reserved_mark(dest_head=dest_head)
+        return replace(mark, cursor=max(mark.cursor, self.owed[-1].source_seq)) if self.owed else mark
 
     def __repr__(self) -> str:
         return f"Router({self.name}, cursor={self.cursor}, forwarded={self.forwarded_total})"

@@ -11,13 +11,14 @@ from functools import partial
 import msgspec
 
 from topics.core.apply import apply
-from topics.core.delete import decide_delete, removes_nothing, unsearchable
+from topics.core.delete import awaited_deletes, decide_delete, removes_nothing, unsearchable
 from topics.core.retention import unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
-from topics.engine.ticket import Ticket, chain, resolved
+from topics.engine.ticket import Ticket, chain, failed, resolved
+from topics.errors import ColdUnavailable, WalReadOnly
 from topics.model.match import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.submission import Submission
@@ -92,6 +93,24 @@ class Deletes:
             client_frames=1 + len(leases),
         )
         ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op, floors))
+        ctx.witness.hold_until(topic, ticket)
+        return ticket
+
+    def carry_over(self, topic: TopicState) -> Ticket[None]:
+        """Log once more what waits for the index of a cold segment, so that a snapshot may let go of the frames before.
+        Nothing is applied: in memory it waits already. Refused where the frames would be ignored by a replay."""
+        ctx = self._ctx
+        waiting = awaited_deletes(topic)
+        if not waiting:
+            return resolved(None)
+        if topic.config.is_ephemeral or topic.id in ctx.changing:
+            return failed(ColdUnavailable("", reason=f"a delete in {topic.name!r} waits for the index of a segment"))
+        ops = [ctx.witness.sworn(topic, op) for op in waiting]
+        sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        try:
+            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
+        except WalReadOnly as error:
+            return failed(error)
         ctx.witness.hold_until(topic, ticket)
         return ticket
 

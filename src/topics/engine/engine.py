@@ -63,7 +63,7 @@ class Engine:
             append=lambda name, batch: self.write(name, batch, create=True, may_refuse=False),
         )
         self.queries.queue_counters = self.queues.counters
-        self.forwarding = Forwarding(self.context, self.settling, self.writes)
+        self.forwarding = Forwarding(self.context, self.settling, self.writes, self._quota)
         self.routers = Routers(self.context, self.lifecycle, self.forwarding)
         for observer in (self.reads, self.queries, self.queues, self.deletes, self.lifecycle):
             observer.bring_up_to_date = self.forwarding.bring_up_to_date

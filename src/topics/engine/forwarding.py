@@ -19,6 +19,7 @@ from topics.core.router import Router
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.losses import Losses
+from topics.engine.quota import Quota
 from topics.engine.router_step import Outcome, Step
 from topics.engine.settling import Settling
 from topics.engine.shared_read import SharedRead
@@ -37,10 +38,11 @@ class Wait(NamedTuple):
 
 
 class Forwarding:
-    def __init__(self, context: Context, settling: Settling, writes: Writes) -> None:
+    def __init__(self, context: Context, settling: Settling, writes: Writes, quota: Quota | None) -> None:
         self._ctx = context
         self._settling = settling
         self._writes = writes
+        self._quota = quota
         self._losses = Losses(context.state)
         self._steps: dict[str, Step] = {}
         self._waits: dict[str, Wait] = {}
@@ -140,7 +142,7 @@ class Forwarding:
         if running is not None:
             return running.ticket
         over = partial(self._over, router)
-        step = Step(self._ctx, self._settling, self._writes, self._losses, router, over, shared)
+        step = Step(self._ctx, self._settling, self._writes, self._quota, self._losses, router, over, shared)
         self._steps[router.name] = step
         step.run()
         return step.ticket

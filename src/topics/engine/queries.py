@@ -42,13 +42,13 @@ class Queries:
         self, *, prefix: str, after: str | None, page_size: int, touch: bool, visible: Callable[[str], bool]
     ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
         """Topics by name behind `after`, at most a page of visible ones, and the last name of the page if there are
-        more: its topic, and all others of the page, may go while it is settled."""
+        more: its topic, and all others of the page, may go while it is settled. A topic whose floors cannot be logged
+        is listed as it was, because one must not cost the whole list."""
         names, more = self._names(prefix=prefix, after=after, page_size=page_size, visible=visible)
         topics = [self._ctx.state.topics[name] for name in names]
         last = names[-1] if more else None
-        return chain(
-            self._settling.settle_all(topics), lambda _: resolved((self._summaries(topics, touch=touch), last))
-        )
+        ready = self._settling.settle_possible(topics)
+        return chain(ready, lambda _: resolved((self._summaries(topics, touch=touch), last)))
 
     def _names(
         self, *, prefix: str, after: str | None, page_size: int, visible: Callable[[str], bool]

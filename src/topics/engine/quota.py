@@ -1,8 +1,8 @@
 """Quota: a write is refused for the bytes that are live now, not for those that retention has taken (http-api.md 9).
 
 Floors that TTL or a byte cap asks for move when somebody looks, or with the sweep; until then their bytes count. So a
-write that finds no room looks first: at its own topic always, at the others as often as their number allows. Always
-holds: test and reservation stay one step, the write that is tried again is tested again."""
+write that finds no room looks first: at its own topic always, at the others as often as their number allows. So does a
+router's step. Always holds: test and reservation stay one step, the write that is tried again is tested again."""
 
 from __future__ import annotations
 
@@ -53,8 +53,12 @@ class Quota:
     def _try_again(self, name: str, write: Callable[[], Ticket[T]]) -> Ticket[T]:
         """Nothing may be due: then the second try costs little, and is refused like the first."""
         target: RoomTicket[T] = RoomTicket()
-        self._settling.settle_soon(list(self._due(name))).then(lambda _: forward(_attempt(write), target))
+        self.make_room(name).then(lambda _: forward(_attempt(write), target))
         return target
+
+    def make_room(self, name: str) -> Ticket[None]:
+        """Have what is due go, as far as that works and does not take long."""
+        return self._settling.settle_soon(list(self._due(name)))
 
     def _due(self, name: str) -> Iterator[TopicState]:
         topics = self._ctx.state.topics

@@ -27,6 +27,7 @@ from topics.engine.copies import copies_op
 from topics.engine.encode import submission
 from topics.engine.jobs import Fetched
 from topics.engine.losses import Losses
+from topics.engine.quota import Quota
 from topics.engine.settling import Settling
 from topics.engine.shared_read import SharedRead
 from topics.engine.ticket import Ticket
@@ -58,6 +59,7 @@ class Step:
         context: Context,
         settling: Settling,
         writes: Writes,
+        quota: Quota | None,
         losses: Losses,
         router: Router,
         over: Callable[[Outcome, BaseException | None], None],
@@ -66,6 +68,7 @@ class Step:
         self._ctx = context
         self._settling = settling
         self._writes = writes
+        self._quota = quota
         self._losses = losses
         self._router = router
         self._over = over
@@ -237,7 +240,9 @@ class Step:
 
     def _append(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
         size = sum(copy.size for copy in copies)
-        self._check_quota(size)
+        if not self._writes.fits(size):
+            self._look_for_room(dest)
+            return
         reservation = reserve(dest, count=len(copies), size=size, now=self._ctx.clock.now_ms())
         try:
             ticket = self._writes.append_copies(dest, copies_op(dest, reservation, copies), reservation)
@@ -247,10 +252,12 @@ class Step:
         self._router.reserve(cursor=upto, count=len(copies))
         ticket.then(self._appended)
 
-    def _check_quota(self, size: int) -> None:
-        cap, state = self._ctx.settings.max_total_bytes, self._ctx.state
-        if cap and state.total_bytes + state.staged_bytes + size > cap:
-            raise Throttled.cap("max_total_bytes", max=cap)
+    def _look_for_room(self, dest: TopicState) -> None:
+        """What has expired counts until somebody looks; then the step begins anew, once."""
+        quota, self._quota = self._quota, None
+        if quota is None:
+            raise Throttled.cap("max_total_bytes", max=self._ctx.settings.max_total_bytes)
+        quota.make_room(dest.name).then(self._resume)
 
     def _appended(self, done: Ticket[Appended]) -> None:
         self._arrived(done.error)

@@ -146,9 +146,12 @@ class Settling:
         return target
 
     def settle_soon(self, topics: Iterable[TopicState]) -> Ticket[None]:
-        """For whoever has to answer in any case: log what is due, as far as that works and does not take long."""
-        tickets = [settled(ticket) for ticket in map(self._try_to_settle, topics) if not ticket.done]
-        return self._patiently(gathered(tickets))
+        """As `settle_possible`, for whoever does not wait for long either."""
+        return self._patiently(self.settle_possible(topics))
+
+    def settle_possible(self, topics: Iterable[TopicState]) -> Ticket[None]:
+        """For whoever has to answer in any case: a floor that cannot be logged stays where it was."""
+        return gathered([settled(ticket) for ticket in map(self._try_to_settle, topics) if not ticket.done])
 
     def _try_to_settle(self, topic: TopicState) -> Ticket[None]:
         try:

@@ -64,7 +64,7 @@ class Witness:
         for router in self._state.routers.from_source(topic.id):
             dest = self._state.by_id.get(router.dest_id)
             if dest is not None:
-                marks.append(router.reserved_mark(dest_head=dest.reserved_head))
+                marks.append(router.sworn_mark(dest_head=dest.reserved_head))
         return tuple(marks)
 
     # --- standing still -------------------------------------------------------------------------------------------

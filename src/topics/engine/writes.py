@@ -184,7 +184,7 @@ class Writes:
     def _begin(self, topic: TopicState, records: WriteBatch, now: int, *, writes: int) -> JointWrite | None:
         """A submission that begins with plain writes; None if some are not plain enough."""
         config, count, size = topic.config, records.count, records.total_bytes
-        if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self._fits(size):
+        if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self.fits(size):
             return None
         if not self._may_join(topic, size=size, last_seq=topic.reserved_head + count):
             return None
@@ -215,7 +215,7 @@ class Writes:
         config, last_seq = joint.config, topic.reserved_head + count
         if not joint.takes(writes, size) or (last_seq > topic.ceiling and not config.is_fsync):
             return False
-        if (config.cap_bytes and batch.max_bytes > config.cap_bytes) or not self._fits(size):
+        if (config.cap_bytes and batch.max_bytes > config.cap_bytes) or not self.fits(size):
             return False
         if not ctx.commit.grow(joint.group, joint, writes):
             return False
@@ -311,10 +311,11 @@ class Writes:
         self._ctx.ceilings.forget(topic.id)
 
     def check_quota(self, size: int) -> None:
-        if not self._fits(size):
+        if not self.fits(size):
             raise Throttled.cap("max_total_bytes", max=self._total_bytes_max)
 
-    def _fits(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more are within the quota of all topics."""
         cap, state = self._total_bytes_max, self._ctx.state
         return not cap or state.total_bytes + state.staged_bytes + size <= cap
 

@@ -32,6 +32,7 @@ from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
 from topics.runtime.jobs import KernelJobs
 from topics.runtime.store import Store
+from topics.runtime.trouble import Trouble
 from topics.storage import checkpoint
 from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicResult, TopicWork
 from topics.storage.conversion import Converter, OwnThread
@@ -72,6 +73,7 @@ class Checkpointer:
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._running: Ticket[Positions] | None = None
+        self._trouble = Trouble(log, "checkpoint")
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
         self.topics_marked = 0
@@ -138,7 +140,7 @@ class Checkpointer:
             self.runs_total += 1
         else:
             self.failures_total += 1
-            log.warning("checkpoint abandoned, it will be tried again: %s", done.error)
+        self._trouble.over(done.error)
 
     def _barriers(self) -> Ticket[Positions]:
         positions: Positions = {}

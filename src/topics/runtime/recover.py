@@ -36,6 +36,7 @@ from topics.storage.segments.drop import list_topic_dirs
 from topics.storage.segments.flips import Flips
 from topics.storage.segments.place import SegmentEnv
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
+from topics.storage.steady import SteadyFs
 from topics.storage.wal.discover import GroupListing, discover, list_group
 from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
@@ -139,6 +140,8 @@ class Recovery:
             may_write=False,
             keeps_all=self._settings.salvage,
         )
+        if isinstance(self._fs, SteadyFs):
+            self._fs.make_room = self._env.make_room
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
         # From here on the directory is accepted, and writing begins.

@@ -14,7 +14,6 @@ from topics.core.capture import capture
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.errors import ColdUnavailable
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
     DeadRange,
@@ -27,9 +26,10 @@ from topics.formats.snapshot import (
 from topics.model.config import TopicConfig
 from topics.runtime.checkpointer import Checkpointer, Positions
 from topics.runtime.driver import Driver
-from topics.runtime.gather import in_portions
+from topics.runtime.gather import all_done, in_portions
 from topics.runtime.images import queue_item, router_item
 from topics.runtime.store import Store
+from topics.runtime.trouble import Trouble
 from topics.storage.wal.removal import remove_absorbed
 
 log = logging.getLogger("topics.snapshot")
@@ -42,6 +42,7 @@ class Snapshotter:
         self._driver = driver
         self._checkpointer = checkpointer
         self._running: Ticket[None] | None = None
+        self._trouble = Trouble(log, "snapshot")
         self.total = 0
         self.failures_total = 0
 
@@ -76,12 +77,15 @@ class Snapshotter:
             self.total += 1
         else:
             self.failures_total += 1
-            log.warning("snapshot failed, it will be tried again: %s", done.error)
+        self._trouble.over(done.error)
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
-        self._refuse_awaited()
+        """Deletes that wait for the index of a cold segment are in no flag and no list yet: they get frames behind the
+        positions, in the same instant in which the capture begins."""
+        deletes = self._engine.deletes
+        carried = all_done([deletes.carry_over(topic) for topic in self._engine.state.by_id.values() if topic.awaiting])
         captured = self._capture(positions, clean=clean)
-        return chain(captured, self._install_in_background)
+        return chain(carried, lambda _: chain(captured, self._install_in_background))
 
     def _install_in_background(self, body: Snapshot) -> Ticket[None]:
         referenced = self._referenced()
@@ -95,13 +99,6 @@ class Snapshotter:
 
         self._driver.run(lambda: self._install(body, referenced), done)
         return ticket
-
-    def _refuse_awaited(self) -> None:
-        """A delete that waits for the index of a cold segment is witnessed by its frame alone: the log must stay."""
-        for topic in self._engine.state.by_id.values():
-            if topic.awaiting and any(topic.awaiting.values()):
-                label = "" if self._store.cold is None else self._store.cold.label
-                raise ColdUnavailable(label, reason=f"a delete in {topic.name!r} waits for the index of a cold segment")
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 

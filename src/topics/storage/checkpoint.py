@@ -24,7 +24,7 @@ from topics.formats.buffers import I64, U32, U64, Bools
 from topics.formats.idx import IDX_DELETED, Idx, empty_slots
 from topics.formats.segment_frame import DELETED_BYTE
 from topics.storage.conversion import Converter, Frames
-from topics.storage.fs import Buffer
+from topics.storage.fs import NO_DESCRIPTORS, Buffer
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.flips import Flagged, Flips
 from topics.storage.segments.place import TopicDir
@@ -225,7 +225,15 @@ class _Portions:
         self._open: list[SegmentWriter] = []
 
     def add(self, writer: SegmentWriter) -> None:
+        """From now on only this one is written to; where descriptors are used up, the others give theirs back."""
         self.writers.append(writer)
+        try:
+            writer.open()
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self._open:
+                raise
+            self.finish()
+            writer.open()
         self._open.append(writer)
 
     def finish_if_full(self) -> None:
@@ -240,9 +248,9 @@ class _Portions:
         for writer in self._open:
             writer.write_idx()
         self._side_by_side(writer.sync_idx for writer in self._open)
-        self._side_by_side(partial(place.fs.sync_dir, place.path) for place in fresh.values())
         for writer in self._open:
             writer.close()
+        self._side_by_side(partial(place.fs.sync_dir, place.path) for place in fresh.values())
         self._open = []
 
 

@@ -27,6 +27,7 @@ Mode = Literal["r", "rw", "create", "new", "ensure"]
 PASSING = frozenset({errno.EINTR, errno.EAGAIN})  # nothing was tried: the call may simply be made again
 EAGAIN_RETRIES = 10
 EAGAIN_PAUSE_S = 0.01  # 10 pauses are the 100 ms that a call may wait on EAGAIN
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # of the process, of the machine
 NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
 

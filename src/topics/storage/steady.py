@@ -1,21 +1,27 @@
 """SteadyFs: an `Fs` that hides what no caller should have to think about.
 
 EINTR is retried without limit and EAGAIN ten times within 100 ms, on every call; a file system without allocation
-extends instead. Writes pass through untouched, because `write_all` retries them and two layers of ten would be a
-hundred. The engine puts it around the `Fs` it is given, once; storage code then calls it like any other.
+extends instead. Where descriptors are used up, `make_room` closes what nobody uses, and the call is made once more.
+Writes pass through untouched, because `write_all` retries them and two layers of ten would be a hundred. The engine
+puts it around the `Fs` it is given, once; storage code then calls it like any other.
 """
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
-from topics.storage.fs import File, Fs, LockHandle, Mode, Sleep, allocate_or_extend, retrying
+from topics.storage.fs import NO_DESCRIPTORS, File, Fs, LockHandle, Mode, Sleep, allocate_or_extend, retrying
+
+T = TypeVar("T")
 
 
 class SteadyFile:
     """A file whose calls end in success or in an error that means something."""
 
-    def __init__(self, inner: File, sleep: Sleep) -> None:
+    def __init__(self, inner: File, fs: "SteadyFs") -> None:
         self._inner = inner
-        self._sleep = sleep
+        self._fs = fs
+        self._sleep = fs.sleep
         self.name = inner.name
         self.pwrite = inner.pwrite
         self.pwritev = inner.pwritev
@@ -40,7 +46,7 @@ class SteadyFile:
         return retrying(self._inner.size, sleep=self._sleep)
 
     def mmap(self) -> memoryview:
-        return retrying(self._inner.mmap, sleep=self._sleep)
+        return self._fs.sparing(self._inner.mmap)  # a mapping holds a descriptor too
 
 
 class SteadyFs:
@@ -48,38 +54,49 @@ class SteadyFs:
 
     def __init__(self, inner: Fs, *, sleep: Sleep = time.sleep) -> None:
         self._inner = inner
-        self._sleep = sleep
+        self.sleep = sleep
+        self.make_room: Callable[[], bool] = lambda: False
+        """Closes files that nobody uses; whether there were any. Called from any thread."""
+
+    def sparing(self, call: Callable[[], T]) -> T:
+        """A call that needs a descriptor."""
+        try:
+            return retrying(call, sleep=self.sleep)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self.make_room():
+                raise
+        return retrying(call, sleep=self.sleep)
 
     def open(self, path: str, mode: Mode = "r") -> SteadyFile:
-        return SteadyFile(retrying(lambda: self._inner.open(path, mode), sleep=self._sleep), self._sleep)
+        return SteadyFile(self.sparing(lambda: self._inner.open(path, mode)), self)
 
     def mkdir(self, path: str) -> None:
-        retrying(lambda: self._inner.mkdir(path), sleep=self._sleep)
+        retrying(lambda: self._inner.mkdir(path), sleep=self.sleep)
 
     def rename(self, src: str, dst: str) -> None:
-        retrying(lambda: self._inner.rename(src, dst), sleep=self._sleep)
+        retrying(lambda: self._inner.rename(src, dst), sleep=self.sleep)
 
     def unlink(self, path: str) -> None:
-        retrying(lambda: self._inner.unlink(path), sleep=self._sleep)
+        retrying(lambda: self._inner.unlink(path), sleep=self.sleep)
 
     def rmdir(self, path: str) -> None:
-        retrying(lambda: self._inner.rmdir(path), sleep=self._sleep)
+        retrying(lambda: self._inner.rmdir(path), sleep=self.sleep)
 
     def listdir(self, path: str) -> list[str]:
-        return retrying(lambda: self._inner.listdir(path), sleep=self._sleep)
+        return self.sparing(lambda: self._inner.listdir(path))
 
     def stat_len(self, path: str) -> int:
-        return retrying(lambda: self._inner.stat_len(path), sleep=self._sleep)
+        return retrying(lambda: self._inner.stat_len(path), sleep=self.sleep)
 
     def exists(self, path: str) -> bool:
-        return retrying(lambda: self._inner.exists(path), sleep=self._sleep)
+        return retrying(lambda: self._inner.exists(path), sleep=self.sleep)
 
     def is_dir(self, path: str) -> bool:
-        return retrying(lambda: self._inner.is_dir(path), sleep=self._sleep)
+        return retrying(lambda: self._inner.is_dir(path), sleep=self.sleep)
 
     def sync_dir(self, path: str) -> None:
-        retrying(lambda: self._inner.sync_dir(path), sleep=self._sleep)
+        self.sparing(lambda: self._inner.sync_dir(path))
 
     def lock(self, path: str) -> LockHandle:
-        handle = retrying(lambda: self._inner.lock(path), sleep=self._sleep)
-        return LockHandle(SteadyFile(handle.file, self._sleep))
+        handle = retrying(lambda: self._inner.lock(path), sleep=self.sleep)
+        return LockHandle(SteadyFile(handle.file, self))

@@ -68,10 +68,19 @@ class OpenFiles:
 
     def _close_idle(self) -> None:
         spare = len(self._held) - self._limit
-        if spare <= 0:
-            return
-        for key in [key for key, held in self._held.items() if not held.users][:spare]:
+        if spare > 0:
+            self._close_some(spare)
+
+    def _close_some(self, count: int) -> int:
+        idle = [key for key, held in self._held.items() if not held.users][:count]
+        for key in idle:
             self._held.pop(key).file.close()
+        return len(idle)
+
+    def close_idle(self) -> int:
+        """Descriptors are used up: close all that nobody has borrowed. How many there were."""
+        with self._lock:
+            return self._close_some(len(self._held))
 
     def forget(self, *paths: str) -> None:
         """These names mean other files from now on."""

@@ -95,6 +95,12 @@ class SegmentEnv:
         for action in deferred:
             action()
 
+    def make_room(self) -> bool:
+        """Descriptors are used up: give back those that only save time. Whether there were any."""
+        mapped = len(self.maps)
+        self.maps.close()
+        return self.files.close_idle() + mapped > 0
+
     def close(self) -> None:
         self.files.close()
         self.maps.close()

@@ -50,7 +50,7 @@ class SegmentWriter:
 
     def append(self, frames: Buffer, entries: Idx, sizes: U32) -> None:
         """Write frames to `.data`; their entries wait until `write_idx`."""
-        file = self._data or self._open()
+        file = self._data or self.open()
         if frames:
             write_all(file, self.data_len, frames)
         self.data_len += len(frames)
@@ -58,11 +58,16 @@ class SegmentWriter:
         self._entries.append(entries)
         self._sizes.extend(array("I", np.ascontiguousarray(sizes, np.uint32).tobytes()))
 
-    def _open(self) -> File:
+    def open(self) -> File:
+        """Both files or, if that fails, none."""
         fs, place, first = self.place.fs, self.place, self.base.first_seq
         mode: Literal["create", "rw"] = "create" if self.fresh else "rw"
         self._data = fs.open(place.file(first, "data"), mode)
-        self._idx = fs.open(place.file(first, "idx"), mode)
+        try:
+            self._idx = fs.open(place.file(first, "idx"), mode)
+        except BaseException:
+            self.close()
+            raise
         if not self.fresh:
             _trim(self._data, self.base.data_len)
             _trim(self._idx, self.base.count * ENTRY_BYTES)
@@ -96,7 +101,7 @@ class SegmentWriter:
             if self.fresh:
                 self._remove()
             else:
-                self._open()
+                self.open()
                 self._sync_cut()
         except (OSError, StorageIo):
             pass
