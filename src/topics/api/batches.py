@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from topics import limits
-from topics.api.bodies import Bodies, nodes_of
+from topics.api.bodies import Bodies, Pool, nodes_of
 from topics.api.pace import BITE_BYTES, BITE_RECORDS, Pace
 from topics.core.ahead import Ahead
 from topics.core.read import ReadOutcome, ReadRequest
@@ -81,9 +81,7 @@ class Batch:
         return text
 
     def bodies(self, view: View) -> list[bytes]:
-        cache: Bodies | None = self._watched.bodies
-        if cache is None:
-            cache = self._watched.bodies = Bodies()
+        cache: Bodies = self._watched.bodies
         runs = self.outcome.runs
         if len(runs) == 1:
             return cache.render(runs[0], view)
@@ -148,6 +146,7 @@ class Batches:
         self._head_limit = head_limit
         self.off_loop = off_loop
         self.pace = pace
+        self._pool = Pool()
 
     def shared(self, service: Service, reader: Reader) -> Batch | Ticket[Batch]:
         """In a service: with others, if they ask for the same."""
@@ -189,8 +188,13 @@ class Batches:
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:
             outcome = ticket.result().outcome
-            return Batch(outcome, watched, is_old=ahead is not None and outcome.next_from_seq < ahead.next_seq)
-        return chain(ticket, lambda done: resolved(Batch(done.outcome, watched, is_old=True)))
+            return self._batch(outcome, watched, is_old=ahead is not None and outcome.next_from_seq < ahead.next_seq)
+        return chain(ticket, lambda done: resolved(self._batch(done.outcome, watched, is_old=True)))
+
+    def _batch(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool) -> Batch:
+        if watched.bodies is None:
+            watched.bodies = Bodies(self._pool)
+        return Batch(outcome, watched, is_old=is_old)
 
 
 def is_large(outcome: ReadOutcome) -> bool:

@@ -8,7 +8,6 @@ decided by the read before this is asked. Kept by `Watched`, gone with its last 
 from __future__ import annotations
 
 from bisect import bisect_left
-from threading import local
 from weakref import WeakSet
 
 from topics import limits
@@ -24,8 +23,8 @@ POOL_BYTES_MAX = 64 * limits.MIB
 Variants = list[bytes | None]
 
 
-class Pool(local):
-    """Bounds the bodies of all topics. One for each event loop, so that nobody drops what another thread reads.
+class Pool:
+    """Bounds the bodies of all topics; one for each server, used on its thread alone.
 
     `_bytes` is never too low: what goes with its topic is found out when the bound seems to be reached."""
 
@@ -62,9 +61,6 @@ class Pool(local):
                 break
 
 
-POOL = Pool()
-
-
 class Bodies:
     __slots__ = (
         "__weakref__",
@@ -78,9 +74,7 @@ class Bodies:
         "turn",
     )
 
-    def __init__(
-        self, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX, pool: Pool = POOL
-    ) -> None:
+    def __init__(self, pool: Pool, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX) -> None:
         self._seqs_max = seqs_max
         self._bytes_max = bytes_max
         self._pool = pool
