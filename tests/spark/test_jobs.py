@@ -36,8 +36,8 @@ from topics.spark.jobs.archive_files import (
     orphans,
     topic_of,
 )
-from topics.spark.jobs.ledger import Ledger, ledger_path
-from topics.spark.jobs.replay import ReplayOptions, plan_waves
+from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
+from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
@@ -180,6 +180,19 @@ def test_a_finished_ledger_is_gone(tmp_path: Path) -> None:
     ledger.record("a")
     ledger.finish()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_work_done_in_one_folder_is_not_taken_for_that_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed verify of `data` here says nothing about `data` there."""
+    names = []
+    for home in ("one", "two"):
+        (tmp_path / home / "data").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / home)
+        names.append(place_of("data"))
+    assert names == [str(tmp_path / home / "data") for home in ("one", "two")]
+    assert place_of("s3://bucket/data") == "s3://bucket/data"
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
@@ -392,6 +405,60 @@ def test_files_that_a_delta_table_has_put_together_are_replayed_once(
     add_to_manifest(tmp_path, [described(tmp_path, name) for name in (one, two, both)])
     monkeypatch.setattr(replay_job, "committed_by_delta", lambda folder: [both])
     assert plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", format="delta")) == [[both]]
+
+
+def archived(folder: Path, *names: str) -> None:
+    add_to_manifest(folder, [described(folder, parquet(folder, name, [n])) for n, name in enumerate(names, 1)])
+
+
+def test_a_replay_that_is_through_writes_only_what_came_since(tmp_path: Path) -> None:
+    options, state = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), str(tmp_path / "state")
+    old, new, later = (f"topic=a/date=2026-01-{day}/part-0.parquet" for day in (1, 2, 3))
+    archived(tmp_path / "archive", old)
+    begun = ReplayPlan.of(options, state_dir=state)
+    assert (begun.waves, begun.done) == ([[old]], 0)
+    begun.wrote(0, 1)
+    archived(tmp_path / "archive", new)
+    grown = ReplayPlan.of(options, state_dir=state)
+    assert (grown.waves, grown.done, grown.records_before) == ([[old], [new]], 1, 1)
+    assert grown.job == begun.job
+    archived(tmp_path / "archive", later)
+    going_on = ReplayPlan.of(options, state_dir=state, again=True)  # as it was told when it was interrupted
+    assert (going_on.waves, going_on.done) == ([[old], [new], [later]], 1)
+    for wave in (1, 2):
+        going_on.wrote(wave, 1)
+    assert ReplayPlan.of(options, state_dir=state).done == 3
+    anew = ReplayPlan.of(options, state_dir=state, again=True)
+    assert (anew.waves, anew.done) == ([[old, new, later]], 0)
+    assert anew.job != begun.job
+
+
+def test_a_replay_of_what_nobody_can_compare_is_not_repeated_by_chance(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    parquet(tmp_path / "table", "part-0.parquet", [1])
+    table = ReplayOptions(source=str(tmp_path / "table"), url="http://x")
+    ReplayPlan.of(table, state_dir=state).wrote(0, 5)
+    with pytest.raises(ConfigError, match=r"5 records of .*table were written to http://x before: --again writes them"):
+        ReplayPlan.of(table, state_dir=state)
+    assert ReplayPlan.of(table, state_dir=state, again=True).done == 0
+    archive, old = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), "topic=a/date=2026-01-1/1.parquet"
+    archived(tmp_path / "archive", old)
+    ReplayPlan.of(archive, state_dir=state)
+    (tmp_path / "archive" / "_manifest" / f"{1:020d}.jsonl").unlink()
+    archived(tmp_path / "archive", "topic=a/date=2026-01-1/put-together.parquet")
+    with pytest.raises(ConfigError, match="has lost or changed files since a replay of it began"):
+        ReplayPlan.of(archive, state_dir=state)
+
+
+def test_a_replay_knows_its_archive_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two archives of one relative name are two, and one of two names is one."""
+    plans = []
+    for home, name in (("one", "archive"), ("two", "archive"), ("two", "../two/archive/")):
+        parquet(tmp_path / home / "archive", "part-0.parquet", [1])
+        monkeypatch.chdir(tmp_path / home)
+        options = ReplayOptions(source=name, url="http://x")
+        plans.append(ReplayPlan.of(options, state_dir=str(tmp_path / "state")).job)
+    assert plans[0] != plans[1] == plans[2]
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
