@@ -556,6 +556,20 @@ topics.errors.ConfigError: there is no topic 'b' in /data; it has a
     assert str(failure_of(RuntimeError(java))) == "Spark failed: [X] no jsn"
 
 
+def test_a_failure_of_java_is_told_with_its_cause() -> None:
+    nested = ": io.k8s.ClientException: An error has occurred.\n\tat a\nCaused by: java.io.IOException: x\n\tat b"
+    nested += "\nCaused by: java.net.UnknownHostException: no-such-host\n\tat c"
+    told = failure_of(RuntimeError(f"An error occurred while calling None.Context\n{nested}"))
+    assert str(told) == "Spark failed: An error has occurred. (UnknownHostException: no-such-host)"
+    gone = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    said = 'WARNING: x\nException in thread "main" org.apache.SparkException: Master must be yarn\n\tat y\n'
+    assert str(failure_of(gone, said)) == "Spark failed: Master must be yarn"
+    stopped = RuntimeError("Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:")
+    said = "01:07:12 ERROR Backend: Application has been killed. Reason: All masters are unresponsive!\n"
+    assert str(failure_of(stopped, said)).endswith("Reason: All masters are unresponsive!")
+    assert str(failure_of(gone, "")).startswith("Spark failed: [JAVA_GATEWAY_EXITED]")
+
+
 def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Java refuses a master or a setting only when it is up, or does not come up at all."""
     errors = pytest.importorskip("pyspark.errors")

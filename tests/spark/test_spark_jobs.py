@@ -240,6 +240,32 @@ def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
     assert not Path(out).exists()
 
 
+@pytest.mark.parametrize(
+    ("master", "sentence"), [("nonsense", "Master must either be yarn"), ("local[zero]", "Could not parse Master URL")]
+)
+def test_a_wrong_master_is_told_in_one_sentence(tmp_path: Path, master: str, sentence: str) -> None:
+    world = World(tmp_path)
+    world.write("a", 1)
+    world.stop()
+    done = run_cli("stats", "--path", world.data_dir, "--master", master, JAVA_TOOL_OPTIONS="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"topics: Spark failed: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_archive_that_goes_on_behind_a_loss_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    arguments = ("--path", world.data_dir, "--to", str(tmp_path / "archive"), "--master", "local[1]")
+    for _ in range(2):
+        world.write("a", *range(100))
+        world.sim.checkpoint()
+        done = run_cli("archive", *arguments, "--on-loss", "warn", JAVA_TOOL_OPTIONS=QUICK_JAVA)
+        assert done.returncode == 0, done.stderr
+        world.put("a", cap_records=10)
+    assert "records 101..190 of topic 'a' are lost (cap); reading goes on" in done.stderr
+    assert "WARNING" not in done.stderr
+
+
 def test_a_continuous_archive_trims_as_it_goes_and_stops_when_it_is_told(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
