@@ -76,6 +76,30 @@ def test_trim_deletes_what_is_archived_and_nothing_else(spark: SparkSession, ser
     assert spark.read.parquet(str(tmp_path)).where("topic = 'trimmed'").count() == 121
 
 
+class Shown:
+    """A reporter that remembers the last `(done, total)`."""
+
+    def start(self, what: str, total: int | None, unit: str) -> None:
+        self.last = (0, total)
+
+    def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
+        self.last = (done, self.last[1] if total is None else total)
+
+    def note(self, text: str) -> None: ...
+
+
+def test_the_progress_of_an_archive_ends_at_its_end(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+    """Deleted records are passed, too, and what was archived before is no part of it."""
+    options = ArchiveOptions(source=JobSource(url=served.url, topics="shown"), to=str(tmp_path))
+    shown = Shown()
+    for count in (100, 40):
+        served.write("shown", *range(count // 2), tag="kept")
+        served.write("shown", *range(count // 2), tag="dropped")
+        served.delete("shown", match="dropped")
+        assert archive(spark, options, reporter=shown).records == count // 2
+        assert shown.last == (count, count)
+
+
 def test_a_replay_that_is_run_again_appends_nothing_twice(spark: SparkSession, served: Served, tmp_path: Path) -> None:
     served.write("runs", *range(100))
     source = ArchiveOptions(source=JobSource(url=served.url, topics="runs"), to=str(tmp_path / "archive"))
