@@ -15,7 +15,7 @@ from tests.spark.world import World
 from topics.cli.pipeline import pipeline
 from topics.cli.spark_job import spark_session
 from topics.cli.stats import write_table
-from topics.errors import ConfigError
+from topics.errors import ConfigError, TopicsError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import JobFailed, failure_of
 from topics.spark.jobs import archive as archive_job
@@ -42,7 +42,7 @@ from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
-from topics.spark.project import SPEC, run_command, write_project, write_settings
+from topics.spark.project import SPEC, check_source, run_command, write_project, write_settings
 from topics.spark.wal_tail import LogTail
 
 
@@ -507,6 +507,22 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
     settings = (write_settings(folder, {"spark.x": "1"}) / "spark-defaults.conf").read_text().splitlines()
     assert "spark.x 1" in settings
     assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings
+
+
+def test_a_project_whose_source_cannot_be_read_is_refused_before_it_runs(world: World, tmp_path: Path) -> None:
+    write_project(tmp_path / "good", {"path": world.data_dir, "subscribe": "a"})
+    check_source(tmp_path / "good")
+    (tmp_path / "good" / SPEC).write_text("name: mine\n")
+    check_source(tmp_path / "good")
+    write_project(tmp_path / "bad", {"path": world.data_dir, "subscribe": "nope"})
+    with pytest.raises(ConfigError, match="there is no topic 'nope'"):
+        check_source(tmp_path / "bad")
+    write_project(tmp_path / "away", {"url": "http://127.0.0.1:9", "subscribe": "a"})
+    with pytest.raises(TopicsError, match="does not answer"):
+        check_source(tmp_path / "away")
+    done = CliRunner().invoke(pipeline, ["init", str(tmp_path / "new"), "--url", "nonsense"])
+    assert "option url is a server" in str(done.exception)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("name", ["my shop", "2026", "a: b", '"quoted"', "{x} é"])
