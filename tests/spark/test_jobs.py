@@ -517,6 +517,8 @@ def test_a_project_whose_source_cannot_be_read_is_refused_before_it_runs(world: 
     write_project(tmp_path / "bad", {"path": world.data_dir, "subscribe": "nope"})
     with pytest.raises(ConfigError, match="there is no topic 'nope'"):
         check_source(tmp_path / "bad")
+    (tmp_path / "bad" / "storage").mkdir()  # it ran, and its topic was deleted since
+    check_source(tmp_path / "bad")
     write_project(tmp_path / "away", {"url": "http://127.0.0.1:9", "subscribe": "a"})
     with pytest.raises(TopicsError, match="does not answer"):
         check_source(tmp_path / "away")

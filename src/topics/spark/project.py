@@ -19,6 +19,7 @@ from topics.spark.options import read_options
 
 SPEC: Final = "spark-pipeline.yml"
 OPTION_PREFIX: Final = "spark.topics."
+STORAGE: Final = "storage"
 
 _SPEC: Final = """\
 # A Spark declarative pipeline over topics. Run it with: topics pipeline run .
@@ -147,7 +148,7 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
         raise ConfigError(f"Spark keeps no tables in a folder with # or ; in its path: {whole}")
     (folder / "transformations").mkdir(parents=True, exist_ok=True)
     lines = "\n".join(f"  {OPTION_PREFIX}{name}: {_yaml(value)}" for name, value in source.items())
-    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/storage"), configuration=lines)
+    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/{STORAGE}"), configuration=lines)
     (folder / SPEC).write_text(spec, encoding="utf-8")
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -176,7 +177,10 @@ def check_source(folder: Path) -> None:
         options["path"] = str(folder / options["path"])
     wanted = read_options(options, streaming=True)
     with closing(open_log(address_of(wanted))) as log:
-        wanted_cuts(log, wanted)
+        if (folder / STORAGE).exists():  # it ran before: what a topic's end means is `onDataLoss`'s to say
+            log.names()
+        else:
+            wanted_cuts(log, wanted)
 
 
 def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
