@@ -408,7 +408,10 @@ class DataLoss(TopicsError):
         if reason == "recreated":  # the range is what the topic holds, not what it lost
             told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
         elif reason == "deleted":  # nobody knows what it held
-            told = f"topic {topic!r} does not exist any more (deleted): the reader was at seq {gap_from}"
+            told = (
+                f"topic {topic!r} does not exist any more (deleted): the reader was at seq {gap_from}; "
+                "leave it out, or create it again and start over"
+            )
         super().__init__(told)
         self.topic = topic
         self.gap_from = gap_from

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from topics import DataLoss, Event, Gap, Json
+import topics
+from topics import DataLoss, Event, Gap, Json, limits
 from topics.errors import (
     InvalidRequest,
     NotAQueue,
@@ -266,6 +268,42 @@ def test_a_follower_passes_over_nothing_when_its_topic_was_made_anew_meanwhile(d
     topic.append_many(["new"] * 5)
     with pytest.raises(TopicNotFound):
         next(items)
+
+
+@pytest.mark.parametrize("gaps", ["raise", "yield"])
+def test_a_reader_of_several_pages_is_told_that_its_topic_was_made_anew(
+    door: DatabaseDoor, name: str, gaps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DIFF_LIMIT", limits.Clamp(default=10, low=1, high=10, zero=10))
+    topic = door.topic(name)
+    topic.append_many(["old"] * 25)
+    items = topic.read(gaps=gaps)
+    next(items)
+    topic.drop()
+    topic.append_many(["new"] * 24)
+    if gaps == "raise":
+        with pytest.raises(DataLoss, match="created again"):
+            list(items)
+        return
+    left = list(items)
+    assert [item for item in left if isinstance(item, Gap)] == [Gap(name, 1, 24, "recreated")]
+    assert values(iter(left)) == ["old"] * 9 + ["new"] * 24
+
+
+def test_a_reader_in_the_same_process_is_told_also_where_the_new_topic_is_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DIFF_LIMIT", limits.Clamp(default=10, low=1, high=10, zero=10))
+    with topics.open(tmp_path) as db:
+        topic = db.topic("a")
+        topic.append_many(["old"] * 25)
+        items = topic.read(gaps="yield")
+        next(items)
+        topic.drop()
+        topic.append_many(["new"] * 30)
+        left = list(items)
+    assert left[9] == Gap("a", 1, 30, "recreated")
+    assert values(iter(left[9:])) == ["new"] * 30
 
 
 def test_a_follower_learns_that_its_topic_was_deleted(door: DatabaseDoor, name: str) -> None:

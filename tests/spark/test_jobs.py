@@ -15,7 +15,7 @@ from tests.spark.world import World
 from topics.cli.pipeline import pipeline
 from topics.cli.spark_job import spark_session
 from topics.cli.stats import write_table
-from topics.errors import ConfigError
+from topics.errors import ConfigError, TopicsError
 from topics.formats.segment import scan_segment
 from topics.spark.failure import JobFailed, failure_of
 from topics.spark.jobs import archive as archive_job
@@ -36,13 +36,13 @@ from topics.spark.jobs.archive_files import (
     orphans,
     topic_of,
 )
-from topics.spark.jobs.ledger import Ledger, ledger_path
-from topics.spark.jobs.replay import ReplayOptions, plan_waves
+from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
+from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
-from topics.spark.project import SPEC, run_command, write_project, write_settings
+from topics.spark.project import SPEC, check_source, run_command, write_project, write_settings
 from topics.spark.wal_tail import LogTail
 
 
@@ -180,6 +180,19 @@ def test_a_finished_ledger_is_gone(tmp_path: Path) -> None:
     ledger.record("a")
     ledger.finish()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_work_done_in_one_folder_is_not_taken_for_that_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed verify of `data` here says nothing about `data` there."""
+    names = []
+    for home in ("one", "two"):
+        (tmp_path / home / "data").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / home)
+        names.append(place_of("data"))
+    assert names == [str(tmp_path / home / "data") for home in ("one", "two")]
+    assert place_of("s3://bucket/data") == "s3://bucket/data"
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
@@ -394,6 +407,60 @@ def test_files_that_a_delta_table_has_put_together_are_replayed_once(
     assert plan_waves(ReplayOptions(source=str(tmp_path), url="http://x", format="delta")) == [[both]]
 
 
+def archived(folder: Path, *names: str) -> None:
+    add_to_manifest(folder, [described(folder, parquet(folder, name, [n])) for n, name in enumerate(names, 1)])
+
+
+def test_a_replay_that_is_through_writes_only_what_came_since(tmp_path: Path) -> None:
+    options, state = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), str(tmp_path / "state")
+    old, new, later = (f"topic=a/date=2026-01-{day}/part-0.parquet" for day in (1, 2, 3))
+    archived(tmp_path / "archive", old)
+    begun = ReplayPlan.of(options, state_dir=state)
+    assert (begun.waves, begun.done) == ([[old]], 0)
+    begun.wrote(0, 1)
+    archived(tmp_path / "archive", new)
+    grown = ReplayPlan.of(options, state_dir=state)
+    assert (grown.waves, grown.done, grown.records_before) == ([[old], [new]], 1, 1)
+    assert grown.job == begun.job
+    archived(tmp_path / "archive", later)
+    going_on = ReplayPlan.of(options, state_dir=state, again=True)  # as it was told when it was interrupted
+    assert (going_on.waves, going_on.done) == ([[old], [new], [later]], 1)
+    for wave in (1, 2):
+        going_on.wrote(wave, 1)
+    assert ReplayPlan.of(options, state_dir=state).done == 3
+    anew = ReplayPlan.of(options, state_dir=state, again=True)
+    assert (anew.waves, anew.done) == ([[old, new, later]], 0)
+    assert anew.job != begun.job
+
+
+def test_a_replay_of_what_nobody_can_compare_is_not_repeated_by_chance(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    parquet(tmp_path / "table", "part-0.parquet", [1])
+    table = ReplayOptions(source=str(tmp_path / "table"), url="http://x")
+    ReplayPlan.of(table, state_dir=state).wrote(0, 5)
+    with pytest.raises(ConfigError, match=r"5 records of .*table were written to http://x before: --again writes them"):
+        ReplayPlan.of(table, state_dir=state)
+    assert ReplayPlan.of(table, state_dir=state, again=True).done == 0
+    archive, old = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), "topic=a/date=2026-01-1/1.parquet"
+    archived(tmp_path / "archive", old)
+    ReplayPlan.of(archive, state_dir=state)
+    (tmp_path / "archive" / "_manifest" / f"{1:020d}.jsonl").unlink()
+    archived(tmp_path / "archive", "topic=a/date=2026-01-1/put-together.parquet")
+    with pytest.raises(ConfigError, match="has lost or changed files since a replay of it began"):
+        ReplayPlan.of(archive, state_dir=state)
+
+
+def test_a_replay_knows_its_archive_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two archives of one relative name are two, and one of two names is one."""
+    plans = []
+    for home, name in (("one", "archive"), ("two", "archive"), ("two", "../two/archive/")):
+        parquet(tmp_path / home / "archive", "part-0.parquet", [1])
+        monkeypatch.chdir(tmp_path / home)
+        options = ReplayOptions(source=name, url="http://x")
+        plans.append(ReplayPlan.of(options, state_dir=str(tmp_path / "state")).job)
+    assert plans[0] != plans[1] == plans[2]
+
+
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
@@ -442,6 +509,24 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
     assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings
 
 
+def test_a_project_whose_source_cannot_be_read_is_refused_before_it_runs(world: World, tmp_path: Path) -> None:
+    write_project(tmp_path / "good", {"path": world.data_dir, "subscribe": "a"})
+    check_source(tmp_path / "good")
+    (tmp_path / "good" / SPEC).write_text("name: mine\n")
+    check_source(tmp_path / "good")
+    write_project(tmp_path / "bad", {"path": world.data_dir, "subscribe": "nope"})
+    with pytest.raises(ConfigError, match="there is no topic 'nope'"):
+        check_source(tmp_path / "bad")
+    (tmp_path / "bad" / "storage").mkdir()  # it ran, and its topic was deleted since
+    check_source(tmp_path / "bad")
+    write_project(tmp_path / "away", {"url": "http://127.0.0.1:9", "subscribe": "a"})
+    with pytest.raises(TopicsError, match="does not answer"):
+        check_source(tmp_path / "away")
+    done = CliRunner().invoke(pipeline, ["init", str(tmp_path / "new"), "--url", "nonsense"])
+    assert "option url is a server" in str(done.exception)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("name", ["my shop", "2026", "a: b", '"quoted"', "{x} é"])
 def test_a_project_may_have_any_name(tmp_path: Path, name: str) -> None:
     import yaml
@@ -487,6 +572,20 @@ topics.errors.ConfigError: there is no topic 'b' in /data; it has a
         "An error occurred while calling o48.load.\n: org.apache.spark.SparkClassNotFoundException: [X] no jsn\n\tat y"
     )
     assert str(failure_of(RuntimeError(java))) == "Spark failed: [X] no jsn"
+
+
+def test_a_failure_of_java_is_told_with_its_cause() -> None:
+    nested = ": io.k8s.ClientException: An error has occurred.\n\tat a\nCaused by: java.io.IOException: x\n\tat b"
+    nested += "\nCaused by: java.net.UnknownHostException: no-such-host\n\tat c"
+    told = failure_of(RuntimeError(f"An error occurred while calling None.Context\n{nested}"))
+    assert str(told) == "Spark failed: An error has occurred. (UnknownHostException: no-such-host)"
+    gone = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
+    said = 'WARNING: x\nException in thread "main" org.apache.SparkException: Master must be yarn\n\tat y\n'
+    assert str(failure_of(gone, said)) == "Spark failed: Master must be yarn"
+    stopped = RuntimeError("Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:")
+    said = "01:07:12 ERROR Backend: Application has been killed. Reason: All masters are unresponsive!\n"
+    assert str(failure_of(stopped, said)).endswith("Reason: All masters are unresponsive!")
+    assert str(failure_of(gone, "")).startswith("Spark failed: [JAVA_GATEWAY_EXITED]")
 
 
 def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

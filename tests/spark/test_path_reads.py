@@ -138,8 +138,20 @@ def test_a_topic_made_anew_since_planning_is_a_gap(world: World) -> None:
     world.clock.advance(2000)
     world.sim.tick()
     world.write("a", 1)
-    with pytest.raises(DataLoss, match="recreated"):
+    with pytest.raises(DataLoss, match=r"topic 'a' was created again .*: it is at seq 1 now"):
         read_tasks(tasks, wanted)
+
+
+def test_a_topic_deleted_since_planning_is_said_to_be_deleted(world: World) -> None:
+    wanted, lenient = options(world, "a"), options(world, "a", onDataLoss="rows")
+    tasks = plan_batch(wanted, clock=world.clock.wall_ms)
+    world.drop("a")
+    world.clock.advance(2000)
+    world.sim.tick()
+    with pytest.raises(DataLoss, match=r"'a' does not exist any more \(deleted\): .*leave it out, or create it again"):
+        read_tasks(tasks, wanted)
+    lost = [row for row in read_tasks(tasks, lenient).to_pylist() if row["kind"] == "tombstone"]
+    assert {row["reason"] for row in lost} == {"deleted"}
 
 
 def test_warnings_name_the_gap(world: World) -> None:

@@ -24,7 +24,6 @@ from topics.cli.spark_job import interruptible
 from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
-from topics.spark.jobs.ledger import Ledger
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import stats
@@ -77,6 +76,46 @@ def test_trim_deletes_what_is_archived_and_nothing_else(spark: SparkSession, ser
     assert spark.read.parquet(str(tmp_path)).where("topic = 'trimmed'").count() == 121
 
 
+class Shown:
+    """A reporter that remembers the last `(done, total)`."""
+
+    def start(self, what: str, total: int | None, unit: str) -> None:
+        self.last = (0, total)
+
+    def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
+        self.last = (done, self.last[1] if total is None else total)
+
+    def note(self, text: str) -> None: ...
+
+
+def test_the_progress_of_an_archive_ends_at_its_end(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+    """Deleted records are passed, too, and what was archived before is no part of it."""
+    options = ArchiveOptions(source=JobSource(url=served.url, topics="shown"), to=str(tmp_path))
+    shown = Shown()
+    for count in (100, 40):
+        served.write("shown", *range(count // 2), tag="kept")
+        served.write("shown", *range(count // 2), tag="dropped")
+        served.delete("shown", match="dropped")
+        assert archive(spark, options, reporter=shown).records == count // 2
+        assert shown.last == (count, count)
+
+
+def test_a_replay_that_is_run_again_appends_nothing_twice(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+    served.write("runs", *range(100))
+    source = ArchiveOptions(source=JobSource(url=served.url, topics="runs"), to=str(tmp_path / "archive"))
+    archive(spark, source)
+    options, state = ReplayOptions(source=source.to, url=served.url, into="run"), str(tmp_path / "state")
+    assert replay(spark, options, state_dir=state).records == 100
+    again = replay(spark, options, state_dir=state)
+    assert (again.records, again.records_before) == (0, 100)
+    served.write("runs", *range(100, 130))
+    archive(spark, source)
+    assert replay(spark, options, state_dir=state).records == 30
+    assert [row[4] for row in served.rows("run")] == list(range(130))
+    assert replay(spark, options, state_dir=state, again=True).records == 130
+    assert len(served.rows("run")) == 260
+
+
 def test_a_replay_that_was_interrupted_appends_nothing_twice(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
@@ -84,31 +123,18 @@ def test_a_replay_that_was_interrupted_appends_nothing_twice(
     df = spark.createDataFrame(rows, "topic string, epoch long, seq long, data string")
     df.repartition(3).write.parquet(str(tmp_path / "rows"))
     options = ReplayOptions(source=str(tmp_path / "rows"), url=served.url)
-    state = tmp_path / "state"
-    replay(spark, options, state_dir=str(state))
-    assert [row[4] for row in served.rows("r")] == list(range(500))
-    # The same work once more, as after a crash between the last write and the ledger's last line.
-    ledger_lines: list[str] = []
-    real = Path.unlink
+    for _ in range(2):
+        done = replay(spark, options, state_dir=str(tmp_path / "state"))
+        assert done.waves_done_before == 0
+        assert [row[4] for row in served.rows("r")] == list(range(500))
+        forget_waves(tmp_path / "state")
 
-    def keep(self: Path, missing_ok: bool = False) -> None:
-        if self.parent == state:
-            ledger_lines.extend(self.read_text().splitlines())
-        real(self, missing_ok=missing_ok)
 
-    Path.unlink = keep  # type: ignore[method-assign]
-    try:
-        replay(spark, ReplayOptions(source=str(tmp_path / "rows"), url=served.url, into="r2"), state_dir=str(state))
-    finally:
-        Path.unlink = real  # type: ignore[method-assign]
-    assert len(served.rows("r2")) == 500
-    lost = next(state.parent.joinpath("state").glob("*"), None)
-    assert lost is None
-    name = replay_ledger(state, str(tmp_path / "rows"), served.url)
-    name.write_text("\n".join(line for line in ledger_lines if '"wave 0"' not in line) + "\n")
-    done = replay(spark, ReplayOptions(source=str(tmp_path / "rows"), url=served.url, into="r2"), state_dir=str(state))
-    assert done.waves_done_before == 0
-    assert [row[4] for row in served.rows("r2")] == list(range(500))
+def forget_waves(state: Path) -> None:
+    """The ledger as a kill between the last write and its line leaves it."""
+    (ledger,) = state.glob("*")
+    lines = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(line for line in lines if '"wave 0"' not in line))
 
 
 def test_a_topic_named_like_a_number_comes_back_under_its_name(spark: SparkSession, tmp_path: Path) -> None:
@@ -135,29 +161,16 @@ def test_a_replay_that_goes_on_with_more_cores_appends_nothing_twice(
     state, key = tmp_path / "state", "spark.sql.adaptive.coalescePartitions.minPartitionNum"
 
     def run(cores: str) -> None:
-        """The ledger is left as a kill before the wave's line leaves it."""
         spark.conf.set(key, cores)
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Ledger, "finish", lambda self: None)
-                replay(spark, options, state_dir=str(state))
+            replay(spark, options, state_dir=str(state))
         finally:
             spark.conf.unset(key)
-        ledger = next(state.glob("*"))
-        lines = ledger.read_text().splitlines(keepends=True)
-        ledger.write_text("".join(line for line in lines if '"wave 0"' not in line))
+        forget_waves(state)
 
     run("1")
     run("4")
     assert sum(len(served.rows(f"cores-{n}")) for n in range(3)) == 1500
-
-
-def replay_ledger(state: Path, source: str, url: str) -> Path:
-    import json
-
-    from topics.spark.jobs.ledger import ledger_path
-
-    return ledger_path("replay", json.dumps([source, "parquet", url, "*", "r2"]), folder=str(state))
 
 
 def test_verify_finds_damage_and_goes_on_after_an_interruption(
@@ -249,6 +262,32 @@ def test_a_wrong_word_is_told_before_spark_starts(tmp_path: Path) -> None:
         assert sentence in done.stderr
         assert done.stderr.count("\n") == 1
     assert not Path(out).exists()
+
+
+@pytest.mark.parametrize(
+    ("master", "sentence"), [("nonsense", "Master must either be yarn"), ("local[zero]", "Could not parse Master URL")]
+)
+def test_a_wrong_master_is_told_in_one_sentence(tmp_path: Path, master: str, sentence: str) -> None:
+    world = World(tmp_path)
+    world.write("a", 1)
+    world.stop()
+    done = run_cli("stats", "--path", world.data_dir, "--master", master, JAVA_TOOL_OPTIONS="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"topics: Spark failed: {sentence}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_archive_that_goes_on_behind_a_loss_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    arguments = ("--path", world.data_dir, "--to", str(tmp_path / "archive"), "--master", "local[1]")
+    for _ in range(2):
+        world.write("a", *range(100))
+        world.sim.checkpoint()
+        done = run_cli("archive", *arguments, "--on-loss", "warn", JAVA_TOOL_OPTIONS=QUICK_JAVA)
+        assert done.returncode == 0, done.stderr
+        world.put("a", cap_records=10)
+    assert "records 101..190 of topic 'a' are lost (cap); reading goes on" in done.stderr
+    assert "WARNING" not in done.stderr
 
 
 def test_a_continuous_archive_trims_as_it_goes_and_stops_when_it_is_told(

@@ -252,6 +252,17 @@ def test_a_topic_that_is_gone_stops_a_stream_that_named_it(world: World) -> None
         Query(world, "a")
 
 
+def test_a_batch_of_a_topic_that_went_meanwhile_says_so(world: World) -> None:
+    query = Query(world, "a*", startingOffsets="earliest")
+    end = query.latest()
+    world.drop("a")
+    with pytest.raises(DataLoss, match=r"'a' does not exist any more \(deleted\): the reader was at seq 1"):
+        query.read(end)
+    world.write("a", "n", "e", "w")
+    with pytest.raises(DataLoss, match=r"'a' was created again .*: it is at seq 3 now"):
+        query.read(end)
+
+
 def test_a_log_that_has_lost_its_end_is_a_gap(world: World) -> None:
     query = Query(world, startingOffsets="earliest", onDataLoss="rows")
     epoch = query.offset["a"]["epoch"]

@@ -102,6 +102,19 @@ def test_a_gap_fails_or_becomes_a_row(served: Served) -> None:
     assert table.num_rows == 51
 
 
+def test_a_topic_that_goes_between_planning_and_reading(served: Served, way: str) -> None:
+    topic = f"going-{way}"
+    served.write(topic, *range(300))
+    options = read_options({"url": served.url, "subscribe": topic}, streaming=False)
+    tasks = plan_batch(options)
+    served.drop(topic)
+    with pytest.raises(DataLoss, match=rf"'{topic}' does not exist any more \(deleted\)"):
+        read_tasks(tasks, options)
+    served.write(topic, *range(7))
+    with pytest.raises(DataLoss, match=rf"'{topic}' was created again .*: it is at seq 7 now"):
+        read_tasks(tasks, options)
+
+
 def test_unknown_topics_and_wrong_keys_are_told_at_planning(tmp_path: Path) -> None:
     served = Served(tmp_path, key="right:read+write+admin")
     try:

@@ -35,6 +35,7 @@ def init(
     \b
     topics pipeline init shop --url http://localhost:4000 --topic 'orders*'
     """
+    from topics.spark.options import read_options
     from topics.spark.project import write_project
 
     if path is not None and url is not None:
@@ -46,7 +47,9 @@ def init(
         "apiKeyFile": _whole(api_key_file),
         "subscribePattern" if topics.endswith("*") else "subscribe": topics,
     }
-    write_project(folder, {name: value for name, value in given.items() if value is not None})
+    source = {name: value for name, value in given.items() if value is not None}
+    read_options(source, streaming=True)
+    write_project(folder, source)
     click.echo(f"wrote {folder}; run it with: topics pipeline run {shlex.quote(str(folder))}", err=True)
 
 
@@ -67,12 +70,13 @@ def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: t
     topics pipeline run shop
     topics pipeline run shop --full-refresh-all
     """
-    from topics.spark.project import SPEC, run_command, write_settings
+    from topics.spark.project import SPEC, check_source, run_command, write_settings
     from topics.spark.start import check_ready, prepare_environment
 
     check_ready()
     if not (folder / SPEC).is_file():
         raise ConfigError(f"there is no {SPEC} in {folder}: topics pipeline init {folder}")
+    check_source(folder)
     prepare_environment(master or "local[*]")
     environment = {**os.environ, "SPARK_CONF_DIR": str(write_settings(folder, parsed_conf(conf)))}
     command = run_command(folder, master=master, arguments=list(arguments))

@@ -18,6 +18,7 @@ from topics.cli.spark_job import job_options, progress, resumable, spark_session
 @click.option("--topic", "topics", default="*", show_default=True, help="Names with commas, or prefix*.")
 @click.option("--into", metavar="TOPIC", help="Write everything into this topic.")
 @click.option("--durability", help="Class of topics that are created.")
+@click.option("--again", is_flag=True, help="Write once more what an earlier run has written.")
 @job_options
 def replay(
     *,
@@ -28,6 +29,7 @@ def replay(
     topics: str,
     into: str | None,
     durability: str | None,
+    again: bool,
     master: str | None,
     conf: tuple[str, ...],
     state_dir: str | None,
@@ -35,11 +37,13 @@ def replay(
 ) -> None:
     """Write archived records into topics, each topic in its old order.
 
+    What an earlier run has written is not written again, so a second run writes what the archive got since.
+
     \b
     topics replay --from /archive --to-url http://localhost:4000 --topic 'orders*'
     topics replay --from /archive --to-url http://localhost:4000 --topic orders --into orders-again
     """
-    from topics.spark.jobs.replay import ReplayOptions
+    from topics.spark.jobs.replay import ReplayOptions, ReplayPlan
     from topics.spark.jobs.replay import replay as run
 
     options = ReplayOptions(
@@ -51,13 +55,22 @@ def replay(
         into=into,
         durability=durability,
     )
+
+    def check() -> None:
+        options.check()
+        ReplayPlan.of(options, state_dir=state_dir, again=again)
+
     with (
         resumable(),
-        spark_session("replay", master, conf, check=options.check) as spark,
+        spark_session("replay", master, conf, check=check) as spark,
         progress(as_json=as_json) as reporter,
     ):
         done = run(spark, options, reporter=reporter, state_dir=state_dir)
     if as_json:
         click.echo(msgspec.json.encode(asdict(done)).decode())
     else:
-        click.echo(f"{done.records:,} records in {done.waves:,} waves, {done.elapsed_s:.1f} s")
+        before = f"; {done.records_before:,} were written before (--again writes them once more)"
+        click.echo(
+            f"{done.records:,} records in {done.waves - done.waves_done_before:,} waves, {done.elapsed_s:.1f} s"
+            f"{before if done.waves_done_before else ''}"
+        )

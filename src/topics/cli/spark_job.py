@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from topics.cli.java_stderr import JavaStderr
 from topics.errors import ConfigError, TopicsError
 
 if TYPE_CHECKING:
@@ -72,12 +73,14 @@ def spark_session(
     from pyspark.errors import PySparkException
 
     logging.disable()  # a failure comes back as an exception
+    java = JavaStderr()
     try:
-        spark = _started(name, master, settings)
+        with java.taken():
+            spark = _started(name, master, settings)
+            spark.sparkContext.setLogLevel("OFF")
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise failure_of(error) from None
+        raise failure_of(error, java.said()) from None
     try:
-        spark.sparkContext.setLogLevel("OFF")
         yield spark
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise failure_of(error) from None

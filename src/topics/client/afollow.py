@@ -21,7 +21,12 @@ async def afollow(
     while not transport.closed.is_set():
         try:
             if following.polls:
-                for item in following.page(await transport.once(following.poll_call())):
+                if following.epoch is None:
+                    following.epoch = await transport.once(following.epoch_call())
+                page, epoch = await transport.once(following.poll_call()), following.epoch
+                if following.is_news(page):
+                    epoch = await transport.once(following.epoch_call())
+                for item in following.page(page, epoch):
                     yield item
             else:
                 async for frame in _frames(transport, following):

@@ -142,6 +142,7 @@ def list_topics(prefix: str, cursor: str | None) -> Call[TopicPage]:
 # --- routers ---------------------------------------------------------------------------------------------------------
 
 _router = decoder_of(RouterState)
+_number = decoder_of(int)
 _router_gone = decoder_of(DeleteRouterResult)
 _routers = decoder_of(RouterPage)
 
@@ -236,6 +237,11 @@ def _document(body: bytes) -> dict[str, Any]:
 
 def segments(topic: str) -> Call[dict[str, Any]]:
     return Call(b"GET", _path("topics", topic, "/segments"), _document)
+
+
+def epoch(topic: str) -> Call[int]:
+    """Which life of the topic this is: told beside frames, of which none are asked for."""
+    return Call(b"GET", _path("topics", topic, "/frames", from_seq=0, to_seq=0), _number, header=b"topics-epoch")
 
 
 HEALTH: Call[dict[str, Any]] = Call(b"GET", "/v0/health", _document)

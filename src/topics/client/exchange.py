@@ -23,9 +23,10 @@ _REDIRECTS = 300
 
 
 class Call(Generic[T]):
-    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer."""
+    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer.
+    `header`: the answer is in this header (lower case), not in the body."""
 
-    __slots__ = ("body", "decode", "method", "repeatable", "target", "wait_ms")
+    __slots__ = ("body", "decode", "header", "method", "repeatable", "target", "wait_ms")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Call(Generic[T]):
         body: bytes | None = None,
         repeatable: bool = True,
         wait_ms: int = 0,
+        header: bytes | None = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -43,6 +45,7 @@ class Call(Generic[T]):
         self.body = body
         self.repeatable = repeatable
         self.wait_ms = wait_ms
+        self.header = header
 
 
 class Answer(NamedTuple):
@@ -139,7 +142,7 @@ def result_of(call: Call[T], answer: Answer) -> T:
     if not answer.is_ok:
         raise error_of(answer)
     try:
-        return call.decode(answer.body)
+        return call.decode(answer.body if call.header is None else answer.headers.get(call.header, b""))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _foreign(answer, f"its body is not what the contract says: {error}") from None
 

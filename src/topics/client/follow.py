@@ -21,7 +21,12 @@ def follow(
     while not transport.closed.is_set():
         try:
             if following.polls:
-                yield from following.page(transport.once(following.poll_call()))
+                if following.epoch is None:
+                    following.epoch = transport.once(following.epoch_call())
+                page, epoch = transport.once(following.poll_call()), following.epoch
+                if following.is_news(page):
+                    epoch = transport.once(following.epoch_call())
+                yield from following.page(page, epoch)
             else:
                 for frame in _frames(transport, following):
                     yield from following.frame(frame)

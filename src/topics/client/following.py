@@ -38,6 +38,8 @@ class Following:
         self._is_beyond = False  # the session began behind the topic's end, and nothing was heard of it yet
         self.polls = False
         """The server gives no session: long-poll."""
+        self.epoch: int | None = None
+        """The life of the topic that is polled; a page does not tell."""
 
     # --- what to ask ----------------------------------------------------------------------------------------------
 
@@ -68,10 +70,22 @@ class Following:
             wait_ms=0 if self._walk.is_new else LONG_POLL_MS,  # first see where the log begins
         )
 
+    def epoch_call(self) -> Call[int]:
+        """Before the first poll, and behind each with news: where both tell the same, the page is of that life."""
+        return calls.epoch(self._topic)
+
     # --- what came ------------------------------------------------------------------------------------------------
 
-    def page(self, page: ReadResult) -> Iterator[Record | Gap]:
+    @staticmethod
+    def is_news(page: ReadResult) -> bool:
+        return bool(page.records) or page.tombstone is not None
+
+    def page(self, page: ReadResult, epoch: int) -> Iterator[Record | Gap]:
+        """`epoch` was told after a page with news."""
         self._attempts, self._policy = None, _FOREVER
+        if epoch != self.epoch:
+            self.epoch = epoch
+            return self._walk.restart(head_seq=page.head_seq)
         return self._walk.take(page)
 
     def frame(self, frame: Frame) -> Iterator[Record | Gap]:

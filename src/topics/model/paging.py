@@ -52,7 +52,7 @@ class Gap(msgspec.Struct, frozen=True):
 class Walk:
     """A reader on its way: where it stands, how many records it still wants, what it does about gaps."""
 
-    __slots__ = ("_gaps", "_head", "_left", "_topic", "cursor", "is_new")
+    __slots__ = ("_gaps", "_head", "_head_seen", "_left", "_topic", "cursor", "is_new")
 
     def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
         if gaps not in ("raise", "yield"):
@@ -63,6 +63,7 @@ class Walk:
         self._gaps = gaps
         self._left = limit
         self._head: int | None = None
+        self._head_seen = 0
         self.cursor = check_cursor(after)
         self.is_new = self.cursor == 0
         """It starts at 0 and was told nothing yet: what is gone went before it came."""
@@ -77,8 +78,11 @@ class Walk:
 
     def take(self, page: ReadResult) -> Iterator[Record | Gap]:
         """The items of one page. The cursor moves past it first, so a reader that stops at a gap stops behind it."""
-        self.cursor = page.next_from_seq
-        if self._head is None:
+        if page.tombstone is None and page.head_seq < self._head_seen:  # no topic gets shorter: this is another one
+            yield from self.restart(head_seq=page.head_seq)
+            return
+        self.cursor, self._head_seen = page.next_from_seq, page.head_seq
+        if self._head is None or (page.tombstone is not None and page.tombstone.reason == "recreated"):
             self._head = page.head_seq
         if page.tombstone is not None:
             yield from self.meet(self._gap_of(page))
@@ -94,6 +98,12 @@ class Walk:
         elif not self.is_new or gap.gap_from > 1:
             raise gap.as_error()
 
+    def restart(self, *, head_seq: int) -> Iterator[Gap]:
+        """The topic was made anew, with so many records by now: all of them are still to come."""
+        self.cursor, self._head, self._head_seen = 0, head_seq, head_seq
+        yield from self.meet(Gap(self._topic, 1, head_seq, "recreated"))
+        self.arrive()
+
     def arrive(self) -> None:
         """An answer came: from here on the reader has a place in the log, be it before its first record."""
         self.is_new = False
@@ -101,7 +111,8 @@ class Walk:
     def has_more(self, page: ReadResult) -> bool:
         """Up to the head that the first page saw: a log that grows meanwhile does not make a read endless."""
         assert self._head is not None
-        return not self.is_full and not page.caught_up and page.next_from_seq < self._head
+        is_behind = not page.caught_up or self.cursor < page.next_from_seq
+        return not self.is_full and is_behind and self.cursor < self._head
 
     def _gap_of(self, page: ReadResult) -> Gap:
         assert page.tombstone is not None

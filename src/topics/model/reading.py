@@ -4,7 +4,7 @@ The types say what may come: records, and gaps among them only for those who ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol, overload
 
 from topics import limits
@@ -30,6 +30,10 @@ class Reading(Protocol):
         a reader that is caught up waits so long for something to come."""
         raise NotImplementedError
 
+    def _pages(self, nodes: tuple[str, ...]) -> Callable[[int, int], ReadResult]:
+        """What gives one reader its pages, by cursor and limit."""
+        return lambda after, limit: self.page(after, limit=limit, exclude_nodes=nodes)
+
     def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
         raise NotImplementedError
 
@@ -51,8 +55,9 @@ class Reading(Protocol):
     ) -> Iterator[Any]:
         """Everything behind the cursor up to the head of this moment, page by page."""
         nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        next_page = self._pages(nodes)
         while not walk.is_full:
-            page = self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
+            page = next_page(walk.cursor, walk.page_limit(limits.DIFF_LIMIT.high))
             yield from walk.take(page)
             if not walk.has_more(page):
                 return

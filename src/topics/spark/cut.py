@@ -169,3 +169,10 @@ class TopicCut:
         """Reason of a prefix gap that begins at `gap_from` (semantics.md section 8.3)."""
         reasons = {reason for reason, seq in self.causes if seq >= gap_from}
         return reasons.pop() if len(reasons) == 1 else "mixed"
+
+
+def life_over(now: TopicCut | None, lo: int, hi: int) -> Gap:
+    """Why nothing is left of `[lo, hi)` of a topic's life: it was deleted, or made anew since, which `now` is then.
+
+    A `recreated` gap is what the new one holds, as everywhere (semantics.md section 8.1)."""
+    return Gap(lo, hi - 1, "deleted") if now is None else Gap(1, now.head_seq, "recreated")

@@ -37,6 +37,19 @@ def heads(cuts: Mapping[str, TopicCut]) -> Points:
     return {name: Point(cut.epoch, cut.end_seq) for name, cut in cuts.items()}
 
 
+def resumed(known: Points, cuts: Mapping[str, TopicCut]) -> Points:
+    """Where a stream goes on that was at `known`; a topic that it knows nothing of, or another life of, is begun."""
+    begun = {name: Point(cut.epoch, cut.earliest_seq) for name, cut in cuts.items()}
+    still = {name: known[name] for name in begun if name in known and known[name].epoch == cuts[name].epoch}
+    return begun | {name: point for name, point in still.items() if point.seq <= cuts[name].end_seq}
+
+
+def passed(start: Points, now: Points) -> int:
+    """Seqs between two places of the same topics, whether a record is left there or not."""
+    common = (name for name in start.keys() & now.keys() if start[name].epoch == now[name].epoch)
+    return sum(max(now[name].seq - start[name].seq, 0) for name in common)
+
+
 def advance(start: Points, ends: Points, cuts: Mapping[str, TopicCut]) -> Points:
     """Where a batch without a limit ends: `ends` where it is ahead of `start`, and new topics at their earliest.
 

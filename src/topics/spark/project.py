@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from topics.errors import ConfigError
+from topics.spark.batch import address_of, wanted_cuts
+from topics.spark.log import open_log
+from topics.spark.options import read_options
 
 SPEC: Final = "spark-pipeline.yml"
+OPTION_PREFIX: Final = "spark.topics."
+STORAGE: Final = "storage"
 
 _SPEC: Final = """\
 # A Spark declarative pipeline over topics. Run it with: topics pipeline run .
@@ -141,8 +147,8 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
     if set("#;") & set(str(whole)):
         raise ConfigError(f"Spark keeps no tables in a folder with # or ; in its path: {whole}")
     (folder / "transformations").mkdir(parents=True, exist_ok=True)
-    lines = "\n".join(f"  spark.topics.{name}: {_yaml(value)}" for name, value in source.items())
-    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/storage"), configuration=lines)
+    lines = "\n".join(f"  {OPTION_PREFIX}{name}: {_yaml(value)}" for name, value in source.items())
+    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/{STORAGE}"), configuration=lines)
     (folder / SPEC).write_text(spec, encoding="utf-8")
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -151,6 +157,30 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
 def _yaml(text: str) -> str:
     """Whatever is in a name: a JSON text is a YAML one."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def check_source(folder: Path) -> None:
+    """Raises what the pipeline would end with, where the source that its spec names cannot be read: Spark tells it a
+    minute later, among pages of other things. A project that names none has a source of its own."""
+    import yaml  # type: ignore[import-untyped]  # comes with Spark's pipelines
+
+    spec = yaml.safe_load((folder / SPEC).read_text(encoding="utf-8"))
+    named = spec.get("configuration") if isinstance(spec, dict) else None
+    options = {
+        name.removeprefix(OPTION_PREFIX): str(value)
+        for name, value in (named or {}).items()
+        if name.startswith(OPTION_PREFIX)
+    }
+    if not options:
+        return
+    if "://" not in options.get("path", "://"):
+        options["path"] = str(folder / options["path"])
+    wanted = read_options(options, streaming=True)
+    with closing(open_log(address_of(wanted))) as log:
+        if (folder / STORAGE).exists():  # it ran before: what a topic's end means is `onDataLoss`'s to say
+            log.names()
+        else:
+            wanted_cuts(log, wanted)
 
 
 def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:

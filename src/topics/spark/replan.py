@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topics.errors import Corruption
-from topics.spark.cut import Gap
+from topics.spark.cut import life_over
 from topics.spark.log import Log
 from topics.spark.plan import Task, resolve, slices_of
 
@@ -12,7 +12,7 @@ def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
     """A task for the seqs `[lo, hi)` of the same topic instance, with what is lost of them as gaps."""
     cut = log.cuts(names=[task.topic], prefix=None, now_ms=now_ms).get(task.topic)
     if cut is None or cut.epoch != task.epoch:
-        return Task(topic=task.topic, epoch=task.epoch, gaps=(Gap(lo, hi - 1, "recreated"),))
+        return Task(topic=task.topic, epoch=task.epoch, gaps=(life_over(cut, lo, hi),))
     for first, end in cut.missing:
         if first < hi and end > lo:
             raise Corruption(file=f"segment {first} of topic {task.topic!r}", offset=0, reason="file missing")

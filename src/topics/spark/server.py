@@ -242,9 +242,9 @@ def _frames(remote: Remote, task: Task, lo: int, hi: int) -> Frames:
     try:
         answer = remote.get(topic_path(task.topic, "frames"), query)
     except TopicNotFound:
-        return Frames(b"", hi, (Gap(lo, hi - 1, "recreated"),))
+        return Frames(b"", hi, (Gap(lo, hi - 1, "deleted"),))
     if int(answer.headers["topics-epoch"]) != task.epoch:
-        return Frames(b"", hi, (Gap(lo, hi - 1, "recreated"),))
+        return Frames(b"", hi, (Gap(1, int(answer.headers["topics-head-seq"]), "recreated"),))
     gaps = _gaps(answer, lo, hi)
     if any(gap.reason == "recreated" for gap in gaps):
         return Frames(b"", hi, gaps)  # the frames of the answer begin anew: they are not those that were asked for
@@ -264,6 +264,6 @@ def _gaps(answer: Answer, lo: int, hi: int) -> tuple[Gap, ...]:
         return ()
     tombstone = json.loads(told)
     if tombstone["reason"] == "recreated":
-        return (Gap(lo, hi - 1, "recreated"),)
+        return (Gap(tombstone["gap_from"], tombstone["gap_to"], "recreated"),)
     low, high = max(tombstone["gap_from"], lo), min(tombstone["gap_to"], hi - 1)
     return (Gap(low, high, tombstone["reason"]),) if low <= high else ()

@@ -12,7 +12,7 @@ from typing import Any
 
 from topics.errors import DataLoss
 from topics.spark.batch import WallClock, address_of, now_ms, resolve_in, start_of, wanted_cuts
-from topics.spark.cut import Gap, TopicCut
+from topics.spark.cut import Gap, TopicCut, life_over
 from topics.spark.log import open_log
 from topics.spark.loss import log as loss_log
 from topics.spark.loss import settle
@@ -91,7 +91,7 @@ class StreamPlanner:
         whole, parts = Task(topic=stretch.name, epoch=stretch.epoch), even_parts(stretch.lo, stretch.hi, size)
         if cut is None or cut.epoch != stretch.epoch:
             # The instance this batch belongs to is gone, with everything that was not read of it.
-            lost = (Gap(stretch.lo, stretch.hi - 1, "recreated"),)
+            lost = (life_over(cut, stretch.lo, stretch.hi),)
             gaps = settle(stretch.name, lost, self._options.on_loss)
             return stream_tasks(whole, None, Range(stretch.lo, stretch.lo), parts, gaps=gaps)
         wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)

@@ -7,6 +7,7 @@ With `trim`, what is committed, described and on the disk is deleted from its to
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from topics.spark.jobs.archive_files import (
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.jobs.source import JobSource
-from topics.spark.offsets import from_json
+from topics.spark.offsets import Points, from_json, heads, passed, resumed
 from topics.spark.options import read_options
 from topics.spark.remote import Remote
 from topics.spark.secret import without_secrets
@@ -127,6 +128,8 @@ class _Archive:
         self._tell = reporter
         self._folder = options.folder
         self._known: dict[str, ArchivedFile] = {}
+        self._begin: Points = {}
+        self._waiting = 0
 
     def run(self, should_stop: Callable[[], bool]) -> Archived:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -138,11 +141,12 @@ class _Archive:
         self._known = manifest(self._folder)
         before = set(self._known)
         cuts = self._options.source.cuts()
-        waiting = sum(cut.end_seq - cut.earliest_seq for cut in cuts.values())
+        self._begin = resumed(from_json(committed_offset(self._folder) or {}), cuts)
+        self._waiting = passed(self._begin, heads(cuts))
         note_instance(self._folder, instance_of(cuts))
         self._tidy()
         self._describe_new()
-        self._tell.start("archive", waiting, "records")
+        self._tell.start("archive", self._waiting, "records")
         batches = self._stream(should_stop)
         self._describe_new()
         trimmed = self._trim() if self._options.trim else False
@@ -199,18 +203,26 @@ class _Archive:
                     if progress["batchId"] > seen:
                         seen = progress["batchId"]
                         rows += progress["numInputRows"]
-                        self._tell.advance(rows, rows=rows)
+                        self._tell_place(progress, rows)
                         if self._options.trim and not self._options.available_now:
                             self._trim()
                         else:
                             self._describe_new()
             # The query is through; its last progress may not have been seen.
             rows = max(rows, sum(progress["numInputRows"] for progress in query.recentProgress))
-            self._tell.advance(rows, rows=rows)
+            if query.lastProgress is not None:
+                self._tell_place(query.lastProgress, rows)
             return len({progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]})
         except BaseException:
             query.stop()
             raise
+
+    def _tell_place(self, progress: Any, rows: int) -> None:
+        """By seqs, as what waits is counted: records that were deleted are passed and give no row."""
+        told = progress["sources"][0]["endOffset"]
+        offset = json.loads(told) if isinstance(told, str) else told
+        done = passed(self._begin, from_json(offset or {}))
+        self._tell.advance(done, rows=rows, total=max(self._waiting, done))
 
     @staticmethod
     def _is_over(query: StreamingQuery, should_stop: Callable[[], bool]) -> bool:

@@ -1,7 +1,7 @@
 """Ledger: what a job has finished, one JSON line each, so that a second start goes on instead of starting over.
 
 A ledger belongs to one set of inputs (`title`): another one under the same name is begun anew. Lines are appended and
-synced as work is done; a torn last line is work to do again. It is removed when the job is through.
+synced as work is done; a torn last line is work to do again. A job that may begin anew removes it when it is through.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+from topics.spark.files import local_path
 
 
 class Ledger:
@@ -72,6 +74,12 @@ def _parsed(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def place_of(source: str) -> str:
+    """A source by a name that means the same in every folder: two of one relative name are two."""
+    local = Path(local_path(source))
+    return str(local.resolve()) if source and local.exists() else source
 
 
 def ledger_path(job: str, *inputs: str, folder: str | None = None) -> Path:

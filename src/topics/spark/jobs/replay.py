@@ -3,7 +3,8 @@
 Records of one topic are written in their old order, by one task at a time; topics run beside each other. Work is cut
 into waves, fixed when the job is first started and kept in its ledger, and every request carries a key made of the
 job's name, the wave and the place in it. So an interrupted replay goes on with its wave, and what that wave had
-written before is recognised by the server and not appended again.
+written before is recognised by the server and not appended again. The ledger stays when the job is through, so a run
+more writes what came since, and nothing twice.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from topics.errors import ConfigError
 from topics.spark.batch import some_names
 from topics.spark.jobs.archive_files import ArchivedFile, committed_by_spark, described, manifest
 from topics.spark.jobs.delta import committed_by_delta
-from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.options import write_options
+from topics.spark.secret import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,49 +59,128 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
+    """`records` and `waves - waves_done_before` are of this run, `records_before` of those before it."""
+
     records: int
+    records_before: int
     waves: int
     waves_done_before: int
     elapsed_s: float
 
 
 def replay(
-    spark: SparkSession, options: ReplayOptions, *, reporter: Reporter | None = None, state_dir: str | None = None
+    spark: SparkSession,
+    options: ReplayOptions,
+    *,
+    reporter: Reporter | None = None,
+    state_dir: str | None = None,
+    again: bool = False,
 ) -> Replayed:
-    """Write everything that is wanted; returns when it is acknowledged."""
+    """Write everything that is wanted and was not written before; returns when it is acknowledged.
+
+    With `again` a replay that is through is begun anew."""
     begun, tell = time.monotonic(), reporter or Silent()
-    title = json.dumps([options.source, options.format, options.url, options.topics, options.into])
-    ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
-    if "plan" not in ledger:
-        # One line: waves without the name that their keys are made of would be written under keys of other replays.
-        job = hashlib.sha256(f"{title}{time.time_ns()}".encode()).hexdigest()[:24]
-        ledger.record("plan", {"job": job, "waves": plan_waves(options)})
-    job, waves = ledger.get("plan")["job"], ledger.get("plan")["waves"]
-    done_before = sum(f"wave {number}" in ledger for number in range(len(waves)))
+    plan = ReplayPlan.of(options, state_dir=state_dir, again=again)
+    waves, done_before, records_before = plan.waves, plan.done, plan.records_before
     if done_before:
         tell.note(f"going on: {done_before} of {len(waves)} waves were written before")
     tell.start("replay", len(waves), "waves")
     records = 0
     for number, files in enumerate(waves):
-        if f"wave {number}" not in ledger:
+        if not plan.is_written(number):
             rows = _wanted(_load(spark, options, files), options)
-            records += _write(rows, options, f"{job}-{number}")
-            ledger.record(f"wave {number}", records)
+            count = _write(rows, options, f"{plan.job}-{number}")
+            plan.wrote(number, count)
+            records += count
         tell.advance(number + 1, rows=records)
-    ledger.finish()
-    elapsed_s = round(time.monotonic() - begun, 3)
-    return Replayed(records=records, waves=len(waves), waves_done_before=done_before, elapsed_s=elapsed_s)
+    return Replayed(
+        records=records,
+        records_before=records_before,
+        waves=len(waves),
+        waves_done_before=done_before,
+        elapsed_s=round(time.monotonic() - begun, 3),
+    )
 
 
-def plan_waves(options: ReplayOptions) -> list[list[str]]:
+class ReplayPlan:
+    """The waves of a replay and which of them are written, in a ledger that stays: what was written once is not
+    written again unless somebody says so. Files that an archive got since are new waves behind the old ones."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @classmethod
+    def of(cls, options: ReplayOptions, *, state_dir: str | None = None, again: bool = False) -> Self:
+        """Raises ConfigError where nobody can tell what was not written yet."""
+        url = options.url.rstrip("/")
+        title = json.dumps([place_of(options.source), options.format, url, options.topics, options.into])
+        ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
+        plan = cls(ledger)
+        if "plan" in ledger and again and plan.done == len(plan.waves):
+            ledger.finish()
+            ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
+            plan = cls(ledger)
+        if "plan" in ledger:
+            plan._go_on(options)
+        else:
+            # One line: waves without the name that their keys are made of would be written under keys of other replays.
+            job = hashlib.sha256(f"{title}{time.time_ns()}".encode()).hexdigest()[:24]
+            ledger.record("plan", {"job": job, "waves": plan_waves(options)})
+        return plan
+
+    def _go_on(self, options: ReplayOptions) -> None:
+        planned = [path for wave in self.waves for path in wave]
+        if [] in self.waves:  # whatever the source gave then
+            if self.done == len(self.waves):
+                raise ConfigError(
+                    f"{self.records_before:,} records of {options.source} were written to "
+                    f"{without_secrets(options.url)} before: --again writes them once more"
+                )
+            return
+        now = [path for wave in plan_waves(options) for path in wave]
+        if not set(planned) <= set(now):
+            raise ConfigError(
+                f"{options.source} has lost or changed files since a replay of it began: nobody can tell what of it is "
+                "written; another --state writes all of it once more"
+            )
+        new = plan_waves(options, without=set(planned))
+        if new:
+            self._ledger.record("plan", {"job": self.job, "waves": [*self.waves, *new]})
+
+    @property
+    def job(self) -> str:
+        return str(self._ledger.get("plan")["job"])
+
+    @property
+    def waves(self) -> list[list[str]]:
+        waves: list[list[str]] = self._ledger.get("plan")["waves"]
+        return waves
+
+    @property
+    def done(self) -> int:
+        return sum(map(self.is_written, range(len(self.waves))))
+
+    @property
+    def records_before(self) -> int:
+        return sum(self._ledger.get(f"wave {number}") or 0 for number in range(len(self.waves)))
+
+    def is_written(self, number: int) -> bool:
+        return f"wave {number}" in self._ledger
+
+    def wrote(self, number: int, records: int) -> None:
+        self._ledger.record(f"wave {number}", records)
+
+
+def plan_waves(options: ReplayOptions, *, without: Set[str] = frozenset()) -> list[list[str]]:
     """Files of each wave; one wave without names is everything that the source gives."""
     files = _archived(options) if options.format in ("parquet", "delta") else []
     if not files:
         if options.format == "delta":
-            return [sorted(committed_by_delta(Path(options.source)))]
+            new = sorted(set(committed_by_delta(Path(options.source))) - without)
+            return [new] if new or not without else []
         return [[]]
     _check_topics(options.topics, {file.topic for file in files})
-    wanted = [file for file in files if _matches(file.topic, options.topics)]
+    wanted = [file for file in files if _matches(file.topic, options.topics) and file.path not in without]
     by_topic: dict[str, list[ArchivedFile]] = {}
     for file in sorted(wanted, key=lambda f: (f.topic, f.first_epoch, f.first_seq)):
         by_topic.setdefault(file.topic, []).append(file)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
 from topics.spark.cut import TopicCut
-from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.jobs.source import JobSource
 
@@ -58,7 +58,7 @@ def stats(
     """Rows by topic, bucket and tag prefix."""
     seconds, tell = bucket_seconds(bucket), reporter or Silent()
     cuts = source.cuts()
-    title = f"{source.shown} {source.topics} {seconds} {tag_delimiter}"
+    title = f"{place_of(source.path or source.shown)} {source.topics} {seconds} {tag_delimiter}"
     ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)
     ends = {name: state_of(cut) for name, cut in cuts.items()}
     rows: list[StatsRow] = []

@@ -19,7 +19,7 @@ from topics.spark.batch import now_ms
 from topics.spark.directory import DirectoryLog, layout, newest_snapshot
 from topics.spark.files import Files, open_files
 from topics.spark.hashing import arrow_sums
-from topics.spark.jobs.ledger import Ledger, ledger_path
+from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.log import Address
 from topics.spark.replay import Replay, TopicLog
@@ -119,7 +119,8 @@ def verify(
     """Check everything below a data directory or cold root."""
     begun, tell = time.monotonic(), reporter or Silent()
     plan = plan_verify(path, cold_path)
-    ledger = Ledger(ledger_path("verify", path, cold_path or "", folder=state_dir), path)
+    places = place_of(path), place_of(cold_path or "")
+    ledger = Ledger(ledger_path("verify", *places, folder=state_dir), places[0])
     checked = [Checked.from_json(ledger.get(item.key)) for item in plan.segments if item.key in ledger]
     todo = [item for item in plan.segments if item.key not in ledger]
     if ledger.resumed:
