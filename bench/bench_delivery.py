@@ -359,15 +359,16 @@ def stuck(options: argparse.Namespace) -> None:
     same as `alone`: what it differs by is what a difference means here."""
     options.report.line("100 level watchers, ms, against alone: with a stuck reader, with one in old history")
     options.report.line("  undisturbed: without writes during which the hypervisor gave a processor to others")
-    turns: dict[str, Callable[[Server], AbstractContextManager[None]]] = {
-        "alone": nobody,
-        "alone again": nobody,
-        "stuck": stuck_reader,
-        "history": reading_history,
-    }
-    found: dict[str, list[Write]] = {name: [] for name in turns}
     chance = random.Random(1)
     with server_with_history() as live:
+        reader = HistoryReader(live)
+        turns: dict[str, Callable[[Server], AbstractContextManager[None]]] = {
+            "alone": nobody,
+            "alone again": nobody,
+            "stuck": stuck_reader,
+            "history": reader.reading,
+        }
+        found: dict[str, list[Write]] = {name: [] for name in turns}
         time.sleep(1)
         watchers = Watchers(live, "t", 100)
         for _ in range(options.turns):
@@ -375,6 +376,7 @@ def stuck(options: argparse.Namespace) -> None:
                 with turns[name](live):
                     found[name] += turn(watchers, writes=max(options.writes // 2, 10), chance=chance)
         watchers.close()
+        reader.close()
     for label, kept in (("all", found), ("undisturbed", {name: undisturbed(of) for name, of in found.items()})):
         alone = latencies(kept["alone"])
         for name, writes in kept.items():
@@ -448,29 +450,48 @@ def server_with_history() -> Iterator[Server]:
         yield live
 
 
-@contextmanager
-def reading_history(live: Server) -> Iterator[None]:
-    """Another process reads the topic from its start, as fast as it gets it, again and again. It has only the time that
-    nobody else wants: on a machine of its own it would take none of ours."""
-    code = (
-        "import os, sys; sys.path.insert(0, 'bench')\n"
-        "from bench_delivery import Server, open_stream\n"
-        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
-        f"live = Server({live.port}, {live.pid})\n"
-        "while True:\n"
-        "    stream = open_stream(live, {'t': {}})\n"
-        "    taken = 0\n"
-        "    while taken < 40_000_000:\n"
-        "        taken += len(stream.recv(1 << 16))\n"
-        "    stream.close()\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).resolve().parent.parent)
-    time.sleep(REPOSE_S)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+READER = """
+import os, select, sys; sys.path.insert(0, "bench")
+from bench_delivery import Server, open_stream
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+live = Server(int(sys.argv[1]), int(sys.argv[2]))
+for _ in sys.stdin:  # a line to begin, a line to end
+    stream, taken = open_stream(live, {"t": {}}), 0
+    while sys.stdin not in (ready := select.select([sys.stdin, stream], [], [])[0]):
+        taken += len(stream.recv(1 << 16))
+        if taken > 40_000_000:
+            stream.close()
+            stream, taken = open_stream(live, {"t": {}}), 0
+    stream.close()
+    sys.stdin.readline()
+"""
+
+
+class HistoryReader:
+    """Another process, which reads the topic from its start, as fast as it gets it, again and again. It has only the
+    time that nobody else wants: on a machine of its own it would take none of ours."""
+
+    def __init__(self, live: Server) -> None:
+        command = [sys.executable, "-u", "-c", READER, str(live.port), str(live.pid)]
+        folder = Path(__file__).resolve().parent.parent
+        self._process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, bufsize=0)
+
+    def _say(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word)
+
+    @contextmanager
+    def reading(self, _: Server) -> Iterator[None]:
+        self._say(b"begin\n")
+        time.sleep(REPOSE_S)
+        try:
+            yield
+        finally:
+            self._say(b"end\n")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def room(options: argparse.Namespace) -> None:
