@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,35 @@ def archived(folder: Path, *names: str) -> None:
     add_to_manifest(folder, [described(folder, parquet(folder, name, [n])) for n, name in enumerate(names, 1)])
 
 
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Says how many records the topics at the destination have got; many at first."""
+
+    def set_to(count: int) -> None:
+        monkeypatch.setattr(replay_job, "heads_at", lambda options: count)
+
+    set_to(1000)
+    return set_to
+
+
+def test_a_replay_to_another_life_of_its_destination_is_not_taken_for_done(
+    tmp_path: Path, heads: Callable[[int], None]
+) -> None:
+    options, state = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), str(tmp_path / "state")
+    old, new = (f"topic=a/date=2026-01-{day}/part-0.parquet" for day in (1, 2))
+    archived(tmp_path / "archive", old)
+    ReplayPlan.of(options, state_dir=state).wrote(0, 7)
+    archived(tmp_path / "archive", new)
+    heads(7)
+    assert ReplayPlan.of(options, state_dir=state).done == 1
+    heads(6)
+    with pytest.raises(ConfigError, match=r"http://x has not what a replay of .* wrote there: a topic was deleted"):
+        ReplayPlan.of(options, state_dir=state)
+    anew = ReplayPlan.of(options, state_dir=state, again=True)
+    assert (anew.waves, anew.done) == ([[old, new]], 0)
+
+
+@pytest.mark.usefixtures("heads")
 def test_a_replay_that_is_through_writes_only_what_came_since(tmp_path: Path) -> None:
     options, state = ReplayOptions(source=str(tmp_path / "archive"), url="http://x"), str(tmp_path / "state")
     old, new, later = (f"topic=a/date=2026-01-{day}/part-0.parquet" for day in (1, 2, 3))
@@ -433,6 +463,7 @@ def test_a_replay_that_is_through_writes_only_what_came_since(tmp_path: Path) ->
     assert anew.job != begun.job
 
 
+@pytest.mark.usefixtures("heads")
 def test_a_replay_of_what_nobody_can_compare_is_not_repeated_by_chance(tmp_path: Path) -> None:
     state = str(tmp_path / "state")
     parquet(tmp_path / "table", "part-0.parquet", [1])
@@ -450,6 +481,7 @@ def test_a_replay_of_what_nobody_can_compare_is_not_repeated_by_chance(tmp_path:
         ReplayPlan.of(archive, state_dir=state)
 
 
+@pytest.mark.usefixtures("heads")
 def test_a_replay_knows_its_archive_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two archives of one relative name are two, and one of two names is one."""
     plans = []

@@ -21,6 +21,7 @@ from tests.spark.served import QUICK_JAVA, ROOT, Served, run_cli
 from tests.spark.world import World
 
 from topics.cli.spark_job import interruptible
+from topics.errors import ConfigError
 from topics.spark.failure import failure_of
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
@@ -114,6 +115,11 @@ def test_a_replay_that_is_run_again_appends_nothing_twice(spark: SparkSession, s
     assert [row[4] for row in served.rows("run")] == list(range(130))
     assert replay(spark, options, state_dir=state, again=True).records == 130
     assert len(served.rows("run")) == 260
+    served.drop("run")
+    with pytest.raises(ConfigError, match="--again writes everything once more"):
+        replay(spark, options, state_dir=state)
+    assert replay(spark, options, state_dir=state, again=True).records == 130
+    assert len(served.rows("run")) == 130
 
 
 def test_a_replay_that_was_interrupted_appends_nothing_twice(

@@ -46,16 +46,22 @@ class ServerLog:
     def names(self) -> list[str]:
         return self._listed("")
 
+    def heads(self) -> dict[str, int]:
+        """The head seq of every topic that the key may see."""
+        return {entry["topic"]: entry["head_seq"] for entry in self._entries("")}
+
     def _listed(self, prefix: str) -> list[str]:
-        listed: list[str] = []
+        return [entry["topic"] for entry in self._entries(prefix)]
+
+    def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
         cursor: str | None = None
         while True:
             query = {"prefix": prefix, "page_size": _PAGE} | ({"cursor": cursor} if cursor else {})
             page = self._get("/v0/topics", query).json()
-            listed += [entry["topic"] for entry in page["topics"]]
+            yield from page["topics"]
             cursor = page.get("next_cursor")
             if not cursor:
-                return listed
+                return
 
     def _cut(self, name: str) -> TopicCut | None:
         try:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterable, Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from topics.errors import ConfigError
 from topics.spark.batch import some_names
@@ -23,8 +25,10 @@ from topics.spark.jobs.archive_files import ArchivedFile, committed_by_spark, de
 from topics.spark.jobs.delta import committed_by_delta
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.log import Address
 from topics.spark.options import write_options
 from topics.spark.secret import without_secrets
+from topics.spark.server import ServerLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,8 +57,19 @@ class ReplayOptions:
         """Raises ConfigError for what cannot work, before anything is started."""
         if self.format in ("parquet", "delta") and "://" not in self.source and not Path(self.source).is_dir():
             raise ConfigError(f"there is no archive at {self.source}")
-        given = {"url": self.url, "topic": self.into, "durability": self.durability, "apiKeyFile": self.api_key_file}
-        write_options({name: value for name, value in given.items() if value is not None})
+        write_options(self.destination)
+
+    @property
+    def destination(self) -> dict[str, str]:
+        """As options of the sink."""
+        given = {
+            "url": self.url,
+            "topic": self.into,
+            "apiKey": self.api_key,
+            "apiKeyFile": self.api_key_file,
+            "durability": self.durability,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,10 +131,17 @@ class ReplayPlan:
         title = json.dumps([place_of(options.source), options.format, url, options.topics, options.into])
         ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
         plan = cls(ledger)
-        if "plan" in ledger and again and plan.done == len(plan.waves):
-            ledger.finish()
-            ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
-            plan = cls(ledger)
+        if "plan" in ledger:
+            is_gone = plan.records_before > heads_at(options)
+            if again and (is_gone or plan.done == len(plan.waves)):
+                ledger.finish()
+                ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
+                plan = cls(ledger)
+            elif is_gone:
+                raise ConfigError(
+                    f"{without_secrets(options.url)} has not what a replay of {options.source} wrote there: a topic "
+                    "was deleted, or it is another server; --again writes everything once more"
+                )
         if "plan" in ledger:
             plan._go_on(options)
         else:
@@ -169,6 +191,20 @@ class ReplayPlan:
 
     def wrote(self, number: int, records: int) -> None:
         self._ledger.record(f"wave {number}", records)
+
+
+def heads_at(options: ReplayOptions) -> int:
+    """How many records the topics to be written to have got in their lives. That only grows; where it is less than was
+    written, they are not the ones that it was written to. A key that may not look has to be believed."""
+    wanted = write_options(options.destination)
+    try:
+        with closing(ServerLog(Address(url=wanted.url, api_key=wanted.api_key))) as log:
+            heads = log.heads()
+    except ConfigError:
+        return sys.maxsize
+    if options.into is not None:
+        return heads.get(options.into, 0)
+    return sum(head for topic, head in heads.items() if _matches(topic, options.topics))
 
 
 def plan_waves(options: ReplayOptions, *, without: Set[str] = frozenset()) -> list[list[str]]:
@@ -288,14 +324,6 @@ def _write(rows: DataFrame, options: ReplayOptions, job_id: str) -> int:
     observed = rows.observe(counted, f.count(f.lit(1)).alias("records"))
     if options.into is not None and "topic" in observed.columns:
         observed = observed.drop("topic")
-    given: dict[str, Any] = {
-        "url": options.url,
-        "jobId": job_id,
-        "topic": options.into,
-        "apiKey": options.api_key,
-        "apiKeyFile": options.api_key_file,
-        "durability": options.durability,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = options.destination | {"jobId": job_id}
     observed.write.format("topics").mode("append").options(**chosen).save()
     return int(counted.get["records"])
