@@ -229,8 +229,8 @@ BUGS = [
         "stale-header-block",
         "takes an HTTP/2 header block for what it meant before the table changed",
         "src/topics/net/http2/repeats.py",
-        "            self._known.clear()\n            return super().decode(data, raw)\n",
-        "            return super().decode(data, raw)\n",
+        "            self._known.clear()\n            return self._decode(data, raw)\n",
+        "            return self._decode(data, raw)\n",
         "tests/net/test_h2_repeats.py",
     ),
     Planted(
