@@ -356,16 +356,18 @@ def idle(options: argparse.Namespace) -> None:
 def stuck(options: argparse.Namespace) -> None:
     """One reader that never reads, and one that reads all of history, beside a hundred level ones: in short turns that
     follow each other in random order, so that a busy minute of the machine falls on all alike. `alone again` is the
-    same as `alone`: what it differs by is what a difference means here."""
+    same as `alone`: what it differs by is what a difference means here. `elsewhere` is the reader of history at another
+    server: what it costs this machine, and not what it costs us."""
     options.report.line("100 level watchers, ms, against alone: with a stuck reader, with one in old history")
     options.report.line("  undisturbed: without writes during which the hypervisor gave a processor to others")
     chance = random.Random(1)
-    with server_with_history() as live:
-        reader = HistoryReader(live)
+    with server_with_history() as live, server_with_history() as other:
+        reader, stranger = HistoryReader(live), HistoryReader(other)
         turns: dict[str, Callable[[Server], AbstractContextManager[None]]] = {
             "alone": nobody,
             "alone again": nobody,
             "stuck": stuck_reader,
+            "elsewhere": stranger.reading,
             "history": reader.reading,
         }
         found: dict[str, list[Write]] = {name: [] for name in turns}
@@ -375,8 +377,8 @@ def stuck(options: argparse.Namespace) -> None:
             for name in chance.sample(list(turns), len(turns)):
                 with turns[name](live):
                     found[name] += turn(watchers, writes=max(options.writes // 2, 10), chance=chance)
-        watchers.close()
-        reader.close()
+        for part in (watchers, reader, stranger):
+            part.close()
     for label, kept in (("all", found), ("undisturbed", {name: undisturbed(of) for name, of in found.items()})):
         alone = latencies(kept["alone"])
         for name, writes in kept.items():
@@ -451,17 +453,20 @@ def server_with_history() -> Iterator[Server]:
 
 
 READER = """
-import os, select, sys; sys.path.insert(0, "bench")
+import os, select, sys, time; sys.path.insert(0, "bench")
 from bench_delivery import Server, open_stream
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 live = Server(int(sys.argv[1]), int(sys.argv[2]))
 for _ in sys.stdin:  # a line to begin, a line to end
-    stream, taken = open_stream(live, {"t": {}}), 0
-    while sys.stdin not in (ready := select.select([sys.stdin, stream], [], [])[0]):
+    stream, taken, wrote_s = open_stream(live, {"t": {}}), 0, 0.0
+    while sys.stdin not in select.select([sys.stdin, stream], [], [])[0]:
         taken += len(stream.recv(1 << 16))
         if taken > 40_000_000:
             stream.close()
             stream, taken = open_stream(live, {"t": {}}), 0
+        if time.monotonic() > wrote_s + 0.1:
+            wrote_s = time.monotonic()
+            live.call("POST", "/v0/topics/u", {"records": [{"data": 1}]})
     stream.close()
     sys.stdin.readline()
 """
@@ -469,7 +474,8 @@ for _ in sys.stdin:  # a line to begin, a line to end
 
 class HistoryReader:
     """Another process, which reads the topic from its start, as fast as it gets it, again and again. It has only the
-    time that nobody else wants: on a machine of its own it would take none of ours."""
+    time that nobody else wants: on a machine of its own it would take none of ours. It writes a little to another
+    topic, so that a server paces it which nobody else writes to."""
 
     def __init__(self, live: Server) -> None:
         command = [sys.executable, "-u", "-c", READER, str(live.port), str(live.pid)]
