@@ -4,7 +4,7 @@ A trip to the files costs several times what the records of a batch cost, and it
 else; so a reader that is going to read on is brought more than its batch, and finds the next ones here. Only bytes are
 kept: which records live, and which of them the reader may see, the topic is asked by every read. Always holds: what is
 here was checked when it was fetched; it belongs to one life of one topic. Filled and asked by `core.read`; owned by a
-reader, who lets go of it as soon as it stops reading."""
+reader for as long as it is on its way to the head."""
 
 from __future__ import annotations
 

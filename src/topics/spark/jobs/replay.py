@@ -132,7 +132,8 @@ class ReplayPlan:
         ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
         plan = cls(ledger)
         if "plan" in ledger:
-            is_gone = plan.records_before > heads_at(options)
+            written = plan.records_before
+            is_gone = written > 0 and written > heads_at(options)  # the server is asked only if it has to be
             if again and (is_gone or plan.done == len(plan.waves)):
                 ledger.finish()
                 ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
