@@ -36,6 +36,7 @@ class WsConnection(Peer):
         "_held_bytes",
         "_held_since_s",
         "_input_bytes",
+        "_is_deaf",
         "_on_message",
         "_reading",
         "_scheduled",
@@ -56,6 +57,7 @@ class WsConnection(Peer):
         self._held_since_s = 0.0  # when there were none
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
+        self._is_deaf = False  # what still comes is thrown away: the peer broke the protocol
         self.closed = False
 
     def begin(self, data: bytes) -> None:
@@ -67,6 +69,8 @@ class WsConnection(Peer):
     # --- input --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         self._session.receive(data)
         self._input_bytes += len(data)
         if not self._scheduled:
@@ -140,8 +144,7 @@ class WsConnection(Peer):
         if not self.closed and not self._session.closing:
             self._session.close(code)
             self._send_control()
-            self._closing_since_s = self.hub.wheel.now_s
-            self.hub.wheel.arm(self, self._closing_since_s + LINGER_S)
+            self._linger()
             self.lost()
 
     def abort(self) -> None:
@@ -174,10 +177,22 @@ class WsConnection(Peer):
             self.transport.write(output)
 
     def _finish(self) -> None:
-        """Both sides have closed, or the peer broke the protocol: send what is left and end."""
+        """Both sides have closed, or the peer broke the protocol: send what is left and end. In the second case there
+        may be more input, and closing on it would reset our close frame away."""
         self._send_control()
-        self.transport.close()
+        if self._session.is_over:
+            self.transport.close()
+        else:
+            self._is_deaf = True
+            self.transport.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._linger()
         self.lost()
+
+    def _linger(self) -> None:
+        self._closing_since_s = self.hub.wheel.now_s
+        self.hub.wheel.arm(self, self._closing_since_s + LINGER_S)
 
     def resume_writing(self) -> None:
         if self._drained is not None and not self.closed:
