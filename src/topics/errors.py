@@ -297,7 +297,7 @@ class Internal(TopicsError):
     default_message = "internal error"
 
 
-ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "writer_dead"]
+ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "removed", "writer_dead"]
 
 
 class WalReadOnly(Internal):

@@ -241,4 +241,20 @@ BUGS = [
         "        if seq >= self.next_seq",
         "tests/core/test_ahead.py",
     ),
+    Planted(
+        "removed-log-not-noticed",
+        "acks fsync writes into a log file that was deleted under it",
+        "src/topics/storage/wal/group.py",
+        "        if found or file is not self._active:",
+        "        if found or file is not None:",
+        "tests/faults/test_removed_files.py",
+    ),
+    Planted(
+        "directory-not-locked",
+        "lets a second process in when the lock file was deleted",
+        "src/topics/storage/osfs.py",
+        "            _flock_directory(directory_fd, path)\n",
+        "            pass\n",
+        "tests/faults/test_removed_files.py",
+    ),
 ]

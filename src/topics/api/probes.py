@@ -20,6 +20,7 @@ _REMEDY: dict[ReadOnlyCause, str] = {
     "write": "look at the disk, then restart",
     "sync": "look at the disk, then restart",
     "rotate": "look at the disk, then restart",
+    "removed": "its files were deleted, moved or replaced under the server; put them back, then restart",
     "writer_dead": "restart, and report the traceback in the log",
 }
 
@@ -31,6 +32,9 @@ def problems_of(kernel: Kernel) -> list[str]:
         f"log shard {kernel.store.groups[index].key or index} is read-only ({cause}): {_REMEDY[cause]}"
         for index, cause in causes.items()
     ]
+    if not causes:  # else what follows from them is no news
+        troubles = (kernel.checkpointer.trouble, kernel.snapshotter.trouble)
+        found += [trouble.sentence for trouble in troubles if trouble.sentence is not None]
     cold = kernel.tiers.cold
     if cold is not None and not cold.answers:
         found.append("the cold store does not answer: only reads of cold history fail, relocation resumes by itself")

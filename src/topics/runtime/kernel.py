@@ -16,6 +16,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown
 from topics.runtime.checkpointer import Checkpointer
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver
 from topics.runtime.group_runner import GroupRunner
 from topics.runtime.janitor import Janitor
@@ -62,8 +63,11 @@ class Kernel:
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
-        self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings, elsewhere=converter)
-        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
+        self.custody = Custody(self.store, self.commit, driver, rescue=lambda: self.timetable.snapshot_soon())
+        self.checkpointer = Checkpointer(
+            self.engine, self.store, driver, self.jobs, settings, custody=self.custody, elsewhere=converter
+        )
+        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.custody)
         self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
         self.janitor.after_checkpoint = self.checkpointer.after_run

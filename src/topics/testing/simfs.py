@@ -20,7 +20,7 @@ from random import Random
 from threading import Lock
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, LockHandle, Mode, parent
+from topics.storage.fs import Buffer, Identity, LockHandle, Mode, parent
 from topics.testing.powercut import PATTERN_FATES
 from topics.testing.simdisk import Fate, NameChange, SimDisk
 from topics.testing.simnodes import Change, FileNode, Image
@@ -80,6 +80,10 @@ class SimFile:
         with self._fs.mutex:
             return self._node().live.size
 
+    def identity(self) -> Identity:
+        self._node()
+        return 0, self._number
+
     def mmap(self) -> memoryview:
         with self._fs.mutex:
             self._node()
@@ -107,9 +111,15 @@ class SimFile:
 
 
 class _LockFile(SimFile):
+    """A locked file, and the locked directory it lies in."""
+
+    def __init__(self, fs: "SimFs", number: int, name: str, *, directory: int) -> None:
+        super().__init__(fs, number, name, writable=True)
+        self._directory = directory
+
     def close(self) -> None:
         if self._open:
-            self._fs.locks.discard(self._number)
+            self._fs.locks -= {self._number, self._directory}
         super().close()
 
 
@@ -167,14 +177,22 @@ class SimFs:
         with self.mutex:
             self._tree(path).sync(path)
 
+    def identity(self, path: str) -> Identity | None:
+        with self.mutex:
+            number = self._tree(path).find_or_none(path)
+            return None if number is None else (0, number)
+
     def lock(self, path: str) -> LockHandle:
         with self.mutex:
+            directory = self._tree(path).number(parent(path))
+            if directory in self.locks:
+                raise DataDirLocked(f"another process holds the directory of {path}")
             number = self._tree(path).open(path, "ensure")
             if number in self.locks:
                 raise DataDirLocked(f"another process holds {path}")
-            self.locks.add(number)
+            self.locks |= {number, directory}
             self.disk.hold(number)
-            return LockHandle(_LockFile(self, number, path, writable=True))
+            return LockHandle(_LockFile(self, number, path, directory=directory))
 
     def _tree(self, path: str) -> SimTree:
         if self.dead:

@@ -2,7 +2,8 @@
 
 Always holds: frames lie in the file in submission order; `synced_lsn <= written_lsn`, and what `synced_lsn` covers was
 synced after it was written; no byte lands over a failed region before its wipe is synced; after a failed sync no
-sync is ever believed again. A group that failed is `read_only` with a cause, and every write is refused.
+sync is ever believed again; a sync counts only if the file's path still names the file. A group that failed is
+`read_only` with a cause, and every write is refused.
 
 No threads inside. `write` (with rotation) and `prepare_next`/`probe_space` are called by one thread at a time. `sync`
 may overlap a `write` that does not rotate: positions are plain ints, published after the system call returned.
@@ -20,7 +21,7 @@ from topics.clock import Clock
 from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
-from topics.storage.fs import File, Fs, read_full, write_all
+from topics.storage.fs import File, Fs, is_in_place, read_full, write_all
 from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.rotation import Layout, NextFile
 from topics.storage.wal.stats import WalStats
@@ -64,6 +65,7 @@ class WalGroup:
         self._file_bytes = file_bytes
         self._clock = clock
         self._sync_failed = sync_failed
+        self._fs = fs
         self._next = NextFile(fs, dir)
         # Until the first file exists (start without space), `_active` is None and `_next_number` is its number.
         self._active: WalFile | None = None
@@ -218,17 +220,40 @@ class WalGroup:
             try:
                 file.file.datasync()
             except OSError as error:
-                self._break_sync(file, error)
-                return error
+                return self._break_sync(error, "sync")
             self.stats.count_sync(self._clock.monotonic() - began_s)
-            return None
+            return self._look_for(file)
 
-    def _break_sync(self, file: WalFile, error: OSError) -> None:
+    def _look_for(self, file: WalFile) -> OSError | None:
+        """F6a: bytes in a file that no name leads to are gone with this process. Called with `_sync_lock` held."""
+        try:
+            found = is_in_place(self._fs, file.path, file.file)
+        except OSError as error:  # proves nothing, and the sync went well
+            log.warning("%s cannot be looked for: %s", file.path, error)
+            return None
+        if found or file is not self._active:  # a file that is not written any more may be removed by us
+            return None
+        return self._break_sync(OSError(errno.ENOENT, "removed or replaced under the server", file.path), "removed")
+
+    def _break_sync(self, error: OSError, cause: ReadOnlyCause) -> OSError:
         self._sync_broken = True
         self._sync_failed()
         self.stats.failures["sync"] += 1
-        log.critical("sync of %s failed, the group is read-only until restart: %s", file.path, error)
-        self.latch("sync")
+        log.critical("WAL group %r is read-only until restart, a sync cannot be trusted: %s", self.key, error)
+        self.latch(cause)
+        return error
+
+    def check_in_place(self) -> OSError | None:
+        """Whether the active file is still where it was, between syncs. A loss is final, as a failed sync is."""
+        with self._sync_lock:
+            file = self._active
+            return None if file is None or self._sync_broken else self._look_for(file)
+
+    def give_up(self, error: OSError) -> None:
+        """The whole directory is not ours any more."""
+        with self._sync_lock:
+            if not self._sync_broken:
+                self._break_sync(error, "removed")
 
     # --- rotation -------------------------------------------------------------------------------------------------
 
