@@ -94,6 +94,10 @@ class Fs(Protocol):
 
     def sync_dir(self, path: str) -> None: ...
 
+    def mount_id(self, path: str) -> str:
+        """The same text for as long as the file system of `path` stays mounted, and with it what was written and not
+        synced; empty if unknown, which counts as another one."""
+
     def lock(self, path: str) -> "LockHandle":
         """Make `path` if absent and hold it alone until the handle or the process ends; else DataDirLocked."""
 

@@ -97,6 +97,9 @@ class SteadyFs:
     def sync_dir(self, path: str) -> None:
         self.sparing(lambda: self._inner.sync_dir(path))
 
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
+
     def lock(self, path: str) -> LockHandle:
         handle = retrying(lambda: self._inner.lock(path), sleep=self.sleep)
         return LockHandle(SteadyFile(handle.file, self))

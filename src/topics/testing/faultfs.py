@@ -314,5 +314,8 @@ class FaultFs:
     def sync_dir(self, path: str) -> None:
         self.call("sync_dir", path, lambda struck: None if _lied(struck) else self._inner.sync_dir(path))
 
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
+
     def lock(self, path: str) -> LockHandle:
         return LockHandle(FaultFile(self, self.call("lock", path, lambda _: self._inner.lock(path)).file))
