@@ -113,7 +113,7 @@ def judge(workload: Workload, state: CrashState, number: int) -> None:
     ledger = state.note
     assert isinstance(ledger, Ledger)
     power_cut = state.how != "kill"
-    host = SimHost("boot-2") if power_cut else SimHost()
+    host = host_after(state.how, number)
     rig = start(workload, state.disk, ledger.copy(), host, number)
     before = survey(rig.sim)
     check(ledger, before, power_cut=power_cut)
@@ -127,6 +127,11 @@ def judge(workload: Workload, state: CrashState, number: int) -> None:
         if number % EVERY == 1:
             next_seq_is_new(rig, name, taken)
             every_job_can_be_claimed(rig, name)
+
+
+def host_after(how: str, number: int, boot: str = "boot-2") -> SimHost:
+    """By turns the machine lost its power, or only the file system died: then the boot id is the same as before."""
+    return SimHost(boot) if how != "kill" and number // EVERY % 2 else SimHost()
 
 
 def start(workload: Workload, disk: Any, ledger: Ledger, host: SimHost, number: int) -> Rig:

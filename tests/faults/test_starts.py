@@ -146,7 +146,7 @@ def test_what_a_start_without_space_found_lost_is_lost_for_the_next_start_too(du
         assert world.rig.sim.kernel.store.groups[0].read_only is None
     if then == "snapshot":
         world.rig.tick(5_100)
-        assert world.disk.contents("data/.topics.lock").endswith(f"boot={world.host.boot_id()}\n".encode())
+        assert world.disk.contents("data/.topics.lock").endswith(b"\nboot=boot-2 sim:2\n")
         world.rig.write("t", 1)
     world.before_start = lambda _: None
     again = (world.stop() if then == "stop" else world.kill())["t"]

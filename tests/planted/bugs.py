@@ -205,7 +205,7 @@ BUGS = [
         "totals-of-another-boot",
         "believes the totals of a snapshot although the power was cut since",
         "src/topics/runtime/recover.py",
-        "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),",
+        "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
         "trust_totals=same_boot and snapshot is not None,",
         "tests/queues/test_restarts.py -k outlived",
     ),

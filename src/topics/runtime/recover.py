@@ -126,7 +126,8 @@ class Recovery:
             raise
 
     def _recover(self) -> Recovered:
-        same_boot = self._lock.same_boot(self._host.boot_id())
+        self._boot = self._boot_line()
+        same_boot = self._lock.same_boot(self._boot)
         is_new = self._data.is_new(self._fs)
         self._data.make_missing(self._fs)
         self._snapshots = SnapshotStore(self._fs, self._data.meta)
@@ -159,6 +160,13 @@ class Recovery:
         self._env.allow_writes()
         marks = self._settle(replay, same_boot=same_boot)
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
+
+    def _boot_line(self) -> str:
+        """What has to be the same for bytes that nobody synced to be there still: the kernel's life, and that of every
+        file system that the directory lies on. Empty if one of them is not known."""
+        mounts = {self._fs.mount_id(path) for path in self._data.mounted(self._fs)}
+        boot_id = self._host.boot_id()
+        return " ".join([boot_id, *sorted(mounts)]) if boot_id and all(mounts) else ""
 
     # --- steps 2 and 3: snapshot and groups -----------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class Recovery:
             self._cold,
             marks=self._marks,
             items={item.id: item for item in topics},
-            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
+            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
@@ -339,7 +347,7 @@ class Recovery:
         floors = floors_of(self._state, self._attach.forsaken)
         store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
-        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
+        self._lock.claim(store.boot, vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
@@ -396,7 +404,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
-            boot=self._host.boot_id(),
+            boot=self._boot_line(),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},

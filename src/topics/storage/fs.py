@@ -102,6 +102,10 @@ class Fs(Protocol):
     def identity(self, path: str) -> Identity | None:
         """Which file or directory the path names; None if there is none."""
 
+    def mount_id(self, path: str) -> str:
+        """The same text for as long as the file system of `path` stays mounted, and with it what was written and not
+        synced; empty if unknown, which counts as another one."""
+
     def lock(self, path: str) -> "LockHandle":
         """Make `path` if absent; hold it and the directory it lies in alone until the handle or the process ends; else
         DataDirLocked."""

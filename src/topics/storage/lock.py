@@ -1,10 +1,10 @@
 """DataDirLock: one process per data directory, and what the last one left in the lock file (storage.md 2.4, 5.3).
 
-The text is `pid=<pid>` and `boot=<boot id>`. A boot line equal to the present boot id proves that the kernel lived on
-since it was written, so every byte written then is still there; missing, unreadable or `-` proves nothing. Holds: the
-line never claims more than that, so a failed sync rewrites it as `boot=-` first (`mark_boot_unknown`). Taken before any
-other access to the directory, held for the life of the process; `is_in_place` tells whether the path still leads to it,
-without which nothing may be written below the directory's name.
+The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
+and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or
+`-` proves nothing. Holds: the line never claims more than that, so a failed sync rewrites it as `boot=-` first
+(`mark_boot_unknown`). Taken before any other access to the directory, held for the life of the process; `is_in_place`
+tells whether the path still leads to it, without which nothing may be written below the directory's name.
 """
 
 from __future__ import annotations

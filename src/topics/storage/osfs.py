@@ -18,6 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from topics.errors import DataDirLocked
 from topics.storage.fs import Buffer, Identity, LockHandle, Mode, allocate_or_extend, parent
+from topics.storage.mount_id import mount_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,6 +184,9 @@ class OsFs:
             _fsync(fd)
         finally:
             os.close(fd)
+
+    def mount_id(self, path: str) -> str:
+        return mount_id(self._at(path))
 
     def identity(self, path: str) -> Identity | None:
         try:

@@ -103,6 +103,9 @@ class SteadyFs:
     def identity(self, path: str) -> Identity | None:
         return retrying(lambda: self._inner.identity(path), sleep=self.sleep)
 
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
+
     def lock(self, path: str) -> LockHandle:
         handle = retrying(lambda: self._inner.lock(path), sleep=self.sleep)
         return LockHandle(SteadyFile(handle.file, self))

@@ -321,5 +321,8 @@ class FaultFs:
         """Not counted: it moves nothing, and it comes with every sync."""
         return self._inner.identity(path)
 
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
+
     def lock(self, path: str) -> LockHandle:
         return LockHandle(FaultFile(self, self.call("lock", path, lambda _: self._inner.lock(path)).file))

@@ -123,6 +123,9 @@ class OrderFs:
         self._inner.sync_dir(path)
         self.monitor.names_synced(covered)
 
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
+
     def lock(self, path: str) -> LockHandle:
         made = not self._inner.exists(path)
         file = self._inner.lock(path).file

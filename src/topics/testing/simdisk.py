@@ -50,6 +50,7 @@ class SimDisk:
         self.orphans: set[int] = set()  # durably nameless, kept by a handle
         self.next_node = ROOT + 1
         self.changes_seen = 0
+        self.mounts = 1
 
     # --- copies ---
 
@@ -65,6 +66,7 @@ class SimDisk:
         twin.orphans = set()
         twin.next_node = self.next_node
         twin.changes_seen = self.changes_seen
+        twin.mounts = self.mounts
         for number in self.mapped:  # a mapped buffer changes in place, so it cannot be shared
             node = self.nodes[number]
             twin.nodes[number] = node.copy(twin.token)
@@ -188,7 +190,8 @@ class SimDisk:
     # --- the end ---
 
     def settle(self, fate: Fate) -> None:
-        """Power cut: `fate` says what survives, and that is then both live and durable."""
+        """Power cut: `fate` says what survives, and that is then both live and durable; it is mounted anew."""
+        self.mounts += 1
         self.drop_handles()
         dirty = self._dirty_files()
         paths = self._last_paths() if dirty else {}

@@ -182,6 +182,11 @@ class SimFs:
             number = self._tree(path).find_or_none(path)
             return None if number is None else (0, number)
 
+    def mount_id(self, path: str) -> str:
+        with self.mutex:
+            self._tree(path)
+            return f"sim:{self.disk.mounts}"
+
     def lock(self, path: str) -> LockHandle:
         with self.mutex:
             directory = self._tree(path).number(parent(path))
@@ -208,7 +213,9 @@ class SimFs:
             self.disk.drop_handles()
 
     def power_cut(self, rng: Random | None = None, pattern: str | Fate = "lose_all") -> None:
-        """End the machine. `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
+        """End the machine, or the file system alone if the host is not rebooted.
+
+        `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
         fate = PATTERN_FATES[pattern](rng or Random(0)) if isinstance(pattern, str) else pattern
         self.kill()
         self.disk.settle(fate)
