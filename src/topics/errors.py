@@ -48,7 +48,7 @@ through a client. Imported by every layer; imports nothing of ours.
     └── ConfigError                         a setting is wrong; exit status 2
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 Detail = Mapping[str, object]
@@ -77,6 +77,10 @@ class TopicsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors differ per class, so a pickle carries the state and not the arguments (Spark moves errors).
         return _revive, (type(self), self.args, self.__dict__.copy())
+
+    def seen_by(self, permits: Callable[[str], bool]) -> "TopicsError":
+        """The error for somebody who may know only some names: without those it brings that the caller did not send."""
+        return self
 
     def envelope(self) -> dict[str, dict[str, object]]:
         """The body of an HTTP error response; `detail` is left out when there is none."""
@@ -144,6 +148,7 @@ class Forbidden(RequestRefused):
 
     @classmethod
     def for_topic(cls, topic: str) -> Self:
+        """`topic` is a name that the caller has sent."""
         return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
 
 
@@ -189,6 +194,18 @@ class RouterCycle(RequestRefused):
 
     def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
+        self.cycle = tuple(cycle)
+
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        known = [topic for topic in self.cycle if permits(topic)]
+        if len(known) == len(self.cycle):
+            return self
+        seen = RouterCycle(known)
+        seen.message = (
+            f"the router would close a cycle through topics that the key may not see, and {' -> '.join(known)}"
+        )
+        seen.detail = {"cycle": known, "hidden": ["cycle"]}
+        return seen
 
 
 class TopicExistsIncompatible(RequestRefused):
@@ -214,6 +231,14 @@ class TopicExistsIncompatible(RequestRefused):
             "existing_dest": existing_dest,
         }
         return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
+
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        detail = dict(self.detail or {})
+        ends = [key for key in ("existing_source", "existing_dest") if key in detail]
+        if all(permits(str(detail[key])) for key in ends):
+            return self
+        shown = {key: value for key, value in detail.items() if key not in ends} | {"hidden": ends}
+        return type(self)(f"router {detail['router']!r} already goes elsewhere", detail=shown)
 
 
 class TopicNotEmpty(RequestRefused):
@@ -325,6 +350,9 @@ class CorruptSegment(Internal):
         self.topic = topic
         self.seq = seq
         self.segment = segment
+
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        return self if permits(self.topic) else Internal("a record that this needs is damaged")
 
 
 class Corruption(Internal):

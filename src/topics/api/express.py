@@ -227,7 +227,7 @@ class _Waiting:
     def fail(self, error: BaseException) -> None:
         self._writes.leave(len(self._responders))
         for responder in self._responders:
-            responder.reply(error_response(error))
+            responder.reply(error_response(error, self._writes.key))
 
 
 def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:

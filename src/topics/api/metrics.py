@@ -55,7 +55,8 @@ class Metrics:
         if b"application/json" in accept:
             call.reply(200, msgspec.json.encode(self._json()))
         else:
-            call.respond(Response(200, exposition(self._families()), TEXT))
+            permits = (lambda _: True) if call.key is None else call.key.permits_name
+            call.respond(Response(200, exposition(self._families(permits)), TEXT))
 
     # --- sources --------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,8 @@ class Metrics:
 
     # --- text -----------------------------------------------------------------------------------------------------
 
-    def _families(self) -> list[Family]:
+    def _families(self, permits: Callable[[str], bool]) -> list[Family]:
+        """Sums are over all topics; topics are named only to whom `permits` them."""
         topics = self._topics()
         families = [
             single("topics_topics", "gauge", "number of topics", len(topics)),
@@ -92,7 +94,7 @@ class Metrics:
             single("topics_routers", "gauge", "number of routers", self._routers()),
             single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
             single("topics_bytes_live", "gauge", "live bytes, all topics", sum(t.bytes for t in topics)),
-            *self._topic_families(topics),
+            *self._topic_families([topic for topic in topics if permits(topic.name)]),
             *self._process_families(topics),
             *self._wal_families(),
         ]

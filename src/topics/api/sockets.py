@@ -29,7 +29,7 @@ from topics.model.results import WatchStart
 from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION
 from topics.wire import ws
-from topics.wire.auth import check_config_on_write, check_name, check_scope
+from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
 from topics.wire.replies import append_performance
@@ -71,8 +71,11 @@ class Socket:
         except InvalidRequest as error:
             self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
             return
+        scopes, carry_out = _COMMANDS[type(command)]
         try:
-            _COMMANDS[type(command)](self, command)
+            check_scope(self._key, scopes)
+            check_names(self._key, command)
+            carry_out(self, command)
         except Exception as error:
             self._refuse(command.request_id, error)
 
@@ -91,7 +94,7 @@ class Socket:
         if not isinstance(error, TopicsError):
             log.error("a WebSocket command failed", exc_info=error)
             error = Internal()
-        self._reply(ws.refusal_frame(request_id, error))
+        self._reply(ws.refusal_frame(request_id, seen_by(self._key, error)))
 
     def _read_on(self) -> None:
         if not self._is_busy and not self.closed and self._messages.places() > 0:
@@ -114,10 +117,7 @@ class Socket:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     def _subscribe(self, command: ws.Subscribe) -> None:
-        check_scope(self._key, READ)
         starts = command.starts()
-        for name in starts:
-            check_name(self._key, name)
         engine = self._services.engine
         known = engine.state.topics
         missing = [name for name in starts if name not in known]
@@ -159,10 +159,8 @@ class Socket:
     # --- publish, ping --------------------------------------------------------------------------------------------
 
     def _publish(self, command: ws.Publish) -> None:
-        check_scope(self._key, WRITE)
         if command.config is not None:
             check_config_on_write(self._key, command.topic)
-        check_name(self._key, command.topic)
         began_ms = self._now_ms()
         batch = command.batch()
         config = None if command.config is None else resolve_config(command.config)
@@ -225,6 +223,7 @@ class Socket:
         if not feed.has_failed and self._messages.places() > 0:
             feed.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
+            shown = seen_by(self._key, shown)
             self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
         self._services.streams.retry(feed)
 
@@ -317,9 +316,10 @@ def _options(command: ws.Subscribe) -> Options:
     )
 
 
-_COMMANDS: dict[type, Callable[[Socket, Any], None]] = {
-    ws.Subscribe: Socket._subscribe,
-    ws.Unsubscribe: Socket._unsubscribe,
-    ws.Publish: Socket._publish,
-    ws.Ping: Socket._ping,
+_COMMANDS: dict[type, tuple[int, Callable[[Socket, Any], None]]] = {
+    ws.Subscribe: (READ, Socket._subscribe),
+    ws.Unsubscribe: (0, Socket._unsubscribe),
+    ws.Publish: (WRITE, Socket._publish),
+    ws.Ping: (0, Socket._ping),
 }
+"""The scopes that a command needs, and who carries it out."""

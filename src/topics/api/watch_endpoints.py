@@ -12,11 +12,10 @@ from topics.errors import NotAcceptable, TopicNotFound
 from topics.model.results import WatchResult, WatchStart
 from topics.net.sse import STREAM_HEADERS
 from topics.wire.accept import takes_events
-from topics.wire.auth import check_name, check_session, presented_secret
+from topics.wire.auth import check_session, presented_secret
 from topics.wire.keys import KeyRing
 from topics.wire.query import bool_param
 from topics.wire.records import View
-from topics.wire.replies import performance, struct_reply
 from topics.wire.requests import TopicStart, WatchRequest, decode_watch, node_set
 from topics.wire.sse import decode_id
 
@@ -32,9 +31,7 @@ class WatchEndpoints:
     # --- POST /v0/watch -------------------------------------------------------------------------------------------
 
     def create_watch(self, call: Call) -> None:
-        request = decode_watch(call.body())
-        for name in request.topics:
-            check_name(call.key, name)
+        request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
         settled = self._services.engine.settling.settle_all(topics)
@@ -62,7 +59,7 @@ class WatchEndpoints:
             session_ttl_ms=limits.SESSION_TTL_MS,
             topics=starts,
         )
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(result)
 
     # --- GET /v0/watch/{wid} --------------------------------------------------------------------------------------
 

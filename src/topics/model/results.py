@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, field
 
 from topics.model.config import TopicConfig, TopicType
+from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
 from topics.model.router import Guarantee
 from topics.model.tombstone import Tombstone
@@ -40,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     first_seq: int
     last_seq: int
     head_seq: int
@@ -57,7 +58,7 @@ class AppendResult(msgspec.Struct, frozen=True):
 class ReadResult(msgspec.Struct, frozen=True):
     """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes."""
 
-    topic: str
+    topic: TopicName
     records: Sequence[Record]
     next_from_seq: int
     head_seq: int
@@ -68,7 +69,7 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 class DeleteResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: int
     earliest_seq: int
     head_seq: int
@@ -86,7 +87,7 @@ class QueueCounters(msgspec.Struct, frozen=True):
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic: str
+    topic: TopicName
     type: TopicType
     head_seq: int
     earliest_seq: int
@@ -101,7 +102,7 @@ class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     head_seq: int
     earliest_seq: int
     count: int
@@ -116,15 +117,15 @@ class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     created: bool
     config: TopicConfig
 
 
 class DeleteTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: bool
-    routers_removed: list[str]
+    routers_removed: list[RouterName]
 
 
 # --- routers ---------------------------------------------------------------------------------------------------------
@@ -133,9 +134,9 @@ class DeleteTopicResult(msgspec.Struct, frozen=True):
 class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
     """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
 
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     preserve_node: bool
     preserve_tag: bool
     filter: list[str] | None
@@ -146,9 +147,9 @@ class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RouterSummary(msgspec.Struct, frozen=True):
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     guarantee: Guarantee
     forwarded_total: int
 
@@ -159,7 +160,7 @@ class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeleteRouterResult(msgspec.Struct, frozen=True):
-    router: str
+    router: RouterName
     deleted: bool
 
 
@@ -190,14 +191,14 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     claimed: list[Job]
     count: int
     ready: int
 
 
 class AckResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     acked: int
     skipped: list[int]
     ready: int
@@ -205,7 +206,7 @@ class AckResult(msgspec.Struct, frozen=True):
 
 
 class NackResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     nacked: int
     skipped: list[int]
     ready: int
@@ -213,7 +214,7 @@ class NackResult(msgspec.Struct, frozen=True):
 
 
 class ExtendResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     extended: int
     skipped: list[int]
     deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
@@ -234,4 +235,4 @@ class WatchResult(msgspec.Struct, frozen=True):
     wid: str
     stream_url: str
     session_ttl_ms: int
-    topics: dict[str, WatchStart]
+    topics: dict[TopicName, WatchStart]

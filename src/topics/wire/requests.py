@@ -16,6 +16,7 @@ from topics import limits
 from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
+from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, is_too_deep
@@ -105,8 +106,8 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
 
 class PutRouterRequest(msgspec.Struct, frozen=True):
-    source: str
-    dest: str
+    source: TopicName
+    dest: TopicName
     preserve_node: bool = True
     preserve_tag: bool = True
     create_dest: bool = True
@@ -140,7 +141,7 @@ class TopicStart(msgspec.Struct, frozen=True):
 
 
 class WatchRequest(msgspec.Struct, frozen=True):
-    topics: dict[str, TopicStart]
+    topics: dict[TopicName, TopicStart]
     node: NodeFilter = None
     limit: U32 = limits.WATCH_LIMIT.default
     max_batch_bytes: U64 = limits.WATCH_BATCH_BYTES.default

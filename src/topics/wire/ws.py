@@ -11,6 +11,7 @@ from topics import limits
 from topics.errors import InvalidRequest, TopicsError
 from topics.model.appended import Appended
 from topics.model.config import U64, ConfigPatch, check_u64
+from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
@@ -32,8 +33,8 @@ _encode = msgspec.json.Encoder().encode
 
 class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: dict[str, TopicStart] = {}
+    topic: TopicName | None = None
+    topics: dict[TopicName, TopicStart] = {}
     from_seq: U64 = 0
     tail: bool = False
     node: NodeFilter = None
@@ -59,8 +60,8 @@ class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
 
 class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: list[str] = []
+    topic: TopicName | None = None
+    topics: list[TopicName] = []
 
     def names(self) -> list[str]:
         """Each name once, in the order given."""
@@ -71,7 +72,7 @@ class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"
 
 
 class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
-    topic: str
+    topic: TopicName
     records: list[RecordIn]
     request_id: msgspec.Raw = NO_REQUEST_ID
     node: str | None = None
