@@ -117,6 +117,7 @@ def judge(workload: Workload, state: CrashState, number: int) -> None:
     rig = start(workload, state.disk, ledger.copy(), host, number)
     before = survey(rig.sim)
     check(ledger, before, power_cut=power_cut)
+    assert rig.sim.kernel.recovered.damage == 0, "a crash was taken for damage"
     if number % EVERY == 0:
         state.disk.kill()
         rig = start(workload, state.disk.reboot(), rig.ledger, host, number + 1)

@@ -20,6 +20,7 @@ from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
+from topics.runtime.cut_log import note_used
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
@@ -145,6 +146,9 @@ class Recovery:
             self._fs.make_room = self._env.make_room
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
+        for scan in scans:
+            if scan.ends_early and snapshot is not None:
+                note_used(self._state, scan, shards=snapshot.shards, file_bytes=self._settings.wal_file_bytes)
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -194,6 +198,7 @@ class Recovery:
             start=None if snapshot is None else positions_of(snapshot).get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._settings.salvage,
+            left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
         )
 
     def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
