@@ -257,4 +257,12 @@ BUGS = [
         "            pass\n",
         "tests/faults/test_removed_files.py",
     ),
+    Planted(
+        "tail-behind-all-segments",
+        "takes the tail for the last block of a topic although a crash brought back what lies below its segments",
+        "src/topics/core/manifest.py",
+        "groupby(blocks_from(topic, earliest), ",
+        "groupby([*topic.sealed, *topic.tail.runs], ",
+        _test(SEGMENTS, "drop-segments"),
+    ),
 ]

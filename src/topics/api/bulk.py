@@ -19,6 +19,7 @@ from topics.api.turns import Turns
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.extent import index_of
+from topics.core.manifest import StoredBlock, stored_blocks
 from topics.core.read import ReadRequest
 from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
@@ -103,48 +104,10 @@ class BulkEndpoints:
         )
         call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
 
-    def _rows(self, topic: TopicState) -> list[dict[str, object]]:
+    @staticmethod
+    def _rows(topic: TopicState) -> list[dict[str, object]]:
         dead = dead_ranges(topic)
-        rows = [self._sealed_row(topic, at, dead) for at in range(len(topic.sealed))]
-        runs = topic.tail.runs
-        if runs:
-            live = topic.count - sum(segment.live for segment in topic.sealed)
-            first, last = runs[0].first_seq, runs[-1].next_seq - 1
-            rows.append(
-                {
-                    "first_seq": first,
-                    "last_seq": last,
-                    "min_ts": runs[0].ts[0],
-                    "max_ts": runs[-1].ts[-1],
-                    "bytes": sum(sum(run.lens) for run in runs),
-                    "tier": "hot",
-                    "state": "active",
-                    "count": live,
-                    "dead": [],
-                }
-            )
-        return rows
-
-    def _sealed_row(self, topic: TopicState, at: int, dead: list[tuple[int, int]]) -> dict[str, object]:
-        segment = topic.sealed[at]
-        view, last = segment.view, segment.next_seq - 1
-        row: dict[str, object] = {
-            "first_seq": segment.first_seq,
-            "last_seq": last,
-            "min_ts": _ts_of(segment, "first_ts"),
-            "max_ts": _ts_of(segment, "last_ts"),
-            "bytes": view.data_len,
-            "tier": view.tier,
-            "state": "sealed",
-            "count": segment.live,
-            "dead": [
-                [max(lo, segment.first_seq), min(hi, last)] for lo, hi in dead if lo <= last and hi >= segment.first_seq
-            ],
-        }
-        uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
-        if uri is not None:
-            row["uri"] = uri
-        return row
+        return [_row(block, dead) for block in stored_blocks(topic)]
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -183,6 +146,27 @@ class Framed(msgspec.Struct, frozen=True):
     last_seq: int
     tombstone: Tombstone | None
     body: bytes
+
+
+def _row(block: StoredBlock, dead: list[tuple[int, int]]) -> dict[str, object]:
+    first, last = block.first_seq, block.last_seq
+    row: dict[str, object] = {"first_seq": first, "last_seq": last, "count": block.live}
+    if not isinstance(block.source, Sealed):
+        runs = block.source
+        size = sum(sum(run.lens) for run in runs)
+        times = {"min_ts": runs[0].ts[0], "max_ts": runs[-1].ts[-1]}
+        return row | times | {"bytes": size, "tier": "hot", "state": "active", "dead": []}
+    segment, view = block.source, block.source.view
+    row |= {
+        "min_ts": _ts_of(segment, "first_ts"),
+        "max_ts": _ts_of(segment, "last_ts"),
+        "bytes": view.data_len,
+        "tier": view.tier,
+        "state": "sealed",
+        "dead": [[max(lo, first), min(hi, last)] for lo, hi in dead if lo <= last and hi >= first],
+    }
+    uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
+    return row if uri is None else row | {"uri": uri}
 
 
 def _ts_of(segment: Sealed, which: Literal["first_ts", "last_ts"]) -> int | None:

@@ -261,7 +261,7 @@ class Checkpointer:
     @staticmethod
     def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
         known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
-        sealed_to = done.sealed[-1].last_seq if done.sealed else known
+        sealed_to = max([known, *(segment.last_seq for segment in done.sealed)])  # a hole may have been filled
         active = None if done.active is None else done.active.mark
         return topic_mark(topic, seq=max(done.seq, topic.ckpt_seq), active=active, sealed_to=sealed_to)
 
