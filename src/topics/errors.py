@@ -14,6 +14,8 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── RecordTooLarge              400 record_too_large
     │   ├── Unauthorized                401 unauthorized
     │   ├── Forbidden                   403 forbidden
+    │   ├── HostNotAllowed              403 host_not_allowed
+    │   ├── OriginNotAllowed            403 origin_not_allowed
     │   ├── TopicNotFound               404 topic_not_found
     │   ├── RouterNotFound              404 router_not_found
     │   ├── NotFound                    404 not_found
@@ -150,6 +152,32 @@ class Forbidden(RequestRefused):
     def for_topic(cls, topic: str) -> Self:
         """`topic` is a name that the caller has sent."""
         return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
+
+
+class HostNotAllowed(RequestRefused):
+    """A server without keys answers only to names that no stranger can make a browser believe in."""
+
+    code = "host_not_allowed"
+    status = 403
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"this server has no keys and does not know the host {host!r}: list it in TOPICS_ALLOWED_HOSTS, "
+            "use an address or localhost, or set keys"
+        )
+
+
+class OriginNotAllowed(RequestRefused):
+    """A page of another origin would change something on a server without keys."""
+
+    code = "origin_not_allowed"
+    status = 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"this server has no keys and takes no changes from pages of {origin}: list the origin in "
+            "TOPICS_ALLOWED_ORIGINS, or set keys"
+        )
 
 
 class TopicNotFound(RequestRefused):
