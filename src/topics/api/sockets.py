@@ -185,6 +185,12 @@ class Socket:
     def has_room(self, feed: Feed) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
 
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._messages.making(change_bytes)
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, feed)

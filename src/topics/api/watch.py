@@ -113,6 +113,12 @@ class WatchStream:
         """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
         return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
 
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._outbound.making(change_bytes)
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)
         reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_level)

@@ -18,10 +18,12 @@ from topics.net.limits import (
     WRITE_LOW_BYTES,
     WS_CONTROL_PENDING_BYTES_MAX,
 )
+from topics.net.messages import AllowanceOwner
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN_LATER, WsEnd, WsMessage, WsSession, text_frame
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
+from topics.server.stream_share import StreamShare
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
 _LOOK_S = H2_PING_MS / 1000
@@ -41,6 +43,7 @@ class WsConnection(Peer):
         "_reading",
         "_scheduled",
         "_session",
+        "_share",
         "closed",
     )
 
@@ -58,6 +61,7 @@ class WsConnection(Peer):
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
         self._is_deaf = False  # what still comes is thrown away: the peer broke the protocol
+        self._share: StreamShare | None = None
         self.closed = False
 
     def begin(self, data: bytes) -> None:
@@ -128,6 +132,10 @@ class WsConnection(Peer):
     def send_text(self, payload: bytes) -> None:
         if not self.closed and not self._session.closing:
             self.transport.write(text_frame(payload))
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self.hub.room, owner, self.buffered_bytes)
+        return self._share
 
     def on_message(self, callback: Callable[[bytes, bool], None]) -> None:
         self._on_message = callback
@@ -209,6 +217,8 @@ class WsConnection(Peer):
             self._drained = None
             self._reading = True
             self._hold(0)
+            if self._share is not None:
+                self._share.close()
             self._callbacks.fire()
 
     def drain(self) -> None:
