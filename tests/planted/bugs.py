@@ -265,4 +265,12 @@ BUGS = [
         "groupby([*topic.sealed, *topic.tail.runs], ",
         _test(SEGMENTS, "drop-segments"),
     ),
+    Planted(
+        "reserve-for-records-too",
+        "lets records use up the room that deletes need on a full disk",
+        "src/topics/storage/wal/group.py",
+        "        kept_free = 0 if self._reserve_open else self._reserve\n",
+        "        kept_free = 0\n",
+        "tests/faults/test_full_disk.py",
+    ),
 ]

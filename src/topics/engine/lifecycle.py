@@ -139,7 +139,12 @@ class Lifecycle:
         if topic is not None:
             controls = ctx.witness.sworn_all(topic, controls)
         sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
-        ticket: Ticket[T] = ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
+        ticket: Ticket[T] = ctx.commit.submit(
+            ctx.group_of(topic_id),
+            sub,
+            finish=partial(self._finish, reply),
+            reclaims=all(isinstance(op, TopicDelete) for op in controls),
+        )
         if topic is not None:
             ctx.witness.hold_until(topic, ticket)
         if creates:

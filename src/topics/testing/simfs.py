@@ -45,6 +45,7 @@ class SimFile:
         data = bytes(buf)
         with self._fs.mutex:
             self._check_writable(errno.EBADF)
+            self._check_space(off + len(data))
             if data:
                 self._own().change(Change("write", off, data))
         return len(data)
@@ -60,6 +61,7 @@ class SimFile:
     def allocate(self, n: int) -> None:
         with self._fs.mutex:
             self._check_writable(errno.EBADF)
+            self._check_space(n)
             if n > self._node().live.size:
                 self._own().change(Change("extend", n))
 
@@ -103,6 +105,10 @@ class SimFile:
 
     def _own(self) -> FileNode:
         return self._fs.disk.own_file(self._number)
+
+    def _check_space(self, size: int) -> None:
+        if not self._fs.disk.has_space(self._number, size):
+            raise os_error(errno.ENOSPC, self.name)
 
     def _check_writable(self, code: int) -> None:
         self._node()

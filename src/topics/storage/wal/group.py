@@ -5,8 +5,9 @@ synced after it was written; no byte lands over a failed region before its wipe 
 sync is ever believed again; a sync counts only if the file's path still names the file. A group that failed is
 `read_only` with a cause, and every write is refused.
 
-No threads inside. `write` (with rotation) and `prepare_next`/`probe_space` are called by one thread at a time. `sync`
-may overlap a `write` that does not rotate: positions are plain ints, published after the system call returned.
+No threads inside. `write` (with rotation) and `prepare_next` are called by one thread at a time; `probe_space` only
+while the group is read-only, beside writes into the reserve at most, which never rotate. `sync` may overlap a `write`
+that does not rotate: positions are plain ints, published after the system call returned.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ log = logging.getLogger("topics.wal")
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 PREPARE_AT: Final = 0.75
 """Share of the active file in use from which the next one is prepared."""
+RESERVE_SHARE: Final = 16
+RESERVE_BYTES_MAX: Final = 1 << 20
+"""How much of a file records leave free, for the deletes and acks that give space back when the disk is full (F5a)."""
 _ZEROS: Final = bytes(1 << 20)
 
 
@@ -71,6 +75,8 @@ class WalGroup:
         self._active: WalFile | None = None
         self._tail = 0
         self._capacity = 0
+        self._reserve = min(file_bytes // RESERVE_SHARE, RESERVE_BYTES_MAX)
+        self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None
         self._weak_written = 0
@@ -123,16 +129,18 @@ class WalGroup:
 
     def fits(self, size: int) -> bool:
         """Whether a batch goes into the active file; if not, `write` rotates, which syncs."""
-        return self._tail + size <= self._capacity and self._next.named is None
+        kept_free = 0 if self._reserve_open else self._reserve
+        return self._tail + size <= self._capacity - kept_free and self._next.named is None
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, subs: Sequence[Submission]) -> None:
         """Put a batch at the tail, whole or not at all. A failure is a CommitFailed and leaves the group read-only."""
-        if self.read_only is not None:
-            raise CommitFailed("not_committed", cause=self.read_only)
         size = sum([sub.size for sub in subs])
-        if not self.fits(size):
+        if self.read_only is not None:
+            if not self._may_use_reserve(subs, size):
+                raise CommitFailed("not_committed", cause=self.read_only)
+        elif not self.fits(size):
             self.rotate(room=size)
         file = self._active
         assert file is not None
@@ -143,6 +151,9 @@ class WalGroup:
             raise self._write_failed(error, file, size) from error
         self.stats.last_write_s = self._clock.monotonic() - began_s
         self._place(file, subs)
+
+    def _may_use_reserve(self, subs: Sequence[Submission], size: int) -> bool:
+        return self._reserve_open and self.fits(size) and all(sub.reclaims for sub in subs)
 
     def _place(self, file: WalFile, subs: Sequence[Submission]) -> None:
         """Tell each submission where it lies, and move the tail."""
@@ -298,7 +309,7 @@ class WalGroup:
             number=number,
             group=self.key,
             ts=self._clock.wall_ms(),
-            room=room,
+            room=room + self._reserve,
             file_bytes=self._file_bytes,
         )
         self._active = self._files.add(key=self.key, number=number, path=opened.path, file=opened.file)
@@ -314,14 +325,29 @@ class WalGroup:
     def latch(self, cause: ReadOnlyCause) -> ReadOnlyCause:
         """Go read-only. The first cause stays, except that anything replaces `no_space`. Gives the cause that holds."""
         with self._latch_lock:
+            self._reserve_open = False
             if self.read_only is None or self.read_only == "no_space":
                 self.read_only = cause
             return self.read_only
+
+    def open_reserve(self) -> bool:
+        """F5a: whether there is room in the active file for what gives space back. Only when every batch that was taken
+        before the failure was answered: one of them must not be written although another before it was not."""
+        with self._latch_lock:
+            self._reserve_open = (
+                self.read_only == "no_space"
+                and self._failed is None  # else the allocation of the file proved to be worth nothing
+                and self._active is not None
+                and self._next.named is None
+                and self._tail < self._capacity
+            )
+            return self._reserve_open
 
     def probe_space(self) -> bool:
         """F5: after `no_space`, try to wipe again and to allocate the next file. True: the group takes writes again."""
         if self.read_only != "no_space":
             return False
+        failed = self._failed
         try:
             self._wipe(writable=True)
             if not self._next.ready:
@@ -330,14 +356,16 @@ class WalGroup:
             if not _is_no_space(error):
                 self.latch("write")
             return False
-        return self._lift()
+        return self._lift(failed)
 
-    def _lift(self) -> bool:
+    def _lift(self, wiped: tuple[WalFile, int, int] | None) -> bool:
+        """Unless a write into the reserve has failed meanwhile: what it left is not wiped."""
         with self._latch_lock:
-            if self.read_only != "no_space" or self._sync_broken:
+            if self.read_only != "no_space" or self._sync_broken or self._failed is not wiped:
                 return False
             self.read_only = None
             self._failed = None
+            self._reserve_open = False
             return True
 
     def close(self) -> None:
