@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from topics.clock import Clock, EngineClock, Host
 from topics.config import Settings
+from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
@@ -59,6 +60,7 @@ class Kernel:
             settings=settings,
             shards=shards,
             jobs=self.jobs,
+            chance=recovered.chance,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
@@ -174,6 +176,7 @@ def recover(
     host: Host,
     progress: Progress = lambda _: None,
     instance: Callable[[], str] = lambda: secrets.token_hex(16),
+    chance: Callable[[], int] = lambda: secrets.randbits(EPOCH_CHANCE_BITS),
     open_cold: OpenCold = open_cold_root,
 ) -> Recovered:
     """Everything up to the point where the kernel can start; may run on any one thread."""
@@ -183,6 +186,7 @@ def recover(
         host=host,
         settings=settings,
         instance=instance,
+        chance=chance,
         progress=progress,
         open_cold=open_cold,
     ).run()
