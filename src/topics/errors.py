@@ -480,9 +480,12 @@ class ColdStoreMismatch(StartRefused):
 
 
 class DataLoss(TopicsError):
-    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there. A
+    reader that goes on does so from `position`, if it is known."""
 
-    def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
+    def __init__(
+        self, *, topic: str, gap_from: int, gap_to: int, reason: str, position: int | str | None = None
+    ) -> None:
         told = f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})"
         if reason == "recreated":  # the range is what the topic holds, not what it lost
             told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
@@ -496,6 +499,7 @@ class DataLoss(TopicsError):
         self.gap_from = gap_from
         self.gap_to = gap_to
         self.reason = reason
+        self.position = position
 
 
 class Unreachable(TopicsError):

@@ -46,7 +46,7 @@ class Joined:
         self.instance = instance
         self.writes = writes
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         assert count == len(self.writes)
         self.instance.created = True
         for seq, write in enumerate(self.writes, first_seq):

@@ -19,6 +19,7 @@ from topics.api.turns import Turns
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.extent import index_of
+from topics.core.lineage import epoch_of
 from topics.core.manifest import StoredBlock, stored_blocks
 from topics.core.read import ReadRequest
 from topics.core.sealed import Sealed
@@ -27,11 +28,12 @@ from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket, chain
 from topics.errors import ColdUnavailable
 from topics.formats.run_frames import segment_frames_of
+from topics.model.position import Position, token
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
-from topics.wire.query import unsigned
+from topics.wire.query import position_param, unsigned
 from topics.wire.replies import performance
 
 FRAMES_BYTES_MAX = 8 << 20
@@ -89,6 +91,7 @@ class BulkEndpoints:
                 "topic": topic.name,
                 "topic_id": topic.id,
                 "epoch": topic.epoch,
+                "ancestors": topic.ancestors,
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
                 "evict_floor": floor,
@@ -116,7 +119,7 @@ class BulkEndpoints:
         query = call.query()
         budget = min(max(unsigned(query.get("max_bytes")) or FRAMES_BYTES_MAX, 1), FRAMES_BYTES_MAX)
         to_seq = unsigned(query.get("to_seq"))
-        job = _Frames(self, topic, from_seq=unsigned(query.get("from_seq")) or 0, to_seq=to_seq, budget=budget)
+        job = _Frames(self, topic, start=position_param(query.get("from_seq")), to_seq=to_seq, budget=budget)
         call.when(job.ticket, partial(self._send, call, topic))
         call.when_room(job.begin, size_bytes=budget)
 
@@ -128,6 +131,7 @@ class BulkEndpoints:
             (b"topics-earliest-seq", b"%d" % topic.earliest_seq),
             (b"topics-first-seq", b"%d" % done.first_seq),
             (b"topics-last-seq", b"%d" % done.last_seq),
+            (b"topics-next", token(done.last_seq, epoch_of(topic, done.last_seq)).encode()),
         ]
         if done.tombstone is not None:
             headers.append((b"topics-tombstone", _encode(done.tombstone)))
@@ -181,11 +185,12 @@ class _Frames:
     """One answer being put together, page by page."""
 
     def __init__(
-        self, bulk: BulkEndpoints, topic: TopicState, *, from_seq: int, to_seq: int | None, budget: int
+        self, bulk: BulkEndpoints, topic: TopicState, *, start: Position, to_seq: int | None, budget: int
     ) -> None:
         self._bulk = bulk
         self._topic = topic
-        self._cursor = from_seq
+        self._cursor = start.seq
+        self._epoch = start.epoch  # of the cursor; the topic's own once something was read
         self._last_wanted = to_seq
         self._budget = budget
         self._size = 0
@@ -202,6 +207,7 @@ class _Frames:
         self._over = over
         request = ReadRequest(
             from_seq=self._cursor,
+            epoch=self._epoch if self._first is None else self._topic.epoch,
             limit=PAGE_RECORDS,
             budget_bytes=limits.DIFF_BATCH_BYTES.high,
             head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,

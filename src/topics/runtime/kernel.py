@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from topics.clock import Clock, EngineClock, Host
 from topics.config import Settings
+from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
@@ -60,6 +61,7 @@ class Kernel:
             settings=settings,
             shards=shards,
             jobs=self.jobs,
+            chance=recovered.chance,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
@@ -178,6 +180,7 @@ def recover(
     host: Host,
     progress: Progress = lambda _: None,
     instance: Callable[[], str] = lambda: secrets.token_hex(16),
+    chance: Callable[[], int] = lambda: secrets.randbits(EPOCH_CHANCE_BITS),
     open_cold: OpenCold = open_cold_root,
 ) -> Recovered:
     """Everything up to the point where the kernel can start; may run on any one thread."""
@@ -187,6 +190,7 @@ def recover(
         host=host,
         settings=settings,
         instance=instance,
+        chance=chance,
         progress=progress,
         open_cold=open_cold,
     ).run()

@@ -68,6 +68,7 @@ class Recovered:
     state: State
     store: Store
     clock: EngineClock
+    chance: Callable[[], int]
     replayed_frames: int = 0
     lost_seqs: int = 0
     truncated_bytes: int = 0
@@ -79,7 +80,7 @@ class Recovered:
 
 
 class Recovery:
-    """One start. `instance` gives the random name of a new directory."""
+    """One start. `instance` gives the random name of a new directory, `chance` random bits for epochs."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Recovery:
         host: Host,
         settings: Settings,
         instance: Callable[[], str],
+        chance: Callable[[], int],
         progress: Progress = lambda _: None,
         pid: int | None = None,
         open_cold: OpenCold = open_cold_root,
@@ -98,6 +100,7 @@ class Recovery:
         self._host = host
         self._settings = settings
         self._new_instance = instance
+        self._chance = chance
         self._progress = progress
         self._pid = os.getpid() if pid is None else pid
         self._data = DataDir(settings.data_dir)
@@ -245,6 +248,7 @@ class Recovery:
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
+            self._state.last_epoch = max(self._state.last_epoch, snapshot.last_epoch)
             self._clock.raise_to(snapshot.clock_ms)
             for item in topics:
                 topic = topic_from_item(item)
@@ -358,6 +362,7 @@ class Recovery:
             state=self._state,
             store=store,
             clock=self._clock,
+            chance=self._chance,
             replayed_frames=self._done_frames,
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),

@@ -16,6 +16,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
+    AncestorItem,
     DeadRange,
     GroupPosition,
     IdemItem,
@@ -136,6 +137,7 @@ class Snapshotter:
             gen=store.layout.gen,
             shards=store.layout.shards,
             next_topic_id=state.next_topic_id,
+            last_epoch=state.last_epoch,
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
             topics=(),
@@ -174,6 +176,7 @@ class Snapshotter:
             segments=tuple(segments),
             queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
+            ancestors=tuple(AncestorItem(*row) for row in image.ancestors),
         )
 
     def _referenced(self) -> frozenset[int]:
