@@ -46,11 +46,11 @@ def _die_before_their_turn(rig: Rig) -> None:
         for go in later:
             go()
         rig.look("b")
-        driver.step_background()
+    while driver.step_background():
         rig.sim.pump()
+        rig.write("a", 1)
+        rig.look("b")
     driver.hold_background = False
-    rig.write("a", 1)
-    rig.look("b")
 
 
 LAGGING_WORKLOADS = [
