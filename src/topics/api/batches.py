@@ -198,6 +198,7 @@ class Batches:
             epoch=reader.epoch,
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
             ahead=ahead,
+            shows_floor=False,
         )
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:

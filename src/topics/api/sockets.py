@@ -124,7 +124,7 @@ class Socket:
         if missing and not command.lenient:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
-        settled = engine.settling.settle_all(topics)
+        settled = engine.settling.settle_shown(topics)
         self._when(
             settled,
             command.request_id,
@@ -133,7 +133,10 @@ class Socket:
 
     def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
         engine, options = self._services.engine, _options(command)
-        shown: dict[str, WatchStart] = {topic.name: start_of(topic, starts[topic.name]) for topic in topics}
+        sure_earliest = engine.settling.sure_earliest
+        shown: dict[str, WatchStart] = {
+            topic.name: start_of(topic, starts[topic.name], sure_earliest(topic)) for topic in topics
+        }
         for name in shown:
             self._drop(name)
         self._reply(ws.subscribed_frame(command.request_id, shown))
