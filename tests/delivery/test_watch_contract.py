@@ -319,7 +319,7 @@ def test_an_h2_stream_that_is_cancelled_frees_its_place(server: LiveServer, topi
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     keys = "all,reader:read:open,other:read:open,writer:write"
     settings = {"api_keys": keys, "max_sse_connections": 3, "max_sse_connections_per_key": 2, "max_watch_sessions": 6}
-    with LiveServer(tmp_path_factory.mktemp("guarded"), **settings) as live:
+    with LiveServer(tmp_path_factory.mktemp("guarded"), client_share=1.0, **settings) as live:
         admin = Client(live.port, http2=False, key="all")
         admin.put("open-a")
         admin.put("secret")
