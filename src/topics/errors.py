@@ -38,6 +38,7 @@ through a client. Imported by every layer; imports nothing of ours.
     │   └── StorageIo                       a read failed           retryable
     ├── NotReady                        503 not_ready                  retryable
     │   └── ColdUnavailable                 the cold store is unreachable
+    ├── DiskFull                        503 disk_full                  retryable
     ├── ShuttingDown                    503 shutting_down              retryable
     ├── StartRefused                        the data directory must not be opened as it is
     │   ├── DataDirLocked
@@ -350,7 +351,7 @@ class Internal(TopicsError):
     default_message = "internal error"
 
 
-ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "writer_dead"]
+ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "removed", "writer_dead"]
 
 
 class WalReadOnly(Internal):
@@ -400,7 +401,7 @@ class StorageIo(Internal):
 
 
 class NotReady(TopicsError):
-    """Recovery still runs; `replay_progress` is 0.0..1.0."""
+    """Recovery still runs, or writes are refused; `replay_progress` is 0.0..1.0."""
 
     code = "not_ready"
     status = 503
@@ -408,6 +409,13 @@ class NotReady(TopicsError):
 
     def __init__(self, replay_progress: float, *, message: str = "recovery is still running") -> None:
         super().__init__(message, detail={"replay_progress": replay_progress})
+
+    @classmethod
+    def refusing_writes(cls, problems: Sequence[str]) -> Self:
+        """For the readiness probe only: calls that need no log are served."""
+        error = cls(1.0, message=problems[0])
+        error.detail = {"replay_progress": 1.0, "problems": list(problems)}
+        return error
 
 
 class ColdUnavailable(NotReady):
@@ -417,6 +425,21 @@ class ColdUnavailable(NotReady):
         super().__init__(1.0, message=f"the cold store {store} is unavailable: {reason}")
         self.store = store
         self.reason = reason
+
+
+class DiskFull(TopicsError):
+    """A log shard has no space for it; nothing was stored. Writes resume by themselves when there is space again."""
+
+    code = "disk_full"
+    status = 503
+    retryable = True
+    default_message = "the server's disk is full: nothing was stored, and writes resume when there is space again"
+    cause: ClassVar[ReadOnlyCause] = "no_space"
+
+
+def log_refusal(cause: ReadOnlyCause) -> DiskFull | WalReadOnly:
+    """What a read-only log shard answers."""
+    return DiskFull() if cause == "no_space" else WalReadOnly(cause)
 
 
 class ShuttingDown(TopicsError):
@@ -457,9 +480,12 @@ class ColdStoreMismatch(StartRefused):
 
 
 class DataLoss(TopicsError):
-    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there. A
+    reader that goes on does so from `position`, if it is known."""
 
-    def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
+    def __init__(
+        self, *, topic: str, gap_from: int, gap_to: int, reason: str, position: int | str | None = None
+    ) -> None:
         told = f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})"
         if reason == "recreated":  # the range is what the topic holds, not what it lost
             told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
@@ -473,6 +499,7 @@ class DataLoss(TopicsError):
         self.gap_from = gap_from
         self.gap_to = gap_to
         self.reason = reason
+        self.position = position
 
 
 class Unreachable(TopicsError):

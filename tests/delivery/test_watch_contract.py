@@ -157,7 +157,7 @@ def test_every_frame_is_as_the_contract_draws_it(watch: Callable[..., SseClient]
         lines = text.split(b"\n")
         assert [line.split(b": ")[0] for line in lines] == [b"id", b"event", b"data"]
         cursors = json.loads(base64.urlsafe_b64decode(lines[0][4:] + b"=="))
-        assert cursors.keys() == {topic}
+        assert cursors.keys() == {topic, f"@{topic}"}
         assert b"=" not in lines[0]
         assert json.dumps(json.loads(lines[2][6:]), separators=(",", ":")).encode() == lines[2][6:]
     assert b"\r" not in stream.received
@@ -318,8 +318,14 @@ def test_an_h2_stream_that_is_cancelled_frees_its_place(server: LiveServer, topi
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     keys = "all,reader:read:open,other:read:open,writer:write"
-    settings = {"api_keys": keys, "max_sse_connections": 3, "max_sse_connections_per_key": 2, "max_watch_sessions": 6}
-    with LiveServer(tmp_path_factory.mktemp("guarded"), client_share=1.0, **settings) as live:
+    settings: dict[str, Any] = {
+        "api_keys": keys,
+        "max_sse_connections": 3,
+        "max_sse_connections_per_key": 2,
+        "max_watch_sessions": 6,
+        "client_share": 1.0,
+    }
+    with LiveServer(tmp_path_factory.mktemp("guarded"), **settings) as live:
         admin = Client(live.port, http2=False, key="all")
         admin.put("open-a")
         admin.put("secret")

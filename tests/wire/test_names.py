@@ -23,11 +23,24 @@ REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))
 
 NO_NAMES = {
     "node", "tag", "idempotency_key", "lease_ids", "match", "filter", "type", "discard", "durability", "guarantee",
-    "consistency",
+    "consistency", "from_seq",
 }  # fmt: skip
 """Texts of requests that name no topic. Whoever adds a field says so here, or gives it the type `TopicName`."""
 
-NOT_TOLD = {"wid", "stream_url", "next_cursor", "lease_id", "tag", "node", "filter", "type", "guarantee"}
+NOT_TOLD = {
+    "position",
+    "next",
+    "positions",
+    "wid",
+    "stream_url",
+    "next_cursor",
+    "lease_id",
+    "tag",
+    "node",
+    "filter",
+    "type",
+    "guarantee",
+}
 """The same for answers; `config` is made of requests."""
 
 
@@ -130,7 +143,7 @@ SENT = {
 """Errors about a topic or router that the caller has named itself, in the path or in the body."""
 NO_TOPICS = {
     "Unreachable", "WalReadOnly", "CommitFailed", "Corruption", "ColdUnavailable", "Throttled.cap", "NotReady",
-    "DataLoss", "WalFull.cap",
+    "DataLoss", "WalFull.cap", "NotReady.refusing_writes", "HostNotAllowed", "OriginNotAllowed",
 }  # fmt: skip
 """Errors whose texts name something else (a file, a store, a limit, a cause), or that no server answers with."""
 SECRET = "us.secret"

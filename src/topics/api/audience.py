@@ -149,7 +149,7 @@ class Audience:
     def serve(self, service: Service) -> bool:
         if service.topic.head == self.at:
             return False
-        batch = self._batches.shared(service, self)
+        batch = self._batches.shared(service, self, self.options.bounds.budget_bytes)
         data = self._plain_data(batch)
         if data is None:
             self._serve_alone(list(self._seats), service)

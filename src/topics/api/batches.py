@@ -53,7 +53,7 @@ class Batch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+    __slots__ = ("_rendering", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
     def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
@@ -62,6 +62,7 @@ class Batch:
         self._watched = watched
         self.is_old = is_old
         self._texts: dict[View, bytes] = {}
+        self._rendering: dict[View, Ticket[None]] = {}
         self.memo: dict[Any, Any] = {}
 
     @property
@@ -94,7 +95,13 @@ class Batch:
         return render_runs(runs, view)
 
     def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
-        """Render a large batch on a thread; `text` has it when the ticket resolves."""
+        """Render a large batch on a thread, once for all who want it; `text` has it when the ticket resolves."""
+        ticket = self._rendering.get(view)
+        if ticket is None:
+            ticket = self._rendering[view] = self._render_elsewhere(view, off_loop)
+        return ticket
+
+    def _render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
         ticket: Ticket[None] = Ticket()
 
         def done(text: bytes | None, error: BaseException | None) -> None:
@@ -148,32 +155,39 @@ class Batches:
         self.pace = pace
         self._pool = Pool()
 
-    def shared(self, service: Service, reader: Reader) -> Batch | Ticket[Batch]:
-        """In a service: with others, if they ask for the same."""
+    def shared(self, service: Service, reader: Reader, granted_bytes: int) -> Batch | Ticket[Batch]:
+        """In a service: with others, if they ask for the same. `granted_bytes`: more cannot be sent now."""
         options, topic = reader.options, service.topic
         nodes = options.nodes if topic.config.dedupe_node else None
         if nodes is not None and topic.head - reader.at > options.bounds.limit:
-            return self.alone(service.watched, reader)
-        key = reader.at, reader.epoch, options.bounds
+            return self.alone(service.watched, reader, granted_bytes)
+        key = reader.at, reader.epoch, options.bounds, granted_bytes
         batch: Batch | Ticket[Batch] | None = service.shared.get(key)
         if batch is None:
-            batch = service.shared[key] = self._read(service.watched, reader, None)
+            batch = service.shared[key] = self._read(service.watched, reader, None, granted_bytes)
         if nodes is None or not isinstance(batch, Batch):
-            return batch if nodes is None else self.alone(service.watched, reader)
+            return batch if nodes is None else self.alone(service.watched, reader, granted_bytes)
         if batch.outcome.caught_up and not batch.is_large:
             return hide(batch, nodes, service.watched)
-        return self.alone(service.watched, reader)
+        return self.alone(service.watched, reader, granted_bytes)
 
-    def alone(self, watched: Watched, reader: Reader, ahead: Ahead | None = None) -> Batch | Ticket[Batch]:
+    def alone(
+        self, watched: Watched, reader: Reader, granted_bytes: int, ahead: Ahead | None = None
+    ) -> Batch | Ticket[Batch]:
         """A read of its own; a ticket if files have to be asked. With `ahead` it is one of many: those are small while
         somebody writes."""
-        return self._read(watched, reader, reader.options.nodes, ahead)
+        return self._read(watched, reader, reader.options.nodes, granted_bytes, ahead)
 
     def _read(
-        self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None, ahead: Ahead | None = None
+        self,
+        watched: Watched,
+        reader: Reader,
+        nodes: frozenset[bytes] | None,
+        granted_bytes: int,
+        ahead: Ahead | None = None,
     ) -> Batch | Ticket[Batch]:
         bounds = reader.options.bounds
-        limit, budget_bytes = bounds.limit, bounds.budget_bytes
+        limit, budget_bytes = bounds.limit, min(bounds.budget_bytes, granted_bytes)
         if ahead is not None and self.pace.is_live:
             limit, budget_bytes = min(limit, BITE_RECORDS), min(budget_bytes, BITE_BYTES)
         request = ReadRequest(

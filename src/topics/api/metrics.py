@@ -129,6 +129,10 @@ class Metrics:
     def _counters(self, topic: TopicState) -> QueueCounters | None:
         return self.gauges.queue_counters(topic) if topic.config.is_queue else None
 
+    def _ready(self) -> bool:
+        """As the readiness probe says."""
+        return self._progress() is None and (self.kernel is None or not self.kernel.commit.read_only_causes())
+
     def _process_families(self, topics: list[TopicState]) -> list[Family]:
         progress = self._progress()
         gauges = self.gauges
@@ -138,7 +142,7 @@ class Metrics:
             single("topics_queue_leases_in_flight", "gauge", "unexpired leases", gauges.leases()),
             single("topics_sse_connections", "gauge", "open streams and sockets", gauges.streams()),
             single("topics_watch_sessions", "gauge", "watch sessions", gauges.watch_sessions()),
-            single("topics_ready", "gauge", "1 once recovery is over", int(progress is None)),
+            single("topics_ready", "gauge", "1 while everything is served", int(self._ready())),
             single(
                 "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
             ),
@@ -234,7 +238,7 @@ class Metrics:
             "queue_leases_in_flight": self.gauges.leases(),
             "sse_connections": self.gauges.streams(),
             "watch_sessions": self.gauges.watch_sessions(),
-            "ready": progress is None,
+            "ready": self._ready(),
             "replay_progress": 1.0 if progress is None else progress,
             "uptime_ms": self._uptime_ms(),
             "wal": {

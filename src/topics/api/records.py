@@ -19,6 +19,7 @@ from topics.engine.ticket import Ticket, forward
 from topics.errors import Forbidden, TopicNotFound
 from topics.model.appended import Appended
 from topics.model.config import ConfigPatch, TopicConfig, resolve_config
+from topics.model.position import position_of
 from topics.model.results import DeleteResult
 from topics.wire.auth import check_config_on_write, may_configure
 from topics.wire.query import bool_param
@@ -115,8 +116,10 @@ class RecordEndpoints:
 
     def diff(self, call: Call) -> None:
         request = call.take(decode_diff)
+        start = position_of(request.from_seq)
         wanted = ReadRequest(
-            from_seq=request.from_seq,
+            from_seq=start.seq,
+            epoch=start.epoch,
             limit=request.limit,
             budget_bytes=request.max_batch_bytes,
             nodes=node_set(request.node),
@@ -159,6 +162,7 @@ class RecordEndpoints:
             head_seq=outcome.head_seq,
             earliest_seq=outcome.earliest_seq,
             tombstone=outcome.tombstone,
+            epoch=outcome.epoch,
             performance=diff_performance(
                 call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
             ),

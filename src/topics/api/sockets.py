@@ -18,7 +18,7 @@ from topics.api.batches import Batch, Bounds, Options
 from topics.api.feed import Feed
 from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
-from topics.api.watch_endpoints import start_of, still_there
+from topics.api.watch_endpoints import epoch_of_start, start_of, still_there
 from topics.core.topic import TopicState
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
@@ -140,7 +140,8 @@ class Socket:
         self._reply(ws.subscribed_frame(command.request_id, shown))
         now_ms = engine.context.clock.now_ms()
         for topic in sorted(topics, key=lambda topic: topic.name):
-            feed = Feed(self, topic.name, options, at=shown[topic.name].from_seq, epoch=topic.epoch)
+            at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
+            feed = Feed(self, topic.name, options, at=at, epoch=epoch)
             self._feeds[topic.name] = feed
             feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
 
@@ -186,6 +187,12 @@ class Socket:
     def has_room(self, feed: Feed) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
 
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._messages.making(change_bytes)
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, feed)
@@ -203,7 +210,7 @@ class Socket:
         feed.at = outcome.next_from_seq
         if outcome.caught_up and not feed.is_level and self._messages.places() > 0:
             feed.is_level = True
-            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
 
     def _send(self, payload: bytes, now_ms: float) -> None:
         """Into a free place; when it was the last one, commands wait too."""
@@ -301,11 +308,11 @@ def _make_frames(batch: Batch, feed: Feed) -> _Frames:
     if outcome.tombstone is not None:
         gap = outcome.tombstone
         gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-        tombstone = ws.tombstone_frame(feed.name, gap)
+        tombstone = ws.tombstone_frame(feed.name, gap, at=gap_at, epoch=outcome.epoch)
     if batch.records:
         text = batch.text(feed.options.view)
-        to_seq, head_seq = outcome.next_from_seq, outcome.head_seq
-        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq)
+        to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
+        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
     return _Frames(tombstone, record, gap_at)
 
 

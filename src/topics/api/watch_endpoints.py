@@ -7,8 +7,10 @@ from topics.api.batches import Bounds, Options
 from topics.api.call import Call
 from topics.api.sessions import Place
 from topics.api.watch import WatchServices, WatchStream
+from topics.core.lineage import epoch_to_read
 from topics.core.topic import TopicState
 from topics.errors import NotAcceptable, TopicNotFound
+from topics.model.position import position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.sse import STREAM_HEADERS
 from topics.wire.accept import takes_events
@@ -46,7 +48,10 @@ class WatchEndpoints:
 
     def _created(self, call: Call, request: WatchRequest, topics: list[TopicState]) -> None:
         starts = {topic.name: start_of(topic, request.topics[topic.name]) for topic in topics}
-        places = [Place(topic.name, cursor=starts[topic.name].from_seq, epoch=topic.epoch) for topic in topics]
+        places = [
+            Place(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
+            for topic in topics
+        ]
         session = self._services.sessions.add(
             places,
             _options(request),
@@ -73,7 +78,7 @@ class WatchEndpoints:
         check_session(self._keys, session.owner, secret)
         holder = session.owner or call.holder
         services.streams.check_room(holder)
-        session.resume(decode_id(request.header(b"last-event-id")))
+        session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
         WatchStream(services, session, sink, holder).begin()
@@ -91,9 +96,14 @@ def still_there(services: WatchServices, topics: list[TopicState], lenient: bool
 
 def start_of(topic: TopicState, start: TopicStart) -> WatchStart:
     """Where a subscription begins, and what there is."""
-    return WatchStart(
-        from_seq=topic.head if start.tail else start.from_seq, head_seq=topic.head, earliest_seq=topic.earliest_seq
-    )
+    from_seq = topic.head if start.tail else position_of(start.from_seq).seq
+    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=topic.earliest_seq)
+
+
+def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:
+    """The life of the topic that the start belongs to."""
+    start = starts[topic.name]
+    return topic.epoch if start.tail else epoch_to_read(topic, position_of(start.from_seq))
 
 
 def _options(request: WatchRequest) -> Options:

@@ -71,11 +71,23 @@ class WorkConnection:
         self._streams.enter(self, holder)
         self._work.on_jobs = self._push
         self._work.on_end = self._queue_gone
+        self._work.grant = self._grant
+        self._work.on_settled = self._settled
         self._sink.on_close(self._ended)
         if self.closed:
             return
         self._sink.send(framing.RETRY)
         self._streams.beat_at(self._sent_ms + HEARTBEAT_MS, self)
+
+    def _grant(self, wanted_bytes: int, least_bytes: int) -> int:
+        """For jobs that are about to be claimed; they count from now on."""
+        granted_bytes = self._outbound.grant(max(wanted_bytes, least_bytes), least_bytes=least_bytes)
+        if granted_bytes:
+            self._outbound.making(granted_bytes)
+        return granted_bytes
+
+    def _settled(self, granted_bytes: int) -> None:
+        self._outbound.making(-granted_bytes)
 
     def _push(self, jobs: list[ClaimedJob]) -> None:
         """One frame per job, all in one go; the queue is told to wait when the client does not take them."""

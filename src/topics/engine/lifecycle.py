@@ -105,7 +105,7 @@ class Lifecycle:
 
     def _put_settled(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
-        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms())
+        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         if created:
             self.check_topic_cap()
         if not controls:
@@ -129,7 +129,8 @@ class Lifecycle:
 
     def create_op(self, name: str, config: TopicConfig) -> TopicCreate:
         """The op of a creation that rides in another submission; the caller holds the name."""
-        op = decide_create(self._ctx.state, name, config, now=self._ctx.clock.now_ms())
+        ctx = self._ctx
+        op = decide_create(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         self.check_topic_cap()
         return op
 
@@ -139,7 +140,12 @@ class Lifecycle:
         if topic is not None:
             controls = ctx.witness.sworn_all(topic, controls)
         sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
-        ticket: Ticket[T] = ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
+        ticket: Ticket[T] = ctx.commit.submit(
+            ctx.group_of(topic_id),
+            sub,
+            finish=partial(self._finish, reply),
+            reclaims=all(isinstance(op, TopicDelete) for op in controls),
+        )
         if topic is not None:
             ctx.witness.hold_until(topic, ticket)
         if creates:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, UnsetType, field
 from topics.model.config import TopicConfig, TopicType
 from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
+from topics.model.position import token
 from topics.model.router import Guarantee
 from topics.model.tombstone import Tombstone
 
@@ -20,7 +21,8 @@ from topics.model.tombstone import Tombstone
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record as read. `data` and `meta` are JSON texts; `value` and `headers` decode them, None if absent."""
+    """A record as read. `data` and `meta` are JSON texts; `value` and `headers` decode them, None if absent. `epoch` is
+    the life of the topic it was read from; 0 if the server did not say."""
 
     seq: int = field(name="$seq")
     ts: int = field(name="$ts")
@@ -28,6 +30,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     tag: str | None = field(name="$tag", default=None)
     data: Raw | UnsetType = UNSET
     meta: Raw | UnsetType = UNSET
+    epoch: int = field(name="$epoch", default=0)
+
+    @property
+    def position(self) -> int | str:
+        """Where a reader stands that has seen it: to be stored, and given as `after`. It knows its topic again, unlike
+        the bare seq."""
+        return token(self.seq, self.epoch) if self.epoch else self.seq
 
     @property
     def value(self) -> Any:
@@ -41,6 +50,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
+    """`position` is that of the last record."""
+
     topic: TopicName
     first_seq: int
     last_seq: int
@@ -48,6 +59,7 @@ class AppendResult(msgspec.Struct, frozen=True):
     count: int
     created: bool = False
     deduped: bool = False
+    position: str | None = None
 
     @property
     def seqs(self) -> range:
@@ -56,7 +68,8 @@ class AppendResult(msgspec.Struct, frozen=True):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes."""
+    """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes.
+    `next` is `next_from_seq` as a position; None if the server did not say."""
 
     topic: TopicName
     records: Sequence[Record]
@@ -66,6 +79,12 @@ class ReadResult(msgspec.Struct, frozen=True):
     caught_up: bool
     tombstone: Tombstone | None
     lag: int
+    next: str | None = None
+
+    @property
+    def position(self) -> int | str:
+        """Where a reader stands that has seen the page: to be stored, and given as `after`."""
+        return self.next_from_seq if self.next is None else self.next
 
 
 class DeleteResult(msgspec.Struct, frozen=True):

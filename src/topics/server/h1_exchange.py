@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from topics.errors import InvalidRequest
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
-from topics.net.messages import Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
+from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
+from topics.server.stream_share import StreamShare
 
 if TYPE_CHECKING:
     from topics.server.h1_connection import H1Connection
@@ -183,7 +184,7 @@ class H1Exchange:
 class H1Stream:
     """An answer of unknown length, chunked unless the client is too old for it."""
 
-    __slots__ = ("_above", "_callbacks", "_chunked", "_conn", "_drained", "_exchange", "_low_bytes", "closed")
+    __slots__ = ("_above", "_callbacks", "_chunked", "_conn", "_drained", "_exchange", "_low_bytes", "_share", "closed")
 
     def __init__(self, exchange: H1Exchange, conn: H1Connection, *, chunked: bool) -> None:
         self._exchange = exchange
@@ -193,7 +194,12 @@ class H1Stream:
         self._drained: Callable[[], None] | None = None
         self._low_bytes = WRITE_LOW_BYTES
         self._above = False  # more than the low mark was waiting
+        self._share: StreamShare | None = None
         self.closed = False
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self._conn.hub.room, owner, self.buffered_bytes)
+        return self._share
 
     def send(self, chunk_data: bytes) -> None:
         if chunk_data and not self.closed:
@@ -237,6 +243,8 @@ class H1Stream:
         if not self.closed:
             self.closed = True
             self._drained = None
+            if self._share is not None:
+                self._share.close()
             self._callbacks.fire()
 
 
