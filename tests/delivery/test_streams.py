@@ -524,7 +524,7 @@ def test_the_cap_per_key_counts_each_key_alone() -> None:
     streams.leave(mine)
     streams.check_room(b"me")
     streams.leave(yours)
-    assert not streams._by_key
+    assert not streams._by_holder
 
 
 def test_a_stream_that_was_closed_before_it_began_holds_no_place(rig: Rig) -> None:

@@ -323,6 +323,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
         "max_sse_connections": 3,
         "max_sse_connections_per_key": 2,
         "max_watch_sessions": 6,
+        "client_share": 1.0,
     }
     with LiveServer(tmp_path_factory.mktemp("guarded"), **settings) as live:
         admin = Client(live.port, http2=False, key="all")

@@ -17,6 +17,7 @@ from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMedi
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
 from topics.wire.auth import check_names, seen_by
 from topics.wire.bodies import body_text
+from topics.wire.holders import Holder, holder_of
 from topics.wire.keys import Key
 from topics.wire.names import cut
 from topics.wire.paths import Target
@@ -70,6 +71,11 @@ class Call:
             body_text(self.target.endpoint.body, content_type=self.request.header(b"content-type"), body=b"")
             raise InvalidRequest("the compressed body is broken")
         raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
+
+    @property
+    def holder(self) -> Holder:
+        """Whose share of countable things this call takes from."""
+        return holder_of(self.key, self.request.peer)
 
     def take(self, decode: Callable[[bytes], R]) -> R:
         """The body as a value, once the key may name every topic in it."""

@@ -30,6 +30,7 @@ from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION
 from topics.wire import ws
 from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
+from topics.wire.holders import Holder
 from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
 from topics.wire.replies import append_performance
@@ -54,8 +55,8 @@ class Socket:
         self._is_busy = False  # a command is being carried out
         self.closed = False
 
-    def begin(self) -> None:
-        self._services.streams.enter(self, None if self._key is None else self._key.digest)
+    def begin(self, holder: Holder = None) -> None:
+        self._services.streams.enter(self, holder)
         self._sink.on_close(self._ended)
         self._sink.on_message(self._received)
 

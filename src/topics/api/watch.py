@@ -21,6 +21,7 @@ from topics.errors import Internal, TopicsError
 from topics.net import sse as framing
 from topics.net.messages import StreamSink
 from topics.wire import sse
+from topics.wire.holders import Holder
 
 
 class Mark(NamedTuple):
@@ -47,6 +48,7 @@ class WatchStream:
     __slots__ = (
         "_feeds",
         "_heartbeat_ms",
+        "_holder",
         "_is_ending",
         "_is_leaving",
         "_open_feeds",
@@ -60,9 +62,10 @@ class WatchStream:
         "closed",
     )
 
-    def __init__(self, services: WatchServices, session: Session, sink: StreamSink) -> None:
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, holder: Holder = None) -> None:
         self._services = services
         self._session = session
+        self._holder = holder
         self._sink = sink
         self._heartbeat_ms = session.heartbeat_ms
         self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
@@ -80,7 +83,7 @@ class WatchStream:
     def begin(self) -> None:
         """Register everything, then let services do the rest."""
         services, session = self._services, self._session
-        services.streams.enter(self, session.owner)
+        services.streams.enter(self, self._holder)
         services.sessions.opened(session)
         self._sink.on_close(self._ended)
         if self.closed:

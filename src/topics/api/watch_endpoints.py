@@ -58,6 +58,7 @@ class WatchEndpoints:
             _options(request),
             heartbeat_ms=request.heartbeat(low_ms=self._heartbeat_low_ms),
             owner=None if call.key is None else call.key.digest,
+            holder=call.holder,
         )
         result = WatchResult(
             wid=session.wid,
@@ -76,11 +77,12 @@ class WatchEndpoints:
         session = services.sessions.find(call.name)
         secret = presented_secret(call.target, request.header(b"authorization"), request.query)
         check_session(self._keys, session.owner, secret)
-        services.streams.check_room(session.owner)
+        holder = session.owner or call.holder
+        services.streams.check_room(holder)
         session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
-        WatchStream(services, session, sink).begin()
+        WatchStream(services, session, sink, holder).begin()
 
 
 def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:

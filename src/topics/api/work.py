@@ -19,6 +19,7 @@ from topics.net.messages import StreamSink
 from topics.net.sse import STREAM_HEADERS
 from topics.wire import sse
 from topics.wire.accept import takes_events
+from topics.wire.holders import Holder
 from topics.wire.query import int_param, unsigned
 from topics.wire.queue_requests import check_worker
 
@@ -40,8 +41,8 @@ class WorkEndpoint:
         check_worker(node)
         queues = self._engine.queues
         queues.queue(call.name)
-        key = None if call.key is None else call.key.digest
-        self._streams.check_room(key)
+        holder = call.holder
+        self._streams.check_room(holder)
         stream = queues.open_stream(
             call.name,
             node=node,
@@ -50,7 +51,7 @@ class WorkEndpoint:
         )
         call.end()
         connection = WorkConnection(self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._patience)
-        connection.begin(key)
+        connection.begin(holder)
 
 
 class WorkConnection:
@@ -66,8 +67,8 @@ class WorkConnection:
         self._is_leaving = False  # the server stops
         self.closed = False
 
-    def begin(self, key: bytes | None) -> None:
-        self._streams.enter(self, key)
+    def begin(self, holder: Holder) -> None:
+        self._streams.enter(self, holder)
         self._work.on_jobs = self._push
         self._work.on_end = self._queue_gone
         self._work.grant = self._grant

@@ -64,6 +64,9 @@ class Settings(_Table, frozen=True, kw_only=True):
     max_sse_connections: Annotated[int, Int(unit="streams", help="open streams; 0 = unlimited")] = 10_000
     max_sse_connections_per_key: Annotated[int, Int(unit="streams", help="open streams per key; 0 = unlimited")] = 1000
     max_inflight_per_key: Annotated[int, Int(unit="requests", help="running requests per key; 0 = unlimited")] = 1000
+    client_share: Annotated[
+        float, Ratio(help="largest share of sessions, streams and connections of one key or address; 1 = all")
+    ] = 0.25
     max_total_bytes: Annotated[int, Int(unit="bytes", help="retained bytes, all topics; 0 = unlimited")] = 0
     gzip_min_bytes: Annotated[int, Int(unit="bytes", help="compress JSON responses from this size; 0 = never")] = 0
 

@@ -35,6 +35,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 64 * MIB
     gzip_min_bytes: int = 0
+    connections_each_max: int = 0
+    """Of one address, loopback excepted; 0 is no such bound."""
 
     def bodies_bytes_max(self) -> int:
         """What unfinished bodies of all connections may hold together."""
@@ -58,6 +60,7 @@ class Hub:
         self.renderer = H1Renderer()
         self.room = Room(loop, clock.monotonic)
         self.peers: set[Peer] = set()
+        self._crowds: dict[str, int] = {}  # connections by network
         self.draining = False
         self.held = False  # the application is behind: no new request is read
         self.date = b""
@@ -93,14 +96,36 @@ class Hub:
 
     def joined(self, peer: Peer) -> None:
         self.peers.add(peer)
-        if len(self.peers) > CONNECTIONS_MAX:
+        if len(self.peers) > CONNECTIONS_MAX or self._is_crowded(peer.network):
             peer.transport.abort()
-        elif self.draining:
+        else:
+            self._begin(peer)
+
+    def _is_crowded(self, network: str | None) -> bool:
+        """Count a connection; has its network more than its share now?"""
+        if network is None:
+            return False
+        count = self._crowds[network] = self._crowds.get(network, 0) + 1
+        return 0 < self.settings.connections_each_max < count
+
+    def _begin(self, peer: Peer) -> None:
+        if self.draining:
             peer.transport.close()
         else:
             self.wheel.arm(peer, peer.on_timer(self.wheel.now_s))
 
+    def replaced(self, old: Peer, new: Peer) -> None:
+        """The same connection speaks another protocol now."""
+        self.peers.add(new)
+        self.peers.discard(old)
+        self.wheel.disarm(old)
+        self._begin(new)
+
     def left(self, peer: Peer) -> None:
+        if peer in self.peers and peer.network is not None:
+            self._crowds[peer.network] -= 1
+            if not self._crowds[peer.network]:
+                del self._crowds[peer.network]
         self.peers.discard(peer)
         self.wheel.disarm(peer)
         if not self.peers and self._on_empty is not None:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from topics.api.build import ServerApp
 from topics.clock import Clock, Host, SystemClock, SystemHost
 from topics.config import Settings, bind_address
+from topics.net.limits import CONNECTIONS_MAX
 from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import Recovered
@@ -28,6 +29,7 @@ from topics.server.tls import tls_context
 from topics.storage.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
+from topics.wire.holders import share_of
 from topics.wire.keys import KeyRing, parse_keys
 from topics.wire.pages import PageRules
 
@@ -89,7 +91,11 @@ class ServerProcess:
         settings = self._settings
         raise_file_limit()
         listeners = open_listeners(self._address)
-        transport = TransportSettings(max_body_bytes=settings.max_body_bytes, gzip_min_bytes=settings.gzip_min_bytes)
+        transport = TransportSettings(
+            max_body_bytes=settings.max_body_bytes,
+            gzip_min_bytes=settings.gzip_min_bytes,
+            connections_each_max=share_of(CONNECTIONS_MAX, settings.client_share),
+        )
         server = Server(app.app, transport, clock=self._clock)
         await server.start(listeners, tls=self._tls)
         address = bound_address(listeners[0])
