@@ -28,9 +28,9 @@ Grant = Callable[[int, int], int]
 
 
 class WorkStream:
-    """One connection. `on_jobs` gets jobs as they are leased; `on_end` is called once if the queue goes away. Before jobs
-    are claimed, `grant` is asked how many bytes of them the connection may be given (wanted, least), and `on_settled` is
-    told when that claim is over, whatever it brought."""
+    """One connection. `on_jobs` gets jobs as they are leased; `on_end` is called once if the queue goes away. Before
+    jobs are claimed, `grant` is asked how many bytes of them the connection may be given (wanted, least), and
+    `on_settled` is told when that claim is over, whatever it brought."""
 
     def __init__(
         self, streams: WorkStreams, topic: TopicState, *, number: int, node: str, max: int, lease_ms: int | None
