@@ -25,7 +25,8 @@ class Host(Protocol):
     """What the kernel says about itself."""
 
     def boot_id(self) -> str:
-        """The same text for as long as the kernel lives; empty if unknown, which counts as a reboot."""
+        """The same text for as long as the kernel lives, which says nothing of its disks (`Fs.mount_id`); empty if
+        unknown, which counts as a reboot."""
 
 
 class SystemClock:

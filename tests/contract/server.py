@@ -17,6 +17,7 @@ from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
+from topics.storage.fs import Fs
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
 from topics.wire.keys import parse_keys
@@ -39,8 +40,10 @@ class WallClock:
 class LiveServer:
     """Start with `with LiveServer(tmp_path, max_topics=2) as server:`; keywords are settings."""
 
-    def __init__(self, data_dir: Path, **settings: Any) -> None:
+    def __init__(self, data_dir: Path, *, fs: Fs | None = None, **settings: Any) -> None:
+        """`fs`: a disk whose calls fail where a test says so."""
         self.clock = WallClock()
+        self._fs = fs or OsFs()
         self.settings = Settings.from_kwargs(data_dir=str(data_dir), wal_shards=2, wal_file_bytes=1 << 20, **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="live-server", daemon=True)
@@ -71,7 +74,7 @@ class LiveServer:
         return self.run(call())
 
     async def _start(self) -> None:
-        recovered = recover(SteadyFs(OsFs()), settings=self.settings, clock=self.clock, host=SystemHost())
+        recovered = recover(SteadyFs(self._fs), settings=self.settings, clock=self.clock, host=SystemHost())
         self.driver = AioDriver(self._loop, cold_threads=1)
         self.kernel = Kernel(recovered, settings=self.settings, driver=self.driver)
         self.driver.attach(flush=self.kernel.flush, tick=self.kernel.tick)

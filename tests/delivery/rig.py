@@ -290,7 +290,7 @@ class Rig:
     def open(self, session: Session, *, last_id: bytes | None = None, reads: bool = True, pump: bool = True) -> Stream:
         stream = Stream(self.room)
         stream.reads = reads
-        session.resume(decode_id(last_id))
+        session.resume(decode_id(last_id), self.sim.engine.state.topics)
         WatchStream(self.live.services, session, stream).begin()
         if pump:
             self.pump()
@@ -342,7 +342,8 @@ def parse_frames(received: bytes) -> list[Frame]:
     for text in whole:
         fields = dict(line.split(b": ", 1) for line in text.split(b"\n"))
         if b"event" in fields:
-            cursors = decode_id(fields.get(b"id"))
+            positions = decode_id(fields.get(b"id"))
+            cursors = None if positions is None else {name: position.seq for name, position in positions.items()}
             frames.append(Frame(fields[b"event"].decode(), json.loads(fields[b"data"]), cursors))
     return frames
 

@@ -11,7 +11,7 @@ from tests.faults.world import WAL, World
 
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
-from topics.errors import CommitFailed, TopicsError, WalReadOnly
+from topics.errors import CommitFailed, DiskFull, TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.router import RouterDef
@@ -43,7 +43,7 @@ def test_a_disk_that_is_full_for_everything_refuses_writes_and_resumes_when_ther
         world.rig.checkpoint()
     _, ticket = world.rig.submit("f", 1)
     assert ticket is None or isinstance(ticket.error, TopicsError)
-    with pytest.raises(WalReadOnly) as refused:
+    with pytest.raises(DiskFull) as refused:
         world.rig.create("g", "fsync")
     assert refused.value.cause == "no_space"
     del world.rig.ledger.instances["g"]

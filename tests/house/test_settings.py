@@ -17,6 +17,8 @@ DOCUMENTED: dict[str, object] = {
     "TOPICS_PORT_FILE": None,
     "TOPICS_API_KEYS": None,
     "TOPICS_ALLOW_INSECURE_NO_AUTH": False,
+    "TOPICS_ALLOWED_HOSTS": None,
+    "TOPICS_ALLOWED_ORIGINS": None,
     "TOPICS_PROBE_AUTH": False,
     "TOPICS_DATA_DIR": "./topics-data",
     "TOPICS_WAL_SHARDS": min(os.cpu_count() or 1, 8),

@@ -32,7 +32,7 @@ def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.Monkey
     from topics.spark.start import missing
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert missing() == "Spark is not installed: pip install 'topics[spark]'"
+    assert missing() == "Spark is not installed: pip install 'topicsdb[spark]'"
 
 
 def findings(**environment: str) -> tuple[int, dict[str, dict[str, object]]]:

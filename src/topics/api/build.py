@@ -26,6 +26,7 @@ from topics.engine.longpoll import LongPolls
 from topics.runtime.busy import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.keys import KeyRing
+from topics.wire.pages import PageRules
 
 ENGINE_ENDPOINTS = (
     "put_topic",
@@ -76,6 +77,7 @@ class ServerApp:
                 "console_file": with_room(console.console_file),
             },
             keys=keys,
+            pages=PageRules.from_settings(settings, is_guarded=keys is not None),
             probe_auth=settings.probe_auth,
             inflight_max=settings.max_inflight_per_key,
             monotonic=clock.monotonic,

@@ -5,23 +5,28 @@ Always holds: a call is answered once; whatever an endpoint raises becomes the o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from topics.api.inflight import InFlight
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMediaType
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
+from topics.wire.auth import check_names, seen_by
 from topics.wire.bodies import body_text
 from topics.wire.keys import Key
+from topics.wire.names import cut
 from topics.wire.paths import Target
 from topics.wire.query import Query, parse_query
-from topics.wire.replies import error_body
+from topics.wire.replies import error_body, performance, struct_reply
 
 log = logging.getLogger("topics.api")
 
 T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
@@ -66,6 +71,13 @@ class Call:
             raise InvalidRequest("the compressed body is broken")
         raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
 
+    def take(self, decode: Callable[[bytes], R]) -> R:
+        """The body as a value, once the key may name every topic in it."""
+        request = decode(self.body())
+        if self.key is not None:
+            check_names(self.key, request)
+        return request
+
     def query(self) -> Query:
         return parse_query(self.request.query)
 
@@ -82,13 +94,24 @@ class Call:
         else:
             self.responder.reply(Response(status, body))
 
+    def answer(
+        self, result: msgspec.Struct, spent: bytes | None = None, *, status: int = 200, hidden: Sequence[str] = ()
+    ) -> None:
+        """Reply with a result, without the names that the key may not see; `spent` is its performance object,
+        `hidden` what was left out already."""
+        if self.key is not None and self.key.prefixes:
+            result, more = cut(result, self.key.permits_name)
+            hidden = (*hidden, *more)
+        spent = performance(self.elapsed_ms()) if spent is None else spent
+        self.reply(status, struct_reply(result, spent, hidden=hidden))
+
     def respond(self, response: Response) -> None:
         self.end()
         self.responder.reply(response)
 
     def fail(self, error: BaseException) -> None:
         self.end()
-        self.responder.reply(error_response(error))
+        self.responder.reply(error_response(error, self.key))
 
     def rendered(self, body: bytes | None, error: BaseException | None) -> None:
         """Answer with what a thread has rendered, or with its error."""
@@ -133,10 +156,11 @@ def with_room(handler: Callable[[Call], None]) -> Callable[[Call], None]:
     return lambda call: call.when_room(partial(handler, call))
 
 
-def error_response(error: BaseException) -> Response:
+def error_response(error: BaseException, key: Key | None = None) -> Response:
     """The one place where errors become responses. What is no refusal of ours is a bug: logged, and not explained."""
     if not isinstance(error, TopicsError):
         log.error("a request failed", exc_info=error)
         error = Internal()
+    error = seen_by(key, error)
     headers = _RETRY_AFTER if error.status in (429, 503) else ()
     return Response(error.status, error_body(error), headers=headers)

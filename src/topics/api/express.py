@@ -208,7 +208,7 @@ class _Waiting:
         self._started_s = started_s
         self._submitted_s = perf_counter()
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
         assert count == sum(self._runs), "all of them go together"
         if writes.key is not None:
@@ -217,6 +217,7 @@ class _Waiting:
             writes.topic,
             first_seq,
             self._runs,
+            epoch=epoch,
             return_seqs=writes.return_seqs,
             server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
@@ -227,7 +228,7 @@ class _Waiting:
     def fail(self, error: BaseException) -> None:
         self._writes.leave(len(self._responders))
         for responder in self._responders:
-            responder.reply(error_response(error))
+            responder.reply(error_response(error, self._writes.key))
 
 
 def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:

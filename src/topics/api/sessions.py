@@ -6,11 +6,14 @@ opened; an open stream keeps its session; the number of sessions never exceeds t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from topics import limits
 from topics.api.batches import Options
+from topics.core.lineage import is_foreign
+from topics.core.topic import TopicState
 from topics.errors import NotFound, Throttled
+from topics.model.position import Position
 from topics.wire.base64url import encode_base64url
 
 WID_BYTES = 16
@@ -20,9 +23,9 @@ CROSSED_IDS_MAX = 1024
 class Place:
     """One topic of a session: the cursor, and the life of the topic it belongs to.
 
-    A resume id does not say which life its number belongs to. So after a topic was recreated, the ids sent since then
-    are remembered: any other number is of the old life, and the news of the new one is told again. A number that both
-    lives used counts as the old one: the new records up to it are then sent twice, but none is skipped."""
+    A resume id may come without the epoch, from an older client. So after a topic was recreated, the cursors sent since
+    then are remembered: any other number is of the old life, and the news of the new one is told again. A number that
+    both lives used counts as the old one: the new records up to it are then sent twice, but none is skipped."""
 
     __slots__ = ("_before", "_ids_since", "cursor", "epoch", "name")
 
@@ -52,8 +55,17 @@ class Place:
         """Moving on is all there is to a move: no id has to be remembered."""
         return self._ids_since is None
 
-    def go_back(self, cursor: int) -> None:
-        """A client came back with this cursor in its id; it may only move the place back."""
+    def go_back(self, given: Position, topic: TopicState | None) -> None:
+        """A client came back with this position in its id; it may only move the place back, or to another life, which
+        the next read announces."""
+        if given.epoch is None:
+            self._go_back_to(given.seq)
+        elif given.epoch == self.epoch or (topic is not None and not is_foreign(topic, *given)):
+            self.cursor = min(self.cursor, given.seq)
+        else:
+            self.epoch, self.cursor = given.epoch, given.seq
+
+    def _go_back_to(self, cursor: int) -> None:
         ids_since, self._ids_since = self._ids_since, None
         if ids_since is not None and (cursor not in ids_since or cursor == self._before[1]):
             self.epoch, self.cursor = self._before[0], cursor
@@ -75,12 +87,12 @@ class Session:
         self.streams = 0
         self.idle_since_ms = now_ms
 
-    def resume(self, cursors: dict[str, int] | None) -> None:
+    def resume(self, given: dict[str, Position] | None, topics: Mapping[str, TopicState]) -> None:
         """Apply a `Last-Event-ID`."""
-        if cursors:
+        if given:
             for place in self.places:
-                if (cursor := cursors.get(place.name)) is not None:
-                    place.go_back(cursor)
+                if (position := given.get(place.name)) is not None:
+                    place.go_back(position, topics.get(place.name))
 
 
 class Sessions:

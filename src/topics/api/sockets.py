@@ -18,7 +18,7 @@ from topics.api.batches import Batch, Bounds, Options
 from topics.api.feed import Feed
 from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
-from topics.api.watch_endpoints import start_of, still_there
+from topics.api.watch_endpoints import epoch_of_start, start_of, still_there
 from topics.core.topic import TopicState
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
@@ -29,7 +29,7 @@ from topics.model.results import WatchStart
 from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION
 from topics.wire import ws
-from topics.wire.auth import check_config_on_write, check_name, check_scope
+from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
 from topics.wire.replies import append_performance
@@ -71,8 +71,11 @@ class Socket:
         except InvalidRequest as error:
             self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
             return
+        scopes, carry_out = _COMMANDS[type(command)]
         try:
-            _COMMANDS[type(command)](self, command)
+            check_scope(self._key, scopes)
+            check_names(self._key, command)
+            carry_out(self, command)
         except Exception as error:
             self._refuse(command.request_id, error)
 
@@ -91,7 +94,7 @@ class Socket:
         if not isinstance(error, TopicsError):
             log.error("a WebSocket command failed", exc_info=error)
             error = Internal()
-        self._reply(ws.refusal_frame(request_id, error))
+        self._reply(ws.refusal_frame(request_id, seen_by(self._key, error)))
 
     def _read_on(self) -> None:
         if not self._is_busy and not self.closed and self._messages.places() > 0:
@@ -114,10 +117,7 @@ class Socket:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     def _subscribe(self, command: ws.Subscribe) -> None:
-        check_scope(self._key, READ)
         starts = command.starts()
-        for name in starts:
-            check_name(self._key, name)
         engine = self._services.engine
         known = engine.state.topics
         missing = [name for name in starts if name not in known]
@@ -139,7 +139,8 @@ class Socket:
         self._reply(ws.subscribed_frame(command.request_id, shown))
         now_ms = engine.context.clock.now_ms()
         for topic in sorted(topics, key=lambda topic: topic.name):
-            feed = Feed(self, topic.name, options, at=shown[topic.name].from_seq, epoch=topic.epoch)
+            at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
+            feed = Feed(self, topic.name, options, at=at, epoch=epoch)
             self._feeds[topic.name] = feed
             feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
 
@@ -159,10 +160,8 @@ class Socket:
     # --- publish, ping --------------------------------------------------------------------------------------------
 
     def _publish(self, command: ws.Publish) -> None:
-        check_scope(self._key, WRITE)
         if command.config is not None:
             check_config_on_write(self._key, command.topic)
-        check_name(self._key, command.topic)
         began_ms = self._now_ms()
         batch = command.batch()
         config = None if command.config is None else resolve_config(command.config)
@@ -216,7 +215,7 @@ class Socket:
         feed.at = outcome.next_from_seq
         if outcome.caught_up and not feed.is_level and self._messages.places() > 0:
             feed.is_level = True
-            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
 
     def _send(self, payload: bytes, now_ms: float) -> None:
         """Into a free place; when it was the last one, commands wait too."""
@@ -237,6 +236,7 @@ class Socket:
         if not feed.has_failed and self._messages.places() > 0:
             feed.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
+            shown = seen_by(self._key, shown)
             self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
         self._services.streams.retry(feed)
 
@@ -313,11 +313,11 @@ def _make_frames(batch: Batch, feed: Feed) -> _Frames:
     if outcome.tombstone is not None:
         gap = outcome.tombstone
         gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-        tombstone = ws.tombstone_frame(feed.name, gap)
+        tombstone = ws.tombstone_frame(feed.name, gap, at=gap_at, epoch=outcome.epoch)
     if batch.records:
         text = batch.text(feed.options.view)
-        to_seq, head_seq = outcome.next_from_seq, outcome.head_seq
-        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq)
+        to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
+        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
     return _Frames(tombstone, record, gap_at)
 
 
@@ -329,9 +329,10 @@ def _options(command: ws.Subscribe) -> Options:
     )
 
 
-_COMMANDS: dict[type, Callable[[Socket, Any], None]] = {
-    ws.Subscribe: Socket._subscribe,
-    ws.Unsubscribe: Socket._unsubscribe,
-    ws.Publish: Socket._publish,
-    ws.Ping: Socket._ping,
+_COMMANDS: dict[type, tuple[int, Callable[[Socket, Any], None]]] = {
+    ws.Subscribe: (READ, Socket._subscribe),
+    ws.Unsubscribe: (0, Socket._unsubscribe),
+    ws.Publish: (WRITE, Socket._publish),
+    ws.Ping: (0, Socket._ping),
 }
+"""The scopes that a command needs, and who carries it out."""

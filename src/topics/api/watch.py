@@ -97,7 +97,7 @@ class WatchStream:
         for number, place in enumerate(session.places):
             feed = Feed(self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number)
             self._feeds.append(feed)
-            self._pieces.append(piece(place.name, place.cursor))
+            self._pieces.append(piece(place.name, place.cursor, place.epoch))
         self._open_feeds = len(self._feeds)
         now_ms = services.engine.context.clock.now_ms()
         for feed in self._feeds:
@@ -149,7 +149,7 @@ class WatchStream:
     def _pass_over(self, mark: Mark) -> None:
         """Nothing to say: the position moves in silence, behind the frames that are still held."""
         feed = mark.feed
-        self._pieces[feed.number] = piece(feed.name, mark.at)
+        self._pieces[feed.number] = piece(feed.name, mark.at, mark.epoch)
         if not feed.queued:
             self._moved(mark)
 
@@ -159,7 +159,7 @@ class WatchStream:
 
     def _id(self, feed: Feed, at: int) -> bytes:
         """The position of every topic, this one being at `at`."""
-        self._pieces[feed.number] = piece(feed.name, at)
+        self._pieces[feed.number] = piece(feed.name, at, feed.epoch)
         return id_of(self._pieces)
 
     def _moved(self, mark: Mark) -> None:
@@ -204,7 +204,7 @@ class WatchStream:
             place = self._session.places[feed.number]
             feed.at, feed.epoch = place.cursor, place.epoch
             feed.is_level = False
-            self._pieces[feed.number] = piece(feed.name, feed.at)
+            self._pieces[feed.number] = piece(feed.name, feed.at, feed.epoch)
         for mark in of_feeds:
             mark.feed.queued -= 1
 

@@ -23,10 +23,9 @@ _REDIRECTS = 300
 
 
 class Call(Generic[T]):
-    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer.
-    `header`: the answer is in this header (lower case), not in the body."""
+    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer."""
 
-    __slots__ = ("body", "decode", "header", "method", "repeatable", "target", "wait_ms")
+    __slots__ = ("body", "decode", "method", "repeatable", "target", "wait_ms")
 
     def __init__(
         self,
@@ -37,7 +36,6 @@ class Call(Generic[T]):
         body: bytes | None = None,
         repeatable: bool = True,
         wait_ms: int = 0,
-        header: bytes | None = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -45,7 +43,6 @@ class Call(Generic[T]):
         self.body = body
         self.repeatable = repeatable
         self.wait_ms = wait_ms
-        self.header = header
 
 
 class Answer(NamedTuple):
@@ -142,7 +139,7 @@ def result_of(call: Call[T], answer: Answer) -> T:
     if not answer.is_ok:
         raise error_of(answer)
     try:
-        return call.decode(answer.body if call.header is None else answer.headers.get(call.header, b""))
+        return call.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _foreign(answer, f"its body is not what the contract says: {error}") from None
 

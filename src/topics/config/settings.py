@@ -48,6 +48,12 @@ class Settings(_Table, frozen=True, kw_only=True):
     # who may call
     api_keys: Annotated[str | None, Text(secret=True, help="key list; unset turns authentication off")] = None
     allow_insecure_no_auth: Annotated[bool, Bool(help="permit a public bind without keys")] = False
+    allowed_hosts: Annotated[
+        str | None, Text(help="without keys: host names, besides localhost and addresses, that callers may use")
+    ] = None
+    allowed_origins: Annotated[
+        str | None, Text(help="origins whose web pages may use the server from a browser; * = any")
+    ] = None
     probe_auth: Annotated[bool, Bool(help="require a key on health and ready too")] = False
 
     # what a caller may use up

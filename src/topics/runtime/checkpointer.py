@@ -27,6 +27,7 @@ from topics.engine.ticket import Ticket, chain, failed, resolved
 from topics.formats.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
@@ -55,6 +56,7 @@ class Checkpointer:
         jobs: KernelJobs,
         settings: Settings,
         *,
+        custody: Custody,
         elsewhere: Converter | None = None,
     ) -> None:
         """`elsewhere` computes on another processor; where it is given, long runs use it."""
@@ -62,6 +64,7 @@ class Checkpointer:
         self._store = store
         self._driver = driver
         self._jobs = jobs
+        self._custody = custody
         self._rules = SealRules(
             max_events=settings.segment_max_events,
             max_bytes=settings.segment_max_bytes,
@@ -73,7 +76,7 @@ class Checkpointer:
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._running: Ticket[Positions] | None = None
-        self._trouble = Trouble(log, "checkpoint")
+        self.trouble = Trouble(log, "checkpoint")
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
         self.topics_marked = 0
@@ -140,7 +143,7 @@ class Checkpointer:
             self.runs_total += 1
         else:
             self.failures_total += 1
-        self._trouble.over(done.error)
+        self.trouble.over(done.error)
 
     def _barriers(self) -> Ticket[Positions]:
         positions: Positions = {}
@@ -180,8 +183,12 @@ class Checkpointer:
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
             marks.then(partial(self._marked, result, positions, dirty, ticket))
 
-        self._driver.run(lambda: checkpoint.run(job), written)
+        self._driver.run(lambda: self._write(job), written)
         return ticket
+
+    def _write(self, job: CheckpointJob) -> CheckpointResult:
+        self._custody.require()
+        return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:
         job = CheckpointJob(
@@ -254,7 +261,7 @@ class Checkpointer:
     @staticmethod
     def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
         known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
-        sealed_to = done.sealed[-1].last_seq if done.sealed else known
+        sealed_to = max([known, *(segment.last_seq for segment in done.sealed)])  # a hole may have been filled
         active = None if done.active is None else done.active.mark
         return topic_mark(topic, seq=max(done.seq, topic.ckpt_seq), active=active, sealed_to=sealed_to)
 

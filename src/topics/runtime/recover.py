@@ -20,6 +20,7 @@ from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
+from topics.runtime.cut_log import note_used
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
@@ -67,6 +68,7 @@ class Recovered:
     state: State
     store: Store
     clock: EngineClock
+    chance: Callable[[], int]
     replayed_frames: int = 0
     lost_seqs: int = 0
     truncated_bytes: int = 0
@@ -78,7 +80,7 @@ class Recovered:
 
 
 class Recovery:
-    """One start. `instance` gives the random name of a new directory."""
+    """One start. `instance` gives the random name of a new directory, `chance` random bits for epochs."""
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Recovery:
         host: Host,
         settings: Settings,
         instance: Callable[[], str],
+        chance: Callable[[], int],
         progress: Progress = lambda _: None,
         pid: int | None = None,
         open_cold: OpenCold = open_cold_root,
@@ -97,6 +100,7 @@ class Recovery:
         self._host = host
         self._settings = settings
         self._new_instance = instance
+        self._chance = chance
         self._progress = progress
         self._pid = os.getpid() if pid is None else pid
         self._data = DataDir(settings.data_dir)
@@ -126,7 +130,8 @@ class Recovery:
             raise
 
     def _recover(self) -> Recovered:
-        same_boot = self._lock.same_boot(self._host.boot_id())
+        self._boot = self._boot_line()
+        same_boot = self._lock.same_boot(self._boot)
         is_new = self._data.is_new(self._fs)
         self._data.make_missing(self._fs)
         self._snapshots = SnapshotStore(self._fs, self._data.meta)
@@ -144,6 +149,9 @@ class Recovery:
             self._fs.make_room = self._env.make_room
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
+        for scan in scans:
+            if scan.ends_early and snapshot is not None:
+                note_used(self._state, scan, shards=snapshot.shards, file_bytes=self._settings.wal_file_bytes)
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -159,6 +167,13 @@ class Recovery:
         self._env.allow_writes()
         marks = self._settle(replay, same_boot=same_boot)
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
+
+    def _boot_line(self) -> str:
+        """What has to be the same for bytes that nobody synced to be there still: the kernel's life, and that of every
+        file system that the directory lies on. Empty if one of them is not known."""
+        mounts = {self._fs.mount_id(path) for path in self._data.mounted(self._fs)}
+        boot_id = self._host.boot_id()
+        return " ".join([boot_id, *sorted(mounts)]) if boot_id and all(mounts) else ""
 
     # --- steps 2 and 3: snapshot and groups -----------------------------------------------------------------------
 
@@ -186,6 +201,7 @@ class Recovery:
             start=None if snapshot is None else positions_of(snapshot).get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._settings.salvage,
+            left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
         )
 
     def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
@@ -228,10 +244,11 @@ class Recovery:
             self._cold,
             marks=self._marks,
             items={item.id: item for item in topics},
-            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
+            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
+            self._state.last_epoch = max(self._state.last_epoch, snapshot.last_epoch)
             self._clock.raise_to(snapshot.clock_ms)
             for item in topics:
                 topic = topic_from_item(item)
@@ -339,12 +356,13 @@ class Recovery:
         floors = floors_of(self._state, self._attach.forsaken)
         store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
-        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
+        self._lock.claim(store.boot, vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
             store=store,
             clock=self._clock,
+            chance=self._chance,
             replayed_frames=self._done_frames,
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
@@ -396,7 +414,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
-            boot=self._host.boot_id(),
+            boot=self._boot_line(),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},

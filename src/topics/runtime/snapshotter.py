@@ -16,6 +16,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
+    AncestorItem,
     DeadRange,
     GroupPosition,
     IdemItem,
@@ -25,6 +26,7 @@ from topics.formats.snapshot import (
 )
 from topics.model.config import TopicConfig
 from topics.runtime.checkpointer import Checkpointer, Positions
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.images import queue_item, router_item
@@ -36,13 +38,16 @@ log = logging.getLogger("topics.snapshot")
 
 
 class Snapshotter:
-    def __init__(self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer, custody: Custody
+    ) -> None:
         self._engine = engine
         self._store = store
         self._driver = driver
         self._checkpointer = checkpointer
+        self._custody = custody
         self._running: Ticket[None] | None = None
-        self._trouble = Trouble(log, "snapshot")
+        self.trouble = Trouble(log, "snapshot")
         self.total = 0
         self.failures_total = 0
 
@@ -77,7 +82,7 @@ class Snapshotter:
             self.total += 1
         else:
             self.failures_total += 1
-        self._trouble.over(done.error)
+        self.trouble.over(done.error)
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
         """Deletes that wait for the index of a cold segment are in no flag and no list yet: they get frames behind the
@@ -132,6 +137,7 @@ class Snapshotter:
             gen=store.layout.gen,
             shards=store.layout.shards,
             next_topic_id=state.next_topic_id,
+            last_epoch=state.last_epoch,
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
             topics=(),
@@ -170,6 +176,7 @@ class Snapshotter:
             segments=tuple(segments),
             queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
+            ancestors=tuple(AncestorItem(*row) for row in image.ancestors),
         )
 
     def _referenced(self) -> frozenset[int]:
@@ -184,6 +191,7 @@ class Snapshotter:
     # --- on the background thread ---------------------------------------------------------------------------------
 
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
+        self._custody.require()
         keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
         self._store.snapshots.install(body, keep_all=keep_all)
         if self._store.owes_marks:  # everything that the start had no space to log is in this snapshot

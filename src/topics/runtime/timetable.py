@@ -17,7 +17,7 @@ SNAPSHOT_CHECK_MS = 5_000
 SWEEP_MS = 1_000
 """How often floors that nobody asks for are moved, so that disk space comes back."""
 PROBE_MS = 1_000
-"""How often a group without space is looked at."""
+"""How often a group without space, and the files themselves, are looked for."""
 
 
 class Timetable:
@@ -56,7 +56,8 @@ class Timetable:
         if now - self._probed >= PROBE_MS:
             self._probed = now
             self._kernel.janitor.probe_space()
-        if self._stopped:
+            self._kernel.custody.look()
+        if self._stopped or self._kernel.custody.is_lost:
             return
         self._snapshot_if_due(now)
         self._checkpoint_if_due(now)

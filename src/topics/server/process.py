@@ -30,6 +30,7 @@ from topics.storage.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
 from topics.wire.keys import KeyRing, parse_keys
+from topics.wire.pages import PageRules
 
 log = logging.getLogger("topics.server")
 
@@ -48,6 +49,7 @@ class ServerProcess:
         self._keys: KeyRing | None = parse_keys(settings.api_keys)
         self._address = bind_address(settings)
         self._tls = tls_context(cert_file=settings.tls_cert, key_file=settings.tls_key)
+        PageRules.from_settings(settings, is_guarded=self._keys is not None)
         refuse_open_door(self._address, has_keys=self._keys is not None, allow_insecure=settings.allow_insecure_no_auth)
 
     async def run(self) -> None:

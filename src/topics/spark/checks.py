@@ -28,7 +28,7 @@ _IMPORT_TIMEOUT_S: Final = 60
 def checks() -> Iterator[Finding]:
     """Findings in the order in which a user would repair them."""
     version = importlib.metadata.version("pyspark")
-    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topics[spark]'"
+    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topicsdb[spark]'"
     yield "pyspark", not wanted, f"{version}{wanted}"
     problem = missing()
     yield "java", problem is None, problem or f"Java {java_major()}"

@@ -12,6 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from topics.model.spans import refuse_overlap
+
 I64: TypeAlias = npt.NDArray[np.int64]
 DeadRange: TypeAlias = tuple[int, int]
 """Deleted seqs, both ends included."""
@@ -142,7 +144,8 @@ Block: TypeAlias = SegmentBlock | LogBlock | ServerBlock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCut:
-    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`."""
+    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`; blocks are
+    disjoint and ascending, and a cut of others is refused: a record would be read twice."""
 
     name: str
     topic_id: int
@@ -160,6 +163,9 @@ class TopicCut:
     """Half-open ranges whose segment is not where the metadata says."""
     instance: str = ""
     """The data directory that it is of, as that calls itself; empty where nobody tells."""
+
+    def __post_init__(self) -> None:
+        refuse_overlap(self.name, ((block.first_seq, block.end_seq - 1) for block in self.blocks))
 
     @property
     def end_seq(self) -> int:

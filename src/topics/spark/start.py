@@ -80,7 +80,7 @@ def check_ready() -> None:
 def missing() -> str | None:
     """What has to be installed before Spark runs, or None."""
     if importlib.util.find_spec("pyspark") is None:
-        return "Spark is not installed: pip install 'topics[spark]'"
+        return "Spark is not installed: pip install 'topicsdb[spark]'"
     major = java_major()
     if major is None:
         return (

@@ -138,7 +138,7 @@ _STATUS_TEXT = {
     101: "Switching protocols", 200: "Done", 201: "Created", 400: "Bad request", 401: "No or unknown key",
     403: "The key does not permit it", 404: "Not there", 406: "Unsuitable Accept", 409: "Conflict",
     413: "Body too large", 415: "Not application/json", 422: "Topic full", 429: "Throttled", 500: "Internal error",
-    503: "Not ready or shutting down",
+    503: "Not ready, shutting down or disk full",
 }  # fmt: skip
 _SCOPE_NAMES = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
 _RETRY_AFTER: Json = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}}

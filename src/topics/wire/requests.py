@@ -16,11 +16,15 @@ from topics import limits
 from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
+from topics.model.names import TopicName
+from topics.model.position import TOKEN_PATTERN, position_of
 from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, is_too_deep
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
+FromSeq = U64 | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TOKEN_PATTERN})]
+"""A seq, or a position."""
 NodeFilter = str | list[str] | None
 Predicate = str | list[str] | None
 
@@ -30,6 +34,11 @@ def node_set(given: NodeFilter) -> frozenset[bytes] | None:
     if not given and given != "":
         return None
     return frozenset(node.encode() for node in ([given] if isinstance(given, str) else given))
+
+
+def check_from_seq(from_seq: int | str) -> None:
+    """Raises ValueError for a text that is no position, and for what is no u64."""
+    check_u64(position_of(from_seq).seq)
 
 
 def header_text(value: bytes | None) -> str | None:
@@ -73,7 +82,7 @@ class PayloadWrite(WriteRequest, frozen=True):
 
 
 class DiffRequest(msgspec.Struct, frozen=True):
-    from_seq: U64 = 0
+    from_seq: FromSeq = 0
     limit: U32 = limits.DIFF_LIMIT.default
     node: NodeFilter = None
     include_tags: bool = False
@@ -82,7 +91,8 @@ class DiffRequest(msgspec.Struct, frozen=True):
     max_batch_bytes: U64 = limits.DIFF_BATCH_BYTES.default
 
     def __post_init__(self) -> None:
-        check_u64(self.from_seq, self.max_batch_bytes)
+        check_from_seq(self.from_seq)
+        check_u64(self.max_batch_bytes)
         force_setattr(self, "limit", limits.DIFF_LIMIT(self.limit))
         force_setattr(self, "wait_ms", limits.DIFF_WAIT_MS(self.wait_ms))
         force_setattr(self, "max_batch_bytes", limits.DIFF_BATCH_BYTES(self.max_batch_bytes))
@@ -105,8 +115,8 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
 
 class PutRouterRequest(msgspec.Struct, frozen=True):
-    source: str
-    dest: str
+    source: TopicName
+    dest: TopicName
     preserve_node: bool = True
     preserve_tag: bool = True
     create_dest: bool = True
@@ -132,15 +142,15 @@ class PutRouterRequest(msgspec.Struct, frozen=True):
 class TopicStart(msgspec.Struct, frozen=True):
     """Where to begin in one topic; `tail` beats `from_seq`."""
 
-    from_seq: U64 = 0
+    from_seq: FromSeq = 0
     tail: bool = False
 
     def __post_init__(self) -> None:
-        check_u64(self.from_seq)
+        check_from_seq(self.from_seq)
 
 
 class WatchRequest(msgspec.Struct, frozen=True):
-    topics: dict[str, TopicStart]
+    topics: dict[TopicName, TopicStart]
     node: NodeFilter = None
     limit: U32 = limits.WATCH_LIMIT.default
     max_batch_bytes: U64 = limits.WATCH_BATCH_BYTES.default

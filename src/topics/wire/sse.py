@@ -1,7 +1,8 @@
 """Server-sent events: the `data` of each frame, and the resume id.
 
-An id is base64url of `{"<topic>":<cursor>, ...}` over all topics of a session, after the frame it stands on. Decoding
-is lenient: what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+An id is base64url of `{"<topic>":<cursor>,"@<topic>":<epoch>, ...}` over all topics of a session, after the frame it
+stands on; no topic's name begins with an `@`. Decoding is lenient, and takes ids without epochs, as they used to be:
+what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from topics import limits
+from topics.model.position import Position
 from topics.model.tombstone import Tombstone
 from topics.wire.base64url import decode_base64url, encode_base64url
 from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
@@ -24,20 +26,22 @@ ERROR = b"error"
 FIRST_READ_REASONS = frozenset(("cap", "ttl", "mixed"))
 TOO_OLD = "from_seq_too_old"
 SHUTTING_DOWN = "server_shutting_down"
+EPOCH_MARK = "@"
 
 
-def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
-    return b"{%b}" % record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq)
+def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
+    fields = record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
+    return b"{%b}" % fields
 
 
-def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool) -> bytes:
+def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool, at: int, epoch: int) -> bytes:
     """The first read of a topic in a connection calls retention's gaps `from_seq_too_old`; later ones tell why."""
     too_old = is_first_read and tombstone.reason in FIRST_READ_REASONS
-    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason)
+    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason, at=at, epoch=epoch)
 
 
-def caught_up_data(topic: str, *, head_seq: int) -> bytes:
-    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq)
+def caught_up_data(topic: str, *, head_seq: int, epoch: int) -> bytes:
+    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
 
 
 def deleted_data(topic: str) -> bytes:
@@ -64,11 +68,18 @@ def work_error_data(topic: str, *, code: int | str, error: str) -> bytes:
     return msgspec.json.encode({"code": code, "error": error, "topic": topic})
 
 
-def encode_id(cursors: Mapping[str, int]) -> bytes:
-    return encode_base64url(msgspec.json.encode(dict(cursors)))
+def encode_id(positions: Mapping[str, Position | int]) -> bytes:
+    """Epochs have keys of their own: an id stays a map of numbers, which is all that older clients read."""
+    cursors: dict[str, int] = {}
+    for topic, given in positions.items():
+        position = Position(given) if isinstance(given, int) else given
+        cursors[topic] = position.seq
+        if position.epoch is not None:
+            cursors[EPOCH_MARK + topic] = position.epoch
+    return encode_base64url(msgspec.json.encode(cursors))
 
 
-def decode_id(header: bytes | None) -> dict[str, int] | None:
+def decode_id(header: bytes | None) -> dict[str, Position] | None:
     """A `Last-Event-ID`, or None if it is none of ours."""
     raw = None if not header else decode_base64url(header.strip())
     if raw is None:
@@ -77,10 +88,14 @@ def decode_id(header: bytes | None) -> dict[str, int] | None:
         cursors: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(cursors, dict) or not all(map(_is_cursor, cursors.values())):
+    if not isinstance(cursors, dict) or not all(map(_is_number, cursors.values())):
         return None
-    return cursors
+    return {
+        topic: Position(cursor, cursors.get(EPOCH_MARK + topic))
+        for topic, cursor in cursors.items()
+        if not topic.startswith(EPOCH_MARK)
+    }
 
 
-def _is_cursor(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= limits.U64_MAX
