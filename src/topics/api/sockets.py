@@ -196,6 +196,12 @@ class Socket:
     def making(self, change_bytes: int) -> None:
         self._messages.making(change_bytes)
 
+    def frames_key(self, feed: Feed) -> object:
+        return "ws", feed.options.view
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        return _frames_of(batch, feed)
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, feed)
