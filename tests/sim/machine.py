@@ -1,6 +1,6 @@
 """The whole engine on a simulated disk beside a model that shares no code with it, step by step.
 
-`Checks` has what is true after every step, `Restarts` what a crash may take."""
+`Checks` has what is true after every step, `Restarts` what a crash may take, `Positions` who comes back when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.core.model import Config, Put, Rec, Refused
 from tests.sim.checks import is_limited, row_of
 from tests.sim.invariants import agrees, holds
-from tests.sim.restarts import CLEAN, Restarts
+from tests.sim.positions import Positions
+from tests.sim.restarts import CLEAN
 
 from topics.core.read import ReadRequest
 from topics.engine.ticket import Ticket
@@ -66,7 +67,7 @@ def real_batch(records: list[Rec], key: str | None) -> WriteBatch:
     return build_batch(made, idempotency_key=key)
 
 
-class EngineMachine(Restarts, RuleBasedStateMachine):
+class EngineMachine(Positions, RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         RAN["examples"] += 1
@@ -92,6 +93,7 @@ class EngineMachine(Restarts, RuleBasedStateMachine):
         self.sim.call(lambda engine: engine.put_topic(name, real_config(config)))
         self.model.create(name, config)
         self.model.topic(name).epoch = self.real(name).epoch
+        self.begin_life(name)
 
     @rule(name=names, config=configs)
     def put_topic(self, name: str, config: Config) -> None:
