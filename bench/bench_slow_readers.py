@@ -146,7 +146,8 @@ async def socket_bytes(client: Client) -> bytes:
     head = f"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
     command = {"op": "subscribe", "topics": {"large": {"from_seq": 0}}, "max_batch_bytes": FRAME_BYTES, "limit": 1000}
     payload = json.dumps(command).encode()
-    return head + b"\x81" + bytes([0x80 | 126]) + len(payload).to_bytes(2, "big") + b"\0\0\0\0" + payload
+    size = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    return head + b"\x81" + size + b"\0\0\0\0" + payload
 
 
 async def h2_bytes(client: Client) -> bytes:

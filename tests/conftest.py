@@ -109,8 +109,8 @@ def too_few_crash_states(counts: dict[str, int]) -> bool:
     ours = {nodeid: count for nodeid, count in counts.items() if nodeid.startswith("tests/crash/")}
     if not ours or "CRASH_FINER" in os.environ:
         return False
+    from tests.crash.every import ALL
     from tests.crash.test_crash_nested import NAMES
-    from tests.crash.workloads import ALL
 
     return len(ours) == len(ALL) + len(NAMES) and sum(ours.values()) < CRASH_STATES_MIN
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ FLUSH, LOG_FLUSH, NO_LOG_FLUSH = 0, 1, 2
 MAKE: Final = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
 MEGABYTES: Final = {"ext4": 192, "xfs": 320}
 """xfs takes nothing below 300."""
+GONE_WITHIN_S: Final = 30.0
 
 
 @cache
@@ -45,17 +47,26 @@ class LoopDisk:
         with self.image.open("wb") as image:
             image.truncate((megabytes or MEGABYTES[kind]) << 20)
         _run(*MAKE[kind], str(self.image))
+        self.device = _run("losetup", "--find", "--show", str(self.image))
         self.mounted = False
         self.mount()
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", "-t", self.kind, str(self.image), str(self.path))
+        _run("mount", "-t", self.kind, self.device, str(self.path))
         self.mounted = True
 
     def unmount(self) -> None:
-        if self.mounted:
-            _run("umount", str(self.path))
-            self.mounted = False
+        """Waits until the file system is gone: the namespace of a dead process may hold it for a moment."""
+        if not self.mounted:
+            return
+        _run("umount", str(self.path))
+        self.mounted = False
+        alive = Path("/sys/fs") / self.kind / Path(self.device).name
+        until = time.monotonic() + GONE_WITHIN_S
+        while alive.exists():
+            if time.monotonic() > until:
+                raise OSError(f"{self.device} is still in use")
+            time.sleep(0.005)
 
     def remount(self) -> None:
         self.unmount()
@@ -76,10 +87,12 @@ class LoopDisk:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.unmount()
+        _run("losetup", "--detach", self.device)
         self.image.unlink()
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout.strip()

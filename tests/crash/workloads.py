@@ -477,14 +477,3 @@ LAYOUT_WORKLOADS = [
     ),
     Workload("rotation-one-to-eight", _two_classes, _rotation, shards_after=(8, 1), fineness=4),
 ]
-ALL = [
-    *LOG_WORKLOADS,
-    *ONE_TOPIC_WORKLOADS,
-    *ONE_TURN_WORKLOADS,
-    *SEGMENT_WORKLOADS,
-    *MIXED_WORKLOADS,
-    *QUEUE_WORKLOADS,
-    *ROUTER_WORKLOADS,
-    *LAYOUT_WORKLOADS,
-]
-BY_NAME = {workload.name: workload for workload in ALL}

@@ -11,6 +11,7 @@ LOG = "tests/crash/test_crash_log.py"
 SEGMENTS = "tests/crash/test_crash_segments.py"
 QUEUES = "tests/crash/test_crash_queues.py"
 ROUTERS = "tests/crash/test_crash_routers.py"
+FLOORS = "tests/crash/test_crash_floors.py"
 
 
 @dataclass(frozen=True)
@@ -272,5 +273,21 @@ BUGS = [
         "        kept_free = 0 if self._reserve_open else self._reserve\n",
         "        kept_free = 0\n",
         "tests/faults/test_full_disk.py",
+    ),
+    Planted(
+        "floor-taken-for-logged",
+        "takes the floor of a count cap for logged, so that a checkpoint writes no record and no floor",
+        "src/topics/core/retention.py",
+        "    absorb_lost(topic)\n    removal = Removal()\n",
+        "    absorb_lost(topic)\n    topic.logged_lost = topic.floors.lost\n    removal = Removal()\n",
+        _test(FLOORS, "count-unseen-fsync"),
+    ),
+    Planted(
+        "floor-shown-early",
+        "shows the floor of a count cap before it is logged",
+        "src/topics/engine/settling.py",
+        "        if topic.floors.lost <= topic.logged_lost or topic.config.is_ephemeral:\n            return True\n",
+        "        return True\n",
+        _test(FLOORS, "count-checkpoint-disk"),
     ),
 ]

@@ -7,7 +7,9 @@ a stream that goes on from its offset and the table over the bare directory must
 from __future__ import annotations
 
 import random
+import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -51,15 +53,26 @@ class Follower:
         self.given: dict[str, set[int]] = {name: set() for name in CONFIGS}
         self.told: dict[str, set[int]] = {name: set() for name in CONFIGS}
 
-    def follow(self) -> None:
-        end = self.planner.latest(self.offset, rows_max=None, bytes_max=None)
-        for row in read_tasks(self.planner.tasks(self.offset, end), self.options).to_pylist():
+    def follow(self, rows_max: int | None = None, between: Callable[[], None] = lambda: None) -> None:
+        """One batch; `between` happens after it is planned and before it is read."""
+        end = self.planner.latest(self.offset, rows_max=rows_max, bytes_max=None)
+        tasks = self.planner.tasks(self.offset, end)
+        between()
+        for row in read_tasks(tasks, self.options).to_pylist():
             if row["kind"] == "record":
                 assert row["seq"] not in self.given[row["topic"]], f"{row['topic']}: seq {row['seq']} came twice"
                 self.given[row["topic"]].add(row["seq"])
             else:
                 self.told[row["topic"]] |= set(range(row["gap_from"], row["gap_to"] + 1))
         self.offset = end
+
+    def run_to_the_end(self) -> None:
+        """What `Trigger.AvailableNow` does: the target is fixed, and batches go on until it is reached."""
+        self.planner.fix_target()
+        before = None
+        while before != self.offset:
+            before = self.offset
+            self.follow(rows_max=333)
 
     def close(self) -> None:
         self.planner.close()
@@ -77,12 +90,15 @@ class History:
             served.put(name, **config)
 
     def go_on(self) -> None:
+        self.write()
+        self.wait_for_segments_to_go()
+
+    def write(self) -> None:
         for name in CONFIGS:
             for _ in range(self.rng.randint(4, 5)):
                 count = self.rng.choice((157, 200, 200, 260))
                 self.served.write(name, *({"n": n} for n in range(count)), tag=f"t{self.rng.randint(0, 3)}")
                 self.heads[name] += count
-        self.wait_for_segments_to_go()
 
     def delete(self) -> None:
         for selector in ({"match": f"t{self.rng.randint(0, 3)}"}, {"before_seq": self.heads["tagged"] // 3}):
@@ -143,6 +159,69 @@ def test_after_every_kill_each_record_is_read_once(tmp_path: Path, seed: int) ->
             for name in CONFIGS:
                 check(served, name)
             follower.follow()
+        for name in CONFIGS:
+            known = follower.given[name] | follower.told[name] | history.deleted[name]
+            assert set(range(1, history.heads[name] + 1)) <= known, f"{name}: a record came in no batch"
+    finally:
+        follower.close()
+        served.stop()
+
+
+def test_a_run_to_the_end_gives_each_record_once_while_segments_go(tmp_path: Path) -> None:
+    """Writers, caps, deletes, checkpoints and moves to the cold tier go on while a stream and manifests are read."""
+    settings = {"cold_dir": str(tmp_path / "cold"), "hot_retain_segments": "1", "rewrite_min_dead_bytes": "1"}
+    served = Served(tmp_path, segment_max_events="100", **settings)
+    history = History(served, 5)
+    follower = Follower(served)
+    over, failures = threading.Event(), list[BaseException]()
+
+    def go_on() -> None:
+        try:
+            while not over.is_set():
+                history.write()
+                history.delete()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        for _ in range(4):
+            follower.run_to_the_end()
+            for name in CONFIGS:
+                cut_from_manifest(served.segments(name))  # refuses blocks that overlap
+        over.set()
+        thread.join(60)
+        follower.run_to_the_end()
+        assert not failures
+        for name in CONFIGS:
+            known = follower.given[name] | follower.told[name] | history.deleted[name]
+            assert set(range(1, history.heads[name] + 1)) <= known, f"{name}: a record came in no batch"
+    finally:
+        over.set()
+        thread.join(60)
+        follower.close()
+        served.stop()
+
+
+def test_a_batch_that_was_planned_before_a_kill_is_read_after_it(tmp_path: Path) -> None:
+    served = Served(tmp_path, segment_max_events="100", snapshot_interval_ms="600000")
+    history = History(served, 7)
+    follower = Follower(served)
+
+    def killed_and_smaller() -> None:
+        served.kill()
+        served.start()
+        history.write()
+        history.delete()
+        history.wait_for_segments_to_go()
+
+    try:
+        history.go_on()
+        follower.follow(rows_max=900)
+        for _ in range(2):
+            follower.follow(between=killed_and_smaller)
+        follower.follow()
         for name in CONFIGS:
             known = follower.given[name] | follower.told[name] | history.deleted[name]
             assert set(range(1, history.heads[name] + 1)) <= known, f"{name}: a record came in no batch"

@@ -163,7 +163,7 @@ class Audience:
         """Records up to the head and the news that this is all; None if there is something else to say, or to do."""
         if not isinstance(batch, Batch) or not batch.records or batch.outcome.tombstone is not None:
             return None
-        if not batch.outcome.caught_up or (batch.is_large and not batch.has_text(self.options.view)):
+        if not batch.outcome.caught_up or batch.is_large:
             return None
         data = frames_of(batch, self).alone(True)
         return data if len(data) < self._bytes_max else None

@@ -7,7 +7,8 @@ own read would have given. Nothing large is rendered on the loop. Asked by `Feed
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from topics import limits
 from topics.api.bodies import Bodies, Pool, nodes_of
@@ -18,11 +19,15 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
 from topics.wire.records import View, render_list, render_runs
 
-OffLoop = Callable[[Callable[[], bytes], Callable[[bytes | None, BaseException | None], None]], None]
-"""Run a job on a thread, then tell its outcome on the loop."""
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Run a job on a thread, then tell its outcome on the loop."""
+
+    def __call__(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None: ...
 
 
 class Bounds(NamedTuple):
@@ -53,7 +58,7 @@ class Batch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_rendering", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+    __slots__ = ("_building", "_built", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
     def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
@@ -62,16 +67,14 @@ class Batch:
         self._watched = watched
         self.is_old = is_old
         self._texts: dict[View, bytes] = {}
-        self._rendering: dict[View, Ticket[None]] = {}
+        self._building: dict[object, Ticket[None]] = {}
+        self._built: set[object] = set()
         self.memo: dict[Any, Any] = {}
 
     @property
     def is_large(self) -> bool:
         """Too much to render on the loop."""
         return is_large(self.outcome)
-
-    def has_text(self, view: View) -> bool:
-        return view in self._texts
 
     def text(self, view: View) -> bytes:
         """The records as JSON, joined by commas."""
@@ -94,26 +97,30 @@ class Batch:
             return render_list(runs[0], None, view)[0]
         return render_runs(runs, view)
 
-    def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
-        """Render a large batch on a thread, once for all who want it; `text` has it when the ticket resolves."""
-        ticket = self._rendering.get(view)
+    def is_built(self, key: object) -> bool:
+        """Are the frames of this key there, or is there too little of them to matter?"""
+        return not self.is_large or not self.records or key in self._built
+
+    def build_elsewhere(self, key: object, view: View, build: Callable[[], object], off_loop: OffLoop) -> Ticket[None]:
+        """Render a large batch and build its frames on a thread, once for all whose key is equal."""
+        ticket = self._building.get(key)
         if ticket is None:
-            ticket = self._rendering[view] = self._render_elsewhere(view, off_loop)
+            ticket = self._building[key] = Ticket()
+            off_loop(partial(self._build, view, build), partial(self._has_built, key, ticket))
         return ticket
 
-    def _render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
-        ticket: Ticket[None] = Ticket()
+    def _build(self, view: View, build: Callable[[], object]) -> None:
+        if view not in self._texts:
+            self._texts[view] = self._private(view)
+        build()
 
-        def done(text: bytes | None, error: BaseException | None) -> None:
-            if error is not None:
-                ticket.fail(error)
-            else:
-                assert text is not None
-                self._texts[view] = text
-                ticket.resolve(None)
-
-        off_loop(lambda: self._private(view), done)
-        return ticket
+    def _has_built(self, key: object, ticket: Ticket[None], _: None, error: BaseException | None) -> None:
+        if error is not None:
+            del self._building[key]
+            ticket.fail(error)
+        else:
+            self._built.add(key)
+            ticket.resolve(None)
 
 
 class WithoutNodes(Batch):
@@ -198,6 +205,7 @@ class Batches:
             epoch=reader.epoch,
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
             ahead=ahead,
+            shows_floor=False,
         )
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:
@@ -221,16 +229,4 @@ def is_large(outcome: ReadOutcome) -> bool:
 
 def size_of(outcome: ReadOutcome) -> int:
     """About how many bytes of records there are."""
-    return sum(map(_run_bytes, outcome.runs))
-
-
-def _run_bytes(run: RecordRun) -> int:
-    """About how long the run is; too much for picked records, which lie apart."""
-    last = len(run) - 1
-    return 0 if last < 0 else run.body_offs[last] - run.body_offs[0] + _body_bytes(run, last)
-
-
-def _body_bytes(run: RecordRun, at: int) -> int:
-    _, _, node_len, tag_len, data_len = BODY_HEAD.unpack_from(run.buf, run.body_offs[at])
-    size: int = BODY_HEAD_BYTES + node_len + tag_len + data_len
-    return size
+    return sum([run.span_bytes() for run in outcome.runs])

@@ -25,7 +25,7 @@ from topics.core.read import ReadRequest
 from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket, chain
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.formats.run_frames import segment_frames_of
 from topics.model.position import Position, token
@@ -60,7 +60,7 @@ class BulkEndpoints:
     def segments(self, call: Call) -> None:
         topic = self._engine.state.topic(call.name)
         times = chain(self._engine.settling.settle(topic), lambda _: self._times_known(topic))
-        call.when(times, lambda _: self._manifest(call, topic))
+        call.when(chain(times, lambda _: self._manifest(topic)), partial(self._send_manifest, call))
 
     def _times_known(self, topic: TopicState) -> Ticket[None]:
         """After a start the times of a cold segment are in its index only, which is fetched once. Segments whose index
@@ -83,8 +83,10 @@ class BulkEndpoints:
         one_less(None)
         return ticket
 
-    def _manifest(self, call: Call, topic: TopicState) -> None:
+    def _manifest(self, topic: TopicState) -> Ticket[bytes]:
+        """As it is now, once the floors in it are logged: whoever reads segments by it passes over what lies below."""
         self._engine.context.check_exists(topic)
+        settling = self._engine.settling
         floor = topic.evict_floor
         body = _encode(
             {
@@ -105,6 +107,11 @@ class BulkEndpoints:
                 },
             }
         )
+        sure = resolved(None) if settling.is_sure(topic) else settling.make_sure(topic)
+        return chain(sure, lambda _: resolved(body))
+
+    @staticmethod
+    def _send_manifest(call: Call, body: bytes) -> None:
         call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
 
     @staticmethod
@@ -123,12 +130,11 @@ class BulkEndpoints:
         call.when(job.ticket, partial(self._send, call, topic))
         call.when_room(job.begin, size_bytes=budget)
 
-    @staticmethod
-    def _send(call: Call, topic: TopicState, done: Framed) -> None:
+    def _send(self, call: Call, topic: TopicState, done: Framed) -> None:
         headers = [
             (b"topics-epoch", b"%d" % topic.epoch),
             (b"topics-head-seq", b"%d" % topic.head),
-            (b"topics-earliest-seq", b"%d" % topic.earliest_seq),
+            (b"topics-earliest-seq", b"%d" % self._engine.settling.sure_earliest(topic)),
             (b"topics-first-seq", b"%d" % done.first_seq),
             (b"topics-last-seq", b"%d" % done.last_seq),
             (b"topics-next", token(done.last_seq, epoch_of(topic, done.last_seq)).encode()),

@@ -14,6 +14,7 @@ import msgspec
 from topics.api.call import Call
 from topics.api.exposition import Family, exposition, histogram, labelled, single
 from topics.core.topic import TopicState
+from topics.engine.ticket import chain
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
 from topics.net.messages import Response
@@ -43,12 +44,15 @@ class Metrics:
         self.gauges = Gauges()
 
     def metrics(self, call: Call) -> None:
-        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first."""
+        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first. Floors
+        are shown as far as they are logged."""
         if self.kernel is None:
             self._answer(call)
             return
-        mortal = [topic for topic in self._topics() if topic.config.ttl_ms or topic.config.cap_bytes]
-        call.when(self.kernel.engine.settling.settle_soon(mortal), lambda _: self._answer(call))
+        settling, topics = self.kernel.engine.settling, self._topics()
+        mortal = [topic for topic in topics if topic.config.ttl_ms or topic.config.cap_bytes]
+        settled = chain(settling.settle_soon(mortal), lambda _: settling.log_all(topics[:TOPICS_SHOWN_MAX]))
+        call.when(settled, lambda _: self._answer(call))
 
     def _answer(self, call: Call) -> None:
         accept = call.request.header(b"accept") or b""
@@ -105,6 +109,9 @@ class Metrics:
     def _routers(self) -> int:
         return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
 
+    def _earliest(self, topic: TopicState) -> int:
+        return topic.earliest_seq if self.kernel is None else self.kernel.engine.settling.sure_earliest(topic)
+
     def _topic_families(self, topics: list[TopicState]) -> list[Family]:
         shown = list(islice(topics, TOPICS_SHOWN_MAX))
         queues = [(t.name, counters) for t in shown if (counters := self._counters(t)) is not None]
@@ -112,7 +119,11 @@ class Metrics:
         return [
             labelled("topics_topic_head_seq", "gauge", "highest seq", by, [(t.name, t.head) for t in shown]),
             labelled(
-                "topics_topic_earliest_seq", "gauge", "first live seq", by, [(t.name, t.earliest_seq) for t in shown]
+                "topics_topic_earliest_seq",
+                "gauge",
+                "first live seq",
+                by,
+                [(t.name, self._earliest(t)) for t in shown],
             ),
             labelled("topics_topic_records_live", "gauge", "live records", by, [(t.name, t.count) for t in shown]),
             labelled("topics_topic_bytes_live", "gauge", "live bytes", by, [(t.name, t.bytes) for t in shown]),

@@ -133,7 +133,7 @@ class Socket:
         if missing and not command.lenient:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
-        settled = engine.settling.settle_all(topics)
+        settled = engine.settling.settle_shown(topics)
         self._when(
             settled,
             command.request_id,
@@ -142,7 +142,10 @@ class Socket:
 
     def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
         engine, options = self._services.engine, _options(command)
-        shown: dict[str, WatchStart] = {topic.name: start_of(topic, starts[topic.name]) for topic in topics}
+        sure_earliest = engine.settling.sure_earliest
+        shown: dict[str, WatchStart] = {
+            topic.name: start_of(topic, starts[topic.name], sure_earliest(topic)) for topic in topics
+        }
         for name in shown:
             self._drop(name)
         self._reply(ws.subscribed_frame(command.request_id, shown))
@@ -200,6 +203,12 @@ class Socket:
 
     def making(self, change_bytes: int) -> None:
         self._messages.making(change_bytes)
+
+    def frames_key(self, feed: Feed) -> object:
+        return "ws", feed.options.view
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        return _frames_of(batch, feed)
 
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""

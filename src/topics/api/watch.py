@@ -122,6 +122,13 @@ class WatchStream:
     def making(self, change_bytes: int) -> None:
         self._outbound.making(change_bytes)
 
+    def frames_key(self, feed: Feed) -> object:
+        return feed.options.view, feed.is_first_read, len(self._feeds) == 1
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        frames = frames_of(batch, feed)
+        return frames.alone(batch.outcome.caught_up) if len(self._feeds) == 1 else frames
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)
         reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_level)

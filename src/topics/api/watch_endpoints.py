@@ -36,7 +36,7 @@ class WatchEndpoints:
         request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
-        settled = self._services.engine.settling.settle_all(topics)
+        settled = self._services.engine.settling.settle_shown(topics)
         call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
@@ -47,7 +47,8 @@ class WatchEndpoints:
         return [known[name] for name in request.topics if name in known]
 
     def _created(self, call: Call, request: WatchRequest, topics: list[TopicState]) -> None:
-        starts = {topic.name: start_of(topic, request.topics[topic.name]) for topic in topics}
+        sure_earliest = self._services.engine.settling.sure_earliest
+        starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
         places = [
             Place(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
             for topic in topics
@@ -94,10 +95,10 @@ def still_there(services: WatchServices, topics: list[TopicState], lenient: bool
     return topics
 
 
-def start_of(topic: TopicState, start: TopicStart) -> WatchStart:
+def start_of(topic: TopicState, start: TopicStart, earliest_seq: int) -> WatchStart:
     """Where a subscription begins, and what there is."""
     from_seq = topic.head if start.tail else position_of(start.from_seq).seq
-    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=topic.earliest_seq)
+    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
 
 
 def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:

@@ -64,9 +64,13 @@ class Deletes:
     def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)
         op = decide_delete(topic, before_seq=before_seq, match=match)
-        if removes_nothing(topic, op):
-            return resolved(_deleted(topic, 0))
-        return self.log(topic, op)
+        done = resolved(_deleted(topic, 0)) if removes_nothing(topic, op) else self.log(topic, op)
+        return chain(done, lambda deleted: self._shown(topic, deleted))
+
+    def _shown(self, topic: TopicState, deleted: Deleted) -> Ticket[Deleted]:
+        """Writes that were on their way may have moved the floor of a count cap."""
+        sure = self._settling.shown(topic, deleted.earliest_seq)
+        return chain(sure, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
     def log(self, topic: TopicState, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;

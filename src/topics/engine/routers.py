@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from topics.core.apply import apply
+from topics.core.capture import deleted_after
 from topics.core.effects import Effect
 from topics.core.router import Router
 from topics.core.router_rules import check_router
@@ -293,7 +296,19 @@ class Routers:
         """Where all routers stand, in the same instant as the records of their destinations are collected."""
         by_id = self._ctx.state.by_id
         routers = [router for router in self._table if router.dest_id in by_id]
-        return Places(self._table, [(router, router.mark(dest_head=by_id[router.dest_id].head)) for router in routers])
+        return Places(self._table, [(router, self._mark(router, by_id[router.dest_id])) for router in routers])
+
+    def _mark(self, router: Router, dest: TopicState) -> RouterMark:
+        """What died before its turn is noted with the place: a start cannot tell it from what was copied and died
+        later, because flags and floors on disk are younger than the place. A delete that comes later is in the log."""
+        mark, source = router.mark(dest_head=dest.head), self._ctx.state.by_id.get(router.source_id)
+        if source is None:
+            return mark
+        dead = deleted_after(source, router.cursor)
+        promised = router.sworn_mark(dest_head=dest.head).cursor
+        if dead is not None and any(first <= promised for first, _ in dead):
+            dead = None  # copied or not: that depends on whether what is on its way arrives
+        return replace(mark, dead=dead)
 
     def marked(self, marks: Places) -> None:
         """A checkpoint's mark with these places is synced."""

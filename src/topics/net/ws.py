@@ -74,12 +74,16 @@ def _is_key(key: bytes | None) -> bool:
 
 def text_frame(payload: bytes) -> bytes:
     """One unfragmented text message from server to client."""
-    size = len(payload)
+    return text_header(len(payload)) + payload
+
+
+def text_header(size: int) -> bytes:
+    """What comes before the payload of such a message."""
     if size < _LENGTH_16:
-        return struct.pack("!BB", _TEXT_FINAL, size) + payload
+        return struct.pack("!BB", _TEXT_FINAL, size)
     if size < 1 << 16:
-        return struct.pack("!BBH", _TEXT_FINAL, _LENGTH_16, size) + payload
-    return struct.pack("!BBQ", _TEXT_FINAL, _LENGTH_64, size) + payload
+        return struct.pack("!BBH", _TEXT_FINAL, _LENGTH_16, size)
+    return struct.pack("!BBQ", _TEXT_FINAL, _LENGTH_64, size)
 
 
 # --- session ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Checkpointer: moves published records from the log into segments, one run at a time (storage.md section 7).
 
-    barrier   an empty durable submission per group: when it is applied, everything before it is, and is synced (C1, C2)
+    barrier   a durable submission per group: when it is applied, everything before it is, and is synced (C1, C2). It
+              holds the floors that count caps moved, so that what they took may become empty slots
     collect   columns of what lies in no segment yet, on the owner's thread, in one instant (C2)
     write     segments, in the background (C3 to C8)
     mark      a durable mark to every group (C9)
@@ -12,15 +13,17 @@ leaves the work to the next one. Router cursors are noted in the same instant as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 import numpy as np
 
 from topics.config import Settings
+from topics.core.apply import apply
 from topics.core.checkpoint import PendingBatch, flagged, pending, placed, sealed
 from topics.core.topic import TopicState
+from topics.engine.encode import submission
 from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, resolved
@@ -150,12 +153,21 @@ class Checkpointer:
         commit = self._engine.context.commit
         tickets = []
         for index, group in enumerate(self._store.groups):
-            sub = Submission([], frame_count=0, durable=True)
+            floors = self._engine.settling.unlogged_floors(self._dirty_in(index))
+            now_ms = self._engine.context.clock.now_ms()
+            sub = submission(floors, None, topic_id=0, ts=now_ms, durable=True, client_frames=0)
             finish = partial(self._at_barrier, index, group.key, positions)
             tickets.append(commit.submit(index, sub, finish=finish, internal=True))
         return chain(all_done(tickets), lambda _: resolved(positions))
 
+    def _dirty_in(self, index: int) -> Iterator[TopicState]:
+        context = self._engine.context
+        topics = (context.state.by_id.get(topic_id) for topic_id in self._dirty)
+        return (topic for topic in topics if topic is not None and context.group_of(topic.id) == index)
+
     def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
+        for floors in sub.ops:
+            apply(self._engine.state, floors)  # type: ignore[arg-type]
         positions[key] = Position(self._store.files.get(sub.file).number, sub.offset)
         for listener in self._engine.context.on_barrier:
             listener(index)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
+from topics.limits import KIB
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
@@ -19,6 +20,8 @@ from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
 from topics.server.stream_share import StreamShare
+
+LARGE_BYTES = 256 * KIB  # a chunk of this size is handed over in parts rather than copied into one
 
 if TYPE_CHECKING:
     from topics.server.h1_connection import H1Connection
@@ -203,7 +206,13 @@ class H1Stream:
 
     def send(self, chunk_data: bytes) -> None:
         if chunk_data and not self.closed:
-            self._conn.send(self._exchange, chunk(chunk_data) if self._chunked else chunk_data)
+            if not self._chunked:
+                self._conn.send(self._exchange, chunk_data)
+            elif len(chunk_data) < LARGE_BYTES:
+                self._conn.send(self._exchange, chunk(chunk_data))
+            else:  # not copied: many streams may be sent the same
+                for part in (b"%x\r\n" % len(chunk_data), chunk_data, b"\r\n"):
+                    self._conn.send(self._exchange, part)
             if self._drained is not None:
                 self._above = self.buffered_bytes() > self._low_bytes
 

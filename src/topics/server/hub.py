@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 
 from topics.clock import Clock
-from topics.limits import MIB
+from topics.limits import KIB, MIB
 from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
+from topics.server.allocator import Burst, give_back
 from topics.server.room import Room
 from topics.server.wheel import TICK_S, Wheel
 
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASK_PER_TURN = 100  # connections whose deadlines are looked at before others get their turn
+PEER_BYTES = 16 * KIB  # of a connection, about, with what it has parsed and what waits in its buffers
 log = logging.getLogger("topics.server")
+
+
+def _log_failure(done: BaseException | None) -> None:
+    if done is not None:
+        log.error("giving memory back failed", exc_info=done)
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +72,7 @@ class Hub:
         self.held = False  # the application is behind: no new request is read
         self.date = b""
         self._bodies_bytes = 0
+        self._burst = Burst()
         self._unflushed: list[Flushable] = []
         self._held_back: list[Callable[[], None]] = []
         self._on_empty: Callable[[], None] | None = None
@@ -86,7 +94,13 @@ class Hub:
         self._ticker = self.loop.call_later(TICK_S, self.tick)
         self.wheel.advance(self.monotonic())
         self.room.tick()
+        if self._burst.is_over(self._load_bytes(), self.monotonic()):
+            self.off_loop(give_back, _log_failure)
         self._ask()
+
+    def _load_bytes(self) -> int:
+        """What connections make the process hold, about."""
+        return self.room.held_bytes + self._bodies_bytes + len(self.peers) * PEER_BYTES
 
     def _ask(self) -> None:
         if self.wheel.ask(ASK_PER_TURN):

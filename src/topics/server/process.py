@@ -22,6 +22,7 @@ from topics.net.limits import CONNECTIONS_MAX
 from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import Recovered
+from topics.server.allocator import settle_allocator
 from topics.server.bind import bound_address, open_listeners, raise_file_limit, refuse_open_door, write_port_file
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
@@ -58,6 +59,7 @@ class ServerProcess:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        settle_allocator()
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)

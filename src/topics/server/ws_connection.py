@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.limits import H2_PING_MS, WS_MESSAGE_BYTES_MAX
+from topics.limits import H2_PING_MS, KIB, WS_MESSAGE_BYTES_MAX
 from topics.net.limits import (
     BODY_BYTES_PER_S_MIN,
     BODY_GRACE_S,
@@ -19,7 +19,16 @@ from topics.net.limits import (
     WS_CONTROL_PENDING_BYTES_MAX,
 )
 from topics.net.messages import AllowanceOwner
-from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN_LATER, WsEnd, WsMessage, WsSession, text_frame
+from topics.net.ws import (
+    GOING_AWAY,
+    POLICY_VIOLATION,
+    TRY_AGAIN_LATER,
+    WsEnd,
+    WsMessage,
+    WsSession,
+    text_frame,
+    text_header,
+)
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
@@ -27,6 +36,7 @@ from topics.server.stream_share import StreamShare
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
 _LOOK_S = H2_PING_MS / 1000
+LARGE_BYTES = 256 * KIB  # a message of this size is handed over in parts rather than copied into one
 
 
 class WsConnection(Peer):
@@ -131,7 +141,11 @@ class WsConnection(Peer):
 
     def send_text(self, payload: bytes) -> None:
         if not self.closed and not self._session.closing:
-            self.transport.write(text_frame(payload))
+            if len(payload) < LARGE_BYTES:
+                self.transport.write(text_frame(payload))
+            else:  # not copied: many sockets may be sent the same
+                self.transport.write(text_header(len(payload)))
+                self.transport.write(payload)
 
     def allowance(self, owner: AllowanceOwner) -> StreamShare:
         self._share = StreamShare(self.hub.room, owner, self.buffered_bytes)

@@ -24,7 +24,7 @@ from topics.formats.segment import Idx, scan_segment, segment_frames_from_wal
 from topics.spark.cut import I64, DeadRange, Gap, LogBlock, SegmentBlock, ServerBlock
 from topics.spark.decode import (
     Origin,
-    Test,
+    TextTest,
     passing,
     record_batch,
     refuse_bad,
@@ -51,7 +51,7 @@ class ReadSpec:
 
     address: Address
     fields: tuple[Field, ...]
-    tests: tuple[Test, ...] = ()
+    tests: tuple[TextTest, ...] = ()
     verify: bool = True
     on_loss: OnLoss = "fail"
 
