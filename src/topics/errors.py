@@ -103,6 +103,10 @@ def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]
     return error
 
 
+class TopicsWarning(UserWarning):
+    """Something that the server left out of account, as it said in its answer."""
+
+
 # --- the call was wrong ---------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,8 @@ from topics.wire.names import cut
 from topics.wire.paths import Target
 from topics.wire.query import Query, parse_query
 from topics.wire.replies import error_body, performance, struct_reply
+from topics.wire.second_look import Unknown
+from topics.wire.warnings import warnings_of, with_warnings
 
 log = logging.getLogger("topics.api")
 
@@ -33,7 +35,7 @@ _RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
 
 class Call:
-    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target")
+    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target", "warnings")
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Call:
         self.target = target
         self.key = key
         self.name = target.name
+        self.warnings: Sequence[str] = ()
         self._monotonic = monotonic
         self._inflight = None if key is None else inflight  # None: nobody counts, or no longer
 
@@ -77,9 +80,12 @@ class Call:
         """Whose share of countable things this call takes from."""
         return holder_of(self.key, self.request.peer)
 
-    def take(self, decode: Callable[[bytes], R]) -> R:
-        """The body as a value, once the key may name every topic in it."""
-        request = decode(self.body())
+    def take(self, decode: Callable[[bytes, list[Unknown]], R]) -> R:
+        """The body as a value, once the key may name every topic in it. What nobody knows of it, the answer names."""
+        unknown: list[Unknown] = []
+        request = decode(self.body(), unknown)
+        if unknown:
+            self.warnings = warnings_of(unknown)
         if self.key is not None:
             check_names(self.key, request)
         return request
@@ -95,6 +101,8 @@ class Call:
     def reply(self, status: int, body: bytes) -> None:
         if self._inflight is not None:
             self.end()
+        if self.warnings:
+            body = with_warnings(body, self.warnings)
         if status == 200:
             self.responder.reply_ok(body)
         else:

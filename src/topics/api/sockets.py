@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,8 @@ from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
 from topics.wire.replies import append_performance
 from topics.wire.requests import TopicStart, node_set
+from topics.wire.second_look import Unknown
+from topics.wire.warnings import warnings_of, with_warnings
 
 log = logging.getLogger("topics.api")
 
@@ -43,7 +45,7 @@ Reply = Callable[[], bytes]
 
 
 class Socket:
-    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "closed")
+    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "_warnings", "closed")
 
     def __init__(self, services: WatchServices, sink: WsSink, key: Key | None) -> None:
         self._services = services
@@ -53,6 +55,7 @@ class Socket:
         self._feeds: dict[str, Feed] = {}  # whoever was served longest ago comes first
         self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
         self._is_busy = False  # a command is being carried out
+        self._warnings: Sequence[str] = ()  # about it
         self.closed = False
 
     def begin(self, holder: Holder = None) -> None:
@@ -67,11 +70,13 @@ class Socket:
         if not is_text:
             self._reply(ws.error_frame(None, ws.UNSUPPORTED_MESSAGE, "messages are JSON text"))
             return
+        unknown: list[Unknown] = []
         try:
-            command = ws.decode_command(payload)
+            command = ws.decode_command(payload, unknown)
         except InvalidRequest as error:
             self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
             return
+        self._warnings = warnings_of(unknown) if unknown else ()
         scopes, carry_out = _COMMANDS[type(command)]
         try:
             check_scope(self._key, scopes)
@@ -87,6 +92,8 @@ class Socket:
         self._sink.pause_reading()
 
     def _reply(self, frame: bytes) -> None:
+        if self._warnings:
+            frame, self._warnings = with_warnings(frame, self._warnings), ()
         self._messages.send_reserved(frame, self._now_ms())
         self._is_busy = False
         self._read_on()
@@ -95,6 +102,7 @@ class Socket:
         if not isinstance(error, TopicsError):
             log.error("a WebSocket command failed", exc_info=error)
             error = Internal()
+        self._warnings = ()  # an error says what has to be changed first
         self._reply(ws.refusal_frame(request_id, seen_by(self._key, error)))
 
     def _read_on(self) -> None:

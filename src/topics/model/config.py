@@ -31,7 +31,7 @@ def check_u64(*values: int) -> None:
         raise ValueError("an integer is beyond 64 bits")
 
 
-class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A config object as sent: every field optional. None is the same as left out, where it is allowed at all."""
 
     type: TopicType = "log"

@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
+class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="subscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
     topic: TopicName | None = None
     topics: dict[TopicName, TopicStart] = {}
@@ -59,7 +59,7 @@ class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
         return starts
 
 
-class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"):
+class Unsubscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="unsubscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
     topic: TopicName | None = None
     topics: list[TopicName] = []
@@ -72,7 +72,7 @@ class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"
         return list(dict.fromkeys(names))
 
 
-class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
+class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="publish"):
     topic: TopicName
     records: list[RecordIn]
     request_id: msgspec.Raw = NO_REQUEST_ID
@@ -93,7 +93,7 @@ class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
         return self.config is None or self.config.auto_create
 
 
-class Ping(msgspec.Struct, frozen=True, tag_field="op", tag="ping"):
+class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="ping"):
     request_id: msgspec.Raw = NO_REQUEST_ID
 
 
