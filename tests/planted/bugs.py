@@ -290,4 +290,12 @@ BUGS = [
         "        return True\n",
         _test(FLOORS, "count-checkpoint-disk"),
     ),
+    Planted(
+        "any-wall-clock-believed",
+        "expires records by a wall clock that is a year ahead for a moment",
+        "src/topics/clock.py",
+        "        return at_ms - self._jumped_at_ms >= BELIEVE_MS\n",
+        "        return True\n",
+        "tests/house/test_clock.py",
+    ),
 ]
