@@ -150,12 +150,12 @@ class Feed:
         """Push a batch, or wait for it. True if it was pushed."""
         if not isinstance(batch, Batch):
             self._begin_to_wait()
-            batch.then(self._arrived)
+            batch.then(self._arrived, self.abandon)
             return False
         view = self.options.view
         if batch.records and not batch.has_text(view) and batch.is_large:
             self._begin_to_wait()
-            batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch))
+            batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch), self.abandon)
             return False
         self.channel.push(self, batch, now_ms)
         return True
@@ -221,6 +221,13 @@ class Feed:
             elif self._take(following, self._delivery.now_ms()):
                 self._pursuit = None
                 self.wake()
+
+    def abandon(self, error: BaseException) -> None:
+        """A mistake of ours; the channel tries again after a while."""
+        self._busy = False
+        self._pursuit = None
+        if not self.closed:
+            self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, TopicNotFound):

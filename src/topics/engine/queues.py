@@ -125,7 +125,7 @@ class Queues:
             self.join(topic, [claimer])
             return resolved(None)
 
-        self._lifecycle.when_free(name, begin).then(claimer.begun)
+        self._lifecycle.when_free(name, begin).then(claimer.begun, claimer.ticket.abandon)
         return claimer
 
     def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
@@ -192,7 +192,7 @@ class Queues:
             sync_ms = getattr(done, "sync_ms", 0.0) if topic.config.is_fsync else 0.0
             answer.resolve(self._acked(topic, held, count=len(events), sync_ms=sync_ms))
 
-        ticket.then(over)
+        ticket.then(over, answer.abandon)
         return answer
 
     def _acked(self, topic: TopicState, held: Held, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
