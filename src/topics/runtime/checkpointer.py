@@ -26,12 +26,12 @@ from topics.core.topic import TopicState
 from topics.engine.encode import submission
 from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
-from topics.engine.ticket import Ticket, chain, failed, resolved
+from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.formats.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
 from topics.runtime.custody import Custody
-from topics.runtime.driver import Driver
+from topics.runtime.driver import Driver, carried_out
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
 from topics.runtime.jobs import KernelJobs
@@ -123,7 +123,7 @@ class Checkpointer:
         waiting for it and running again, because it may have collected before the caller's records came."""
         if self._running is not None:
             again: Ticket[Positions] = Ticket()
-            self._running.then(lambda _: _follow(self.run, again))
+            self._running.then(lambda _: _follow(self.run, again), again.abandon)
             return again
         try:
             ticket = chain(self._barriers(), self._collect_and_write)
@@ -184,18 +184,19 @@ class Checkpointer:
         job = self._job(list(works.values()))
         ticket: Ticket[Positions] = Ticket()
 
-        def written(result: CheckpointResult | None, error: BaseException | None) -> None:
-            if error is not None or result is None:
+        def written(done: Ticket[CheckpointResult]) -> None:
+            if done.error is not None:
                 self._dirty |= dirty
-                ticket.fail(error or AssertionError("a checkpoint gave no result"))
+                ticket.fail(done.error)
                 return
+            result = done.result()
             routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
             marks = self._mark(result, positions, routers)
             marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
-            marks.then(partial(self._marked, result, positions, dirty, ticket))
+            marks.then(partial(self._marked, result, positions, dirty, ticket), ticket.abandon)
 
-        self._driver.run(lambda: self._write(job), written)
+        carried_out(self._driver.run, lambda: self._write(job)).then(written, ticket.abandon)
         return ticket
 
     def _write(self, job: CheckpointJob) -> CheckpointResult:
@@ -288,10 +289,10 @@ class Checkpointer:
         if marks.error is not None:
             self._dirty |= dirty
             error = marks.error
-            self._driver.run(result.abandon, lambda _, __: ticket.fail(error))
+            carried_out(self._driver.run, result.abandon).then(lambda _: ticket.fail(error), ticket.abandon)
             return
         switching = in_portions(self._driver, result.topics, lambda done: self._switch(result, done))
-        switching.then(partial(self._switched, result, positions, ticket))
+        switching.then(partial(self._switched, result, positions, ticket), ticket.abandon)
 
     def _switched(
         self, result: CheckpointResult, positions: Positions, ticket: Ticket[Positions], switching: Ticket[None]
@@ -346,4 +347,4 @@ def _batch(collected: PendingBatch, needed_from: int | None) -> Batch:
 
 
 def _follow(start: Callable[[], Ticket[Positions]], target: Ticket[Positions]) -> None:
-    start().then(lambda done: target.fail(done.error) if done.error is not None else target.resolve(done.result()))
+    forward(start(), target)

@@ -13,7 +13,7 @@ import numpy as np
 from topics.core.capture import capture
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
-from topics.engine.ticket import Ticket, chain, resolved
+from topics.engine.ticket import Ticket, chain, forward, resolved
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
     AncestorItem,
@@ -27,7 +27,7 @@ from topics.formats.snapshot import (
 from topics.model.config import TopicConfig
 from topics.runtime.checkpointer import Checkpointer, Positions
 from topics.runtime.custody import Custody
-from topics.runtime.driver import Driver
+from topics.runtime.driver import Driver, carried_out
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.images import queue_item, router_item
 from topics.runtime.store import Store
@@ -59,7 +59,7 @@ class Snapshotter:
         """Take a snapshot now; `clean` is the last one of a clean stop, when nothing is under way any more."""
         if self._running is not None:
             again: Ticket[None] = Ticket()
-            self._running.then(lambda _: self.run(clean=clean).then(lambda done: _copy(done, again)))
+            self._running.then(lambda _: forward(self.run(clean=clean), again), again.abandon)
             return again
         absorbed = self._checkpointer.run()
         if clean:
@@ -94,16 +94,7 @@ class Snapshotter:
 
     def _install_in_background(self, body: Snapshot) -> Ticket[None]:
         referenced = self._referenced()
-        ticket: Ticket[None] = Ticket()
-
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                ticket.fail(error)
-            else:
-                ticket.resolve(None)
-
-        self._driver.run(lambda: self._install(body, referenced), done)
-        return ticket
+        return carried_out(self._driver.run, lambda: self._install(body, referenced))
 
     # --- on the owner's thread ------------------------------------------------------------------------------------
 
@@ -215,10 +206,3 @@ class Snapshotter:
                 active=active.get(key),
                 end=store.leftovers.get(key),
             )
-
-
-def _copy(done: Ticket[None], target: Ticket[None]) -> None:
-    if done.error is not None:
-        target.fail(done.error)
-    else:
-        target.resolve(None)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topics.config import Settings
+from topics.engine.ticket import guarded
 
 if TYPE_CHECKING:
     from topics.runtime.kernel import Kernel
@@ -52,7 +53,7 @@ class Timetable:
     def tick(self) -> None:
         now = self._now_ms()
         for look in self.every_tick:
-            look()
+            guarded(look)
         if now - self._probed >= PROBE_MS:
             self._probed = now
             self._kernel.janitor.probe_space()
