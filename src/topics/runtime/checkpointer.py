@@ -78,6 +78,7 @@ class Checkpointer:
         self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
+        self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
         self._running: Ticket[Positions] | None = None
         self.trouble = Trouble(log, "checkpoint")
         self._replaced: dict[int, TopicConfig] = {}
@@ -85,6 +86,8 @@ class Checkpointer:
         self.topics_marked = 0
         """By the last run."""
         self.failures_total = 0
+        self.mark_bytes = 0
+        """Of the log, all that marks took."""
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
         engine.context.on_removed.append(lambda topic, _: self._published(topic))
@@ -110,7 +113,8 @@ class Checkpointer:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._dirty)
+        due_ms = self._seal_due_ms
+        return bool(self._dirty) or (due_ms is not None and self._engine.context.clock.now_ms() >= due_ms)
 
     @property
     def running(self) -> bool:
@@ -144,9 +148,21 @@ class Checkpointer:
         self._running = None
         if done.error is None:
             self.runs_total += 1
+            self._seal_due_ms = self._next_seal_ms()
         else:
             self.failures_total += 1
         self.trouble.over(done.error)
+
+    def _next_seal_ms(self) -> int | None:
+        """Idle topics are sealed by age, too (storage.md section 6.4)."""
+        age_ms = self._rules.max_age_ms
+        actives = (
+            self._store.topics[topic.id].active
+            for topic in self._engine.state.by_id.values()
+            if topic.id in self._store.topics and not topic.config.is_ephemeral
+        )
+        first_ts = (active.first_ts for active in actives if active is not None and active.count)
+        return min((ts + age_ms for ts in first_ts), default=None) if age_ms else None
 
     def _barriers(self) -> Ticket[Positions]:
         positions: Positions = {}
@@ -257,6 +273,7 @@ class Checkpointer:
         tickets: list[Ticket[None]] = []
         try:
             for index, marks in by_group.items():
+                store.groups[index].rotate_for_checkpoint()
                 position = positions[store.groups[index].key]
                 sub = checkpoint_submission(
                     n=number,
@@ -266,10 +283,13 @@ class Checkpointer:
                     routers=routers if index == 0 else (),
                     ts=context.clock.now_ms(),
                 )
-                tickets.append(context.commit.submit(index, sub, finish=lambda _: None, internal=True))
+                tickets.append(context.commit.submit(index, sub, finish=self._mark_written, internal=True))
         except Exception as error:
             tickets.append(failed(error))
         return all_done(tickets)
+
+    def _mark_written(self, mark: Submission) -> None:
+        self.mark_bytes += mark.size
 
     @staticmethod
     def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:

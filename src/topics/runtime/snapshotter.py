@@ -50,6 +50,8 @@ class Snapshotter:
         self.trouble = Trouble(log, "snapshot")
         self.total = 0
         self.failures_total = 0
+        self.frees_more = False
+        """Whether there are log files that nobody writes to: the next snapshot, or the one behind it, lets them go."""
 
     @property
     def running(self) -> bool:
@@ -195,7 +197,9 @@ class Snapshotter:
         store = self._store
         kept = store.snapshots.kept()
         active = {group.key: group.position.file for group in store.groups}
-        for key in store.files.group_keys():
+        frees_more = False
+        for key in list(store.files.group_keys()):
+            writing = active.get(key)
             remove_absorbed(
                 store.fs,
                 store.files,
@@ -203,6 +207,9 @@ class Snapshotter:
                 dir=store.data.group(key),
                 snapshots=kept,
                 referenced=referenced.__contains__,
-                active=active.get(key),
+                active=writing,
                 end=store.leftovers.get(key),
             )
+            oldest = next(iter(store.files.of_group(key)), None)
+            frees_more |= oldest is not None and oldest.number != writing and oldest.index not in referenced
+        self.frees_more = frees_more

@@ -30,8 +30,6 @@ from topics.storage.wal.stats import WalStats
 log = logging.getLogger("topics.wal")
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-PREPARE_AT: Final = 0.75
-"""Share of the active file in use from which the next one is prepared."""
 RESERVE_SHARE: Final = 16
 RESERVE_BYTES_MAX: Final = 1 << 20
 """How much of a file records leave free, for the deletes and acks that give space back when the disk is full (F5a)."""
@@ -79,6 +77,7 @@ class WalGroup:
         self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None
+        self._rotation_asked = False
         self._weak_written = 0
         self._weak_synced = 0
         self._sync_broken = False
@@ -119,8 +118,14 @@ class WalGroup:
 
     @property
     def half_full(self) -> bool:
-        """Whether a checkpoint should rotate."""
+        """Whether the next file is prepared, and whether a checkpoint begins it."""
         return self._tail * 2 > self._capacity
+
+    def rotate_for_checkpoint(self) -> None:
+        """A checkpoint is about to write its mark: if more than half of the active file is in use, the mark begins the
+        next one, so that this one may go. Only if the next file has its space: a full disk must not end writes that
+        the active file has room for."""
+        self._rotation_asked = self.half_full and self._next.ready
 
     @property
     def at_risk_frames(self) -> int:
@@ -129,6 +134,8 @@ class WalGroup:
 
     def fits(self, size: int) -> bool:
         """Whether a batch goes into the active file; if not, `write` rotates, which syncs."""
+        if self._rotation_asked:
+            return False
         kept_free = 0 if self._reserve_open else self._reserve
         return self._tail + size <= self._capacity - kept_free and self._next.named is None
 
@@ -270,7 +277,7 @@ class WalGroup:
 
     def prepare_next(self) -> None:
         """Allocate the next file ahead of need; cheap when it is not due. Failing is fine: rotation tries again."""
-        if self._next.ready or self.read_only is not None or self._tail < self._capacity * PREPARE_AT:
+        if self._next.ready or self.read_only is not None or not self.half_full:
             return
         try:
             self._next.prepare(self._file_bytes)
@@ -293,6 +300,8 @@ class WalGroup:
             cause = self.latch("no_space" if _is_no_space(error) else "rotate")
             raise CommitFailed("not_committed", cause=cause) from error
         self.stats.rotations += 1
+        self.stats.rotations_asked += self._rotation_asked
+        self._rotation_asked = False
 
     def _sync_before_rotation(self, file: WalFile) -> None:
         lsn, weak = self.written_lsn, self._weak_written
@@ -319,6 +328,7 @@ class WalGroup:
         self._failed = None  # the old file ends where it was wiped, and nobody appends there any more
         self.stats.frames += 1
         self.stats.bytes_written += opened.tail
+        self.stats.open_bytes += opened.tail
 
     # --- failures -------------------------------------------------------------------------------------------------
 
