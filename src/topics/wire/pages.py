@@ -85,9 +85,10 @@ class PageRules:
 
     def permits_host(self, host: str) -> bool:
         """Can no stranger have a browser send this name here? An address can be, for it is not looked up."""
-        name = _PORT.sub("", host).removesuffix(".")
-        if not name or name.startswith("[") or self._any_host:  # without one it is no browser
+        bare = _PORT.sub("", host)
+        if not bare or bare.startswith("[") or self._any_host:  # without one it is no browser
             return True
+        name = bare.removesuffix(".")
         labels = name.split(".")
         if labels[-1].isdigit() or labels[-1].startswith("0x") or labels[-1] == LOCAL:
             return True
