@@ -95,6 +95,23 @@ def test_a_bound_key_cannot_reach_out_by_websocket(live: LiveServer, ops: Client
     ops.refused(ops.send("GET", "/v0/topics/eu.ws"), 404, "topic_not_found", {"topic": "eu.ws"})
 
 
+def test_a_start_names_queues_that_send_dead_letters_out_of_a_keys_reach(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be from the time when the key could make them itself."""
+    with LiveServer(tmp_path) as open_server:
+        client = Client(open_server.port, http2=False)
+        client.put("eu.q", type="queue", dead_letter=SECRET)
+        client.put("eu.own", type="queue", dead_letter="eu.dead")
+        client.put("us.q", type="queue", dead_letter="eu.dead")
+        client.close()
+    for keys, named in (("ops,eu::eu.", ["eu.q"]), ("ops,dash:read", []), (None, [])):
+        caplog.clear()
+        with LiveServer(tmp_path, api_keys=keys):
+            told = [record.getMessage() for record in caplog.records if "dead letters of queue" in record.getMessage()]
+        assert [re.findall("queue '([^']*)'", sentence)[0] for sentence in told] == named
+
+
 # --- learning --------------------------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,17 @@ ADDRESSES = [
     "localhost", "localhost:4000", "LocalHost.", "app.localhost:4000", "127.1", "2130706433", "0x7f000001", "",
     "localhost:",
 ]  # fmt: skip
-NAMES = ["evil.example", "evil.example:4000", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example."]
+NAMES = [
+    "evil.example",
+    "evil.example:4000",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "evil.example.",
+    ".",
+    "..",
+    "localhost..",
+    "x%2elocalhost",
+]
 PRIVATE = ["a", "topics:4000", "topics.local", "host.docker.internal:4000", "topics.ns.svc.cluster.local"]
 
 

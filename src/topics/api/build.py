@@ -5,12 +5,14 @@ the kernel when there is one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call, with_room
 from topics.api.console import Console
+from topics.api.links import links_out_of_reach
 from topics.api.live import Live
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
@@ -27,6 +29,8 @@ from topics.runtime.busy import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.keys import KeyRing
 from topics.wire.pages import PageRules
+
+log = logging.getLogger("topics.api")
 
 ENGINE_ENDPOINTS = (
     "put_topic",
@@ -130,6 +134,8 @@ class ServerApp:
         self.app.serve_directly(self._endpoints)
         kernel.before_turn.append(self.app.write_express(engine).end_turn)
         self.app.progress = None
+        for sentence in links_out_of_reach(engine.state, self._keys or ()):
+            log.warning("%s", sentence)
 
     def _attach_live(self, kernel: Kernel) -> Live:
         live = self.live = Live(kernel, self._settings, keys=self._keys, busy=BusyShare())

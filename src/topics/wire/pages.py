@@ -87,15 +87,16 @@ class PageRules:
         """Can no stranger have a browser send this name here? An address can be, for it is not looked up. Names that
         only a private network gives are good for programs: a stranger's network may answer them, but only browsers run
         a stranger's pages."""
-        name = _PORT.sub("", host).removesuffix(".")
-        if not name or name.startswith("[") or self._any_host:  # without one it is no browser
+        bare = _PORT.sub("", host)
+        if not bare or bare.startswith("[") or self._any_host:  # without one it is no browser
             return True
+        name = bare.removesuffix(".")
         labels = name.split(".")
         if labels[-1].isdigit() or labels[-1].startswith("0x") or labels[-1] == LOCAL:
             return True
         if name in self._hosts or name.endswith(self._host_ends):
             return True
-        is_private = len(labels) == 1 or labels[-1] in NEVER_PUBLIC
+        is_private = _HOST.fullmatch(name) is not None and (len(labels) == 1 or labels[-1] in NEVER_PUBLIC)
         return is_private and (self._trusts_private_names or not is_browser)
 
     def _is_foreign(self, host: str, headers: Mapping[bytes, bytes]) -> bool:
