@@ -18,7 +18,7 @@ NEVER_S = float("-inf")  # from `on_timer`: do not ask again
 
 
 class Peer(asyncio.Protocol):
-    __slots__ = ("_stall_bytes", "_stall_since_s", "address", "hub", "transport", "wheel_tick")
+    __slots__ = ("_stall_bytes", "_stall_since_s", "address", "hub", "transport", "was_asked_to_leave", "wheel_tick")
 
     transport: asyncio.Transport
 
@@ -26,6 +26,7 @@ class Peer(asyncio.Protocol):
         self.hub = hub
         self.address = ""
         self.wheel_tick = -1
+        self.was_asked_to_leave = False
         self._stall_bytes = 0
         self._stall_since_s = 0.0
 
@@ -45,8 +46,7 @@ class Peer(asyncio.Protocol):
         """From now on the transport's bytes go to `peer`; this one is done."""
         peer.transport = self.transport
         peer.address = self.address
-        self.hub.joined(peer)
-        self.hub.left(self)
+        self.hub.replaced(self, peer)
         self.transport.set_protocol(peer)
 
     # --- what each protocol says --------------------------------------------------------------------------------------
@@ -57,6 +57,15 @@ class Peer(asyncio.Protocol):
     def on_timer(self, now_s: float) -> float:
         """See `wheel.Timed`."""
         return NEVER_S
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it is under way: closing it costs its client a new connection and nothing else."""
+        return False
+
+    def turn_away(self) -> None:
+        """There are too many connections."""
+        self.transport.abort()
 
     def drain(self) -> None:
         """The server drains: close at once if no request is running, else as soon as none is."""

@@ -22,7 +22,14 @@ from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import Recovered
 from topics.server.allocator import settle_allocator
-from topics.server.bind import bound_address, open_listeners, raise_file_limit, refuse_open_door, write_port_file
+from topics.server.bind import (
+    bound_address,
+    connections_max,
+    open_listeners,
+    raise_file_limit,
+    refuse_open_door,
+    write_port_file,
+)
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
@@ -58,6 +65,7 @@ class ServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         settle_allocator()
+        self._file_limit = raise_file_limit()  # before recovery, which opens files too
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
@@ -89,9 +97,12 @@ class ServerProcess:
 
     async def _listen(self, app: ServerApp) -> Server:
         settings = self._settings
-        raise_file_limit()
         listeners = open_listeners(self._address)
-        transport = TransportSettings(max_body_bytes=settings.max_body_bytes, gzip_min_bytes=settings.gzip_min_bytes)
+        transport = TransportSettings(
+            max_body_bytes=settings.max_body_bytes,
+            gzip_min_bytes=settings.gzip_min_bytes,
+            connections_max=connections_max(self._file_limit),
+        )
         server = Server(app.app, transport, clock=self._clock)
         await server.start(listeners, tls=self._tls)
         address = bound_address(listeners[0])
