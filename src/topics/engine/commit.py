@@ -310,7 +310,8 @@ class Commit:
         state.taken -= 1
         state.close(error.cause)
         self._count_failure("write")
-        told = log_refusal(error.cause) if error.cause == "no_space" and error.outcome == "not_committed" else error
+        is_passing = error.cause in ("no_space", "rotate") and error.outcome == "not_committed"
+        told = log_refusal(error.cause) if is_passing else error
         self._fail(state, [*batch, *self._drain(state.queued)], told)
 
     def refuse(self, group: int, batch: Sequence[Submission]) -> None:
