@@ -226,6 +226,7 @@ def test_eintr_on_every_call_has_no_effect(disk: SimFs, fs: FaultFs) -> None:
     assert (file.size(), file.pread(0, 9), bytes(file.mmap())) == (4, b"ab\0\0", b"ab\0\0")
     assert (steady.listdir("d"), steady.stat_len("d/a")) == ([".lock", "a"], 4)
     assert (steady.exists("d/a"), steady.is_dir("d")) == (True, True)
+    assert steady.file_id("d/a") == steady.file_id("d/a")
     steady.unlink("d/a")
     steady.unlink("d/.lock")
     steady.rmdir("d")
