@@ -18,7 +18,7 @@ def filled(**kwargs: object) -> Log:
     """A log whose active file is nearly full: the next submission of three rotates."""
     log = new_log(**kwargs)
     while log.group.fits(300):
-        log.send(3)
+        log.send(1)
     return log
 
 
@@ -273,10 +273,10 @@ def test_a_rotation_is_tried_again_less_and_less_often_and_a_sync_that_fails_on_
 
 
 def test_a_failed_sync_of_the_old_file_is_a_failed_sync() -> None:
-    log = new_log()
-    while log.group.fits(380):
-        log.send(3)
-    log.write(*log.make(1, durable=True))
+    log = filled()
+    unsynced = log.make(1, durable=True)
+    assert log.group.fits(unsynced[0].sub.size)
+    log.write(*unsynced)
     log.faults.fail("datasync", WAL)
     with pytest.raises(CommitFailed) as caught:
         log.write(*log.make(3))

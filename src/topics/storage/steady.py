@@ -15,7 +15,7 @@ from topics.storage.fs import (
     NO_DESCRIPTORS,
     File,
     Fs,
-    Identity,
+    Inode,
     LockHandle,
     Mode,
     Sleep,
@@ -57,8 +57,8 @@ class SteadyFile:
     def size(self) -> int:
         return retrying(self._inner.size, sleep=self._sleep)
 
-    def identity(self) -> Identity:
-        return retrying(self._inner.identity, sleep=self._sleep)
+    def inode(self) -> Inode:
+        return retrying(self._inner.inode, sleep=self._sleep)
 
     def mmap(self) -> memoryview:
         return self._fs.sparing(self._inner.mmap)  # a mapping holds a descriptor too
@@ -115,8 +115,8 @@ class SteadyFs:
     def sync_dir(self, path: str) -> None:
         _sync(lambda: self.sparing(lambda: self._inner.sync_dir(path)))
 
-    def identity(self, path: str) -> Identity | None:
-        return retrying(lambda: self._inner.identity(path), sleep=self.sleep)
+    def inode(self, path: str) -> Inode | None:
+        return retrying(lambda: self._inner.inode(path), sleep=self.sleep)
 
     def mount_id(self, path: str) -> str:
         return self._inner.mount_id(path)
