@@ -40,6 +40,8 @@ class Deletes:
         self._settling = settling
         self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
+        self.carried_bytes = 0
+        """Of the log, all that `carry_over` took."""
 
     def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         """Copies first that a read would see, then retention: a record that has expired counts as lost, not as deleted.
@@ -113,11 +115,14 @@ class Deletes:
         ops = [ctx.witness.sworn(topic, op) for op in waiting]
         sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
         try:
-            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
+            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=self._carried, internal=True)
         except TopicsError as error:
             return failed(error)
         ctx.witness.hold_until(topic, ticket)
         return ticket
+
+    def _carried(self, sub: Submission) -> None:
+        self.carried_bytes += sub.size
 
     def _finish(self, topic: TopicState, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
         """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the

@@ -117,9 +117,10 @@ class Timetable:
         return int(self._kernel.recovered.clock.monotonic() * 1000)
 
     def _news_bytes(self) -> int:
-        """All that was written to the log but what keeping it takes: with that, each snapshot would cause another."""
-        stats = [group.stats for group in self._kernel.store.groups]
-        return sum(each.bytes_written - each.open_bytes for each in stats) - self._kernel.checkpointer.mark_bytes
+        """All that was written to the log but what snapshots themselves write: with that, each would cause another."""
+        kernel = self._kernel
+        written = sum(group.stats.bytes_written - group.stats.open_bytes for group in kernel.store.groups)
+        return written - kernel.checkpointer.mark_bytes - kernel.engine.deletes.carried_bytes
 
     def _wal_rotations(self) -> int:
         """Of files that were full; the others are rotated by checkpoints, and need none."""
