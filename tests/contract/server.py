@@ -23,8 +23,8 @@ from topics.storage.steady import SteadyFs
 from topics.wire.keys import parse_keys
 
 
-class WallClock:
-    """The system's clock, which a test may push forward."""
+class PushedClock:
+    """The system's clock; a test may let time pass at once."""
 
     def __init__(self) -> None:
         self._system = SystemClock()
@@ -34,7 +34,7 @@ class WallClock:
         return self._system.wall_ms() + self.ahead_ms
 
     def monotonic(self) -> float:
-        return self._system.monotonic()
+        return self._system.monotonic() + self.ahead_ms / 1000
 
 
 class LiveServer:
@@ -42,7 +42,7 @@ class LiveServer:
 
     def __init__(self, data_dir: Path, *, fs: Fs | None = None, **settings: Any) -> None:
         """`fs`: a disk whose calls fail where a test says so."""
-        self.clock = WallClock()
+        self.clock = PushedClock()
         self._fs = fs or OsFs()
         self.settings = Settings.from_kwargs(data_dir=str(data_dir), wal_shards=2, wal_file_bytes=1 << 20, **settings)
         self._loop = asyncio.new_event_loop()
@@ -84,7 +84,7 @@ class LiveServer:
         transport = TransportSettings(
             max_body_bytes=self.settings.max_body_bytes, gzip_min_bytes=self.settings.gzip_min_bytes
         )
-        self.server = Server(self.app.app, transport, clock=self.clock)
+        self.server = Server(self.app.app, transport, clock=SystemClock())
         listener = socket.socket()
         listener.setblocking(False)
         listener.bind(("127.0.0.1", 0))

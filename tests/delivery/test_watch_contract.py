@@ -157,7 +157,7 @@ def test_every_frame_is_as_the_contract_draws_it(watch: Callable[..., SseClient]
         lines = text.split(b"\n")
         assert [line.split(b": ")[0] for line in lines] == [b"id", b"event", b"data"]
         cursors = json.loads(base64.urlsafe_b64decode(lines[0][4:] + b"=="))
-        assert cursors.keys() == {topic, f"@{topic}"}
+        assert cursors.keys() == {topic}
         assert b"=" not in lines[0]
         assert json.dumps(json.loads(lines[2][6:]), separators=(",", ":")).encode() == lines[2][6:]
     assert b"\r" not in stream.received

@@ -39,6 +39,8 @@ def problems_of(kernel: Kernel) -> list[str]:
     if not found:  # else what follows from them is no news
         troubles = (kernel.checkpointer.trouble, kernel.snapshotter.trouble)
         found += [trouble.sentence for trouble in troubles if trouble.sentence is not None]
+    if kernel.clock_watch.sentence is not None:
+        found.append(kernel.clock_watch.sentence)
     cold = kernel.tiers.cold
     if cold is not None and not cold.answers:
         found.append("the cold store does not answer: only reads of cold history fail, relocation resumes by itself")

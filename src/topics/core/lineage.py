@@ -58,10 +58,15 @@ def decide_fork(state: State, topic: TopicState, *, now: int, chance: int) -> He
 
 
 def apply_fork(state: State, topic: TopicState, fork: Fork) -> None:
-    """An epoch that has no record of its own is in no position that could be ours, so it leaves no ancestor."""
     state.last_epoch = max(state.last_epoch, fork.epoch)
     if fork.epoch <= topic.epoch:
         return  # a snapshot had it already
-    if not topic.ancestors or topic.ancestors[-1][1] < fork.head:
-        topic.ancestors = (*topic.ancestors, (topic.epoch, fork.head))[-ANCESTORS_MAX:]
+    topic.ancestors = with_ancestor(topic.ancestors, topic.epoch, fork.head)
     topic.epoch = fork.epoch
+
+
+def with_ancestor(ancestors: tuple[tuple[int, int], ...], epoch: int, head: int) -> tuple[tuple[int, int], ...]:
+    """An epoch that has no record of its own is in no position that could be ours, so it is not kept."""
+    if ancestors and ancestors[-1][1] >= head:
+        return ancestors
+    return (*ancestors, (epoch, head))[-ANCESTORS_MAX:]

@@ -39,6 +39,14 @@ def token(seq: int, epoch: int) -> str:
     return f"{seq}-e{epoch:x}"
 
 
+def is_token(text: str) -> bool:
+    try:
+        parse_token(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_token(text: str) -> Position:
     """Raises ValueError, with a sentence, for everything that is no token."""
     found = _TOKEN(text)

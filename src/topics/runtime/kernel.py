@@ -17,6 +17,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown
 from topics.runtime.checkpointer import Checkpointer
+from topics.runtime.clock_watch import ClockWatch
 from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver
 from topics.runtime.group_runner import GroupRunner
@@ -76,6 +77,7 @@ class Kernel:
         self.tiers.index_came = self.jobs.index_came
         self.tiers.is_dropping = self.janitor.is_dropping
         self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
+        self.clock_watch = ClockWatch(recovered.clock)
         self.timetable = Timetable(self, settings)
         self.jobs.settled = self.engine.context.removed
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon

@@ -17,7 +17,7 @@ SNAPSHOT_CHECK_MS = 5_000
 SWEEP_MS = 1_000
 """How often floors that nobody asks for are moved, so that disk space comes back."""
 PROBE_MS = 1_000
-"""How often a group without space, and the files themselves, are looked for."""
+"""How often a group without space, the files themselves and the wall clock are looked at."""
 
 
 class Timetable:
@@ -57,6 +57,7 @@ class Timetable:
             self._probed = now
             self._kernel.janitor.probe_space()
             self._kernel.custody.look()
+            self._kernel.clock_watch.look()
         if self._stopped or self._kernel.custody.is_lost:
             return
         self._snapshot_if_due(now)

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Final
 
 from topics.errors import ConfigError, Corruption
+from topics.model.position import Position
 from topics.spark.cut import TopicCut
 from topics.spark.decode import TextTest
 from topics.spark.log import Address, Log, open_log
@@ -114,10 +115,12 @@ def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
 
 
 def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *, default: str) -> int:
-    """The first seq wanted."""
+    """The first seq wanted; behind a position that is not of this topic lies nothing of it, so it is beyond the end."""
     if ts_ms is not None:
         return log.seq_at(cut, ts_ms)
-    seq = _named(bound, cut.name)
+    seq = named(bound, cut.name)
+    if isinstance(seq, Position):
+        return seq.seq + 1 if cut.has(seq) else cut.end_seq + 1
     word = bound if isinstance(bound, str) else default
     if seq is None or seq < 0:
         is_latest = word == "latest" if seq is None else seq == LATEST_SEQ
@@ -128,7 +131,11 @@ def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *,
 def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
     if options.ending_ts is not None:
         return log.seq_at(cut, options.ending_ts)
-    seq = _named(options.ending, cut.name)
+    seq = named(options.ending, cut.name)
+    if isinstance(seq, Position):
+        if not cut.has(seq):
+            raise ConfigError(f"option endingOffsets: {seq} is a position of another topic than {cut.name!r} is now")
+        return min(seq.seq + 1, cut.end_seq)
     if seq == EARLIEST_SEQ or options.ending == "earliest":
         return cut.earliest_seq
     if seq is None or seq == LATEST_SEQ:
@@ -136,7 +143,8 @@ def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
     return min(seq, cut.end_seq)
 
 
-def _named(bound: Bound | None, name: str) -> int | None:
+def named(bound: Bound | None, name: str) -> int | Position | None:
+    """What an option says of one topic."""
     return bound.get(name) if isinstance(bound, Mapping) else None
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from topics.model.position import Position
 from topics.model.spans import refuse_overlap
 
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -139,6 +140,8 @@ class ServerBlock:
         return self.first_seq + self.count
 
 
+Ancestors: TypeAlias = tuple[tuple[int, int], ...]
+"""Earlier epochs of a topic whose directory was copied, each with the head up to which it is valid; oldest first."""
 Block: TypeAlias = SegmentBlock | LogBlock | ServerBlock
 
 
@@ -163,6 +166,7 @@ class TopicCut:
     """Half-open ranges whose segment is not where the metadata says."""
     instance: str = ""
     """The data directory that it is of, as that calls itself; empty where nobody tells."""
+    ancestors: Ancestors = ()
 
     def __post_init__(self) -> None:
         refuse_overlap(self.name, ((block.first_seq, block.end_seq - 1) for block in self.blocks))
@@ -170,6 +174,13 @@ class TopicCut:
     @property
     def end_seq(self) -> int:
         return self.head_seq + 1
+
+    def has(self, position: Position) -> bool:
+        """Is this a position of the topic, as `core.lineage` decides it? An end that was lost is another matter."""
+        epoch, seq = position.epoch, position.seq
+        if epoch is None or epoch == self.epoch:
+            return True
+        return any(epoch == ancestor and seq <= head for ancestor, head in self.ancestors)
 
     def prefix_reason(self, gap_from: int) -> str:
         """Reason of a prefix gap that begins at `gap_from` (semantics.md section 8.3)."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from topics.errors import Corruption
 from topics.formats.buffers import Buffer
 from topics.formats.columns import FrameColumns
-from topics.spark.cut import I64, DeadRange, Gap, TagDelete
+from topics.spark.cut import I64, Ancestors, DeadRange, Gap, TagDelete
 from topics.spark.schema import LOSS_COLUMNS
 
 Bools = npt.NDArray[np.bool_]
@@ -43,6 +43,15 @@ class Origin:
 
     topic: str
     epoch: int
+    ancestors: Ancestors = ()
+
+    def epochs(self, seqs: I64) -> I64:
+        """Of each seq, the epoch it was written under: with it a seq names one record for ever."""
+        if not self.ancestors:
+            return np.full(len(seqs), self.epoch, np.int64)
+        heads = np.array([head for _, head in self.ancestors], np.int64)
+        epochs = np.array([*(epoch for epoch, _ in self.ancestors), self.epoch], np.int64)
+        return epochs[np.searchsorted(heads, seqs)]
 
 
 def wanted_texts(names: Sequence[str], tests: Sequence[TextTest], *, with_tag: bool = False) -> frozenset[str]:
@@ -215,7 +224,7 @@ def _column(name: str, columns: FrameColumns, data: Buffer, rows: I64 | None, co
     if name == "topic":
         return _constant(origin.topic, count)
     if name == "epoch":
-        return _int64(np.full(count, origin.epoch, np.int64))
+        return _int64(origin.epochs(columns.seq if rows is None else columns.seq[rows]))
     if name == "seq":
         return _int64(columns.seq if rows is None else columns.seq[rows])
     if name == "ts":

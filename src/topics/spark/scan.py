@@ -78,7 +78,7 @@ class _Scan:
     def __init__(self, task: Task, spec: ReadSpec) -> None:
         self.task = task
         self.spec = spec
-        self.origin = Origin(task.topic, task.epoch)
+        self.origin = Origin(task.topic, task.epoch, task.ancestors)
         self.left = task.limit
         self.done = 0
         self.want = wanted_texts(spec.names, spec.tests, with_tag=bool(task.tag_deletes))

@@ -97,6 +97,10 @@ class Fs(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        """Inode and ctime in ns: of a copy of a file at least one of them is another, of a renamed directory's file
+        none."""
+
     def sync_dir(self, path: str) -> None: ...
 
     def identity(self, path: str) -> Identity | None:

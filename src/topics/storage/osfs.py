@@ -164,6 +164,10 @@ class OsFs:
     def stat_len(self, path: str) -> int:
         return os.stat(self._at(path)).st_size
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        found = os.stat(self._at(path))
+        return found.st_ino, found.st_ctime_ns
+
     def exists(self, path: str) -> bool:
         return self._mode(path) is not None
 

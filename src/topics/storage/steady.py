@@ -91,6 +91,9 @@ class SteadyFs:
     def stat_len(self, path: str) -> int:
         return retrying(lambda: self._inner.stat_len(path), sleep=self.sleep)
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        return retrying(lambda: self._inner.file_id(path), sleep=self.sleep)
+
     def exists(self, path: str) -> bool:
         return retrying(lambda: self._inner.exists(path), sleep=self.sleep)
 

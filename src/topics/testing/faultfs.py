@@ -27,13 +27,14 @@ from topics.storage.fs import PASSING, Buffer, File, Fs, Identity, LockHandle, M
 
 Kind = Literal[
     "open", "create", "pread", "pwrite", "truncate", "allocate", "datasync", "fsync", "size", "mmap", "close",
-    "mkdir", "rename", "unlink", "rmdir", "listdir", "stat_len", "exists", "is_dir", "sync_dir", "lock",
+    "mkdir", "rename", "unlink", "rmdir", "listdir", "stat_len", "file_id", "exists", "is_dir", "sync_dir",
+    "lock",
 ]  # fmt: skip
 Kinds = Kind | Literal["*"] | Sequence[Kind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # The calls before which a crash can differ from a crash earlier.
 CHANGING: frozenset[Kind] = frozenset(KINDS) - {
-    "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "exists", "is_dir",
+    "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "file_id", "exists", "is_dir",
 }  # fmt: skip
 GROWING: tuple[Kind, ...] = ("create", "pwrite", "allocate", "mkdir")  # what a full disk refuses
 SYNCS: frozenset[Kind] = frozenset({"datasync", "fsync", "sync_dir"})
@@ -307,6 +308,9 @@ class FaultFs:
 
     def stat_len(self, path: str) -> int:
         return self.call("stat_len", path, lambda _: self._inner.stat_len(path))
+
+    def file_id(self, path: str) -> tuple[int, int]:
+        return self.call("file_id", path, lambda _: self._inner.file_id(path))
 
     def exists(self, path: str) -> bool:
         return self.call("exists", path, lambda _: self._inner.exists(path))

@@ -90,6 +90,7 @@ class OrderFs:
         self.monitor = monitor or OrderMonitor()
         self.listdir = inner.listdir
         self.stat_len = inner.stat_len
+        self.file_id = inner.file_id
         self.exists = inner.exists
         self.is_dir = inner.is_dir
         self.identity = inner.identity

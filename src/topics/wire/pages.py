@@ -76,15 +76,17 @@ class PageRules:
         if self._is_guarded or target.area == "probe":
             return
         host = _text(headers.get(b"host"))
-        if not self.permits_host(host):
+        if not self.permits_host(host, is_browser=_is_browser(headers)):
             raise HostNotAllowed(host)
         row = target.endpoint
         changes = method not in _SAFE_METHODS or (row is not None and row.acts)
         if changes and self._is_foreign(host, headers):
             raise OriginNotAllowed(_text(headers.get(b"origin")) or "another site")
 
-    def permits_host(self, host: str) -> bool:
-        """Can no stranger have a browser send this name here? An address can be, for it is not looked up."""
+    def permits_host(self, host: str, *, is_browser: bool) -> bool:
+        """Can no stranger have a browser send this name here? An address can be, for it is not looked up. Names that
+        only a private network gives are good for programs: a stranger's network may answer them, but only browsers run
+        a stranger's pages."""
         bare = _PORT.sub("", host)
         if not bare or bare.startswith("[") or self._any_host:  # without one it is no browser
             return True
@@ -94,7 +96,8 @@ class PageRules:
             return True
         if name in self._hosts or name.endswith(self._host_ends):
             return True
-        return self._trusts_private_names and (len(labels) == 1 or labels[-1] in NEVER_PUBLIC)
+        is_private = bool(name) and (len(labels) == 1 or labels[-1] in NEVER_PUBLIC)
+        return is_private and (self._trusts_private_names or not is_browser)
 
     def _is_foreign(self, host: str, headers: Mapping[bytes, bytes]) -> bool:
         """Did a page of another origin cause it? What the browser itself says about that comes first: behind a proxy
@@ -140,6 +143,13 @@ class PageRules:
             (b"access-control-max-age", b"%d" % PREFLIGHT_S),
             *more,
         )
+
+
+def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
+    """Browsers name the origin of everything but a plain GET, and themselves always."""
+    if b"origin" in headers or b"sec-fetch-site" in headers:
+        return True
+    return headers.get(b"user-agent", b"").startswith(b"Mozilla/")
 
 
 def _text(value: bytes | None) -> str:
