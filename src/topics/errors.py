@@ -37,7 +37,8 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── Corruption                      bytes at a place fail their check
     │   └── StorageIo                       a read failed           retryable
     ├── NotReady                        503 not_ready                  retryable
-    │   └── ColdUnavailable                 the cold store is unreachable
+    │   ├── ColdUnavailable                 the cold store is unreachable
+    │   └── RotationFailed                  a log shard could not begin its next file, and tries again
     ├── DiskFull                        503 disk_full                  retryable
     ├── ShuttingDown                    503 shutting_down              retryable
     ├── StartRefused                        the data directory must not be opened as it is
@@ -415,9 +416,22 @@ class DiskFull(TopicsError):
     cause: ClassVar[ReadOnlyCause] = "no_space"
 
 
-def log_refusal(cause: ReadOnlyCause) -> DiskFull | WalReadOnly:
+class RotationFailed(NotReady):
+    """A log shard could not begin its next file (no descriptor is left, say); nothing was stored. It tries again."""
+
+    cause: ClassVar[ReadOnlyCause] = "rotate"
+
+    def __init__(self) -> None:
+        super().__init__(
+            1.0, message="the log cannot begin a new file: nothing was stored, and writes resume when it can"
+        )
+
+
+def log_refusal(cause: ReadOnlyCause) -> DiskFull | RotationFailed | WalReadOnly:
     """What a read-only log shard answers."""
-    return DiskFull() if cause == "no_space" else WalReadOnly(cause)
+    if cause == "no_space":
+        return DiskFull()
+    return RotationFailed() if cause == "rotate" else WalReadOnly(cause)
 
 
 class ShuttingDown(TopicsError):

@@ -56,6 +56,8 @@ class Joined:
         for write in self.writes:
             write.failed = True
 
+    abandon = fail
+
 
 class Rig:
     """An open engine and the ledger of what it said."""

@@ -242,6 +242,14 @@ def _drop_segments(rig: Rig) -> None:
     rig.write("f", 2)
 
 
+def _rotate_for_checkpoint(rig: Rig) -> None:
+    """Checkpoints that find the log more than half full begin a file, and snapshots let go of the old ones."""
+    for _ in range(2):
+        rig.write("f", 3, size=750)
+        rig.checkpoint()
+        rig.snapshot()
+
+
 def _configure(rig: Rig) -> None:
     rig.configure("d", cap_records=3)
     rig.write("d", 2)
@@ -445,6 +453,7 @@ SEGMENT_WORKLOADS = [
     Workload("relocation", _history, _relocate, TIERED, fineness=2),
     Workload("drop-and-recreate", _two_classes, _drop_and_recreate, fineness=8),
     Workload("evict", _capped, _evict, fineness=2),
+    Workload("rotate-for-checkpoint", _two_classes, _rotate_for_checkpoint, fineness=1),
     Workload("drop-segments", _segments_by_tag, _drop_segments, fineness=1),
 ]
 MIXED_WORKLOADS = [

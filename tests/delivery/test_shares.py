@@ -140,6 +140,7 @@ class _Peer:
         self.network = network
         self.wheel_tick = -1
         self.was_aborted = False
+        self.was_asked_to_leave = False
         self.transport = SimpleNamespace(abort=self._abort, close=lambda: None)
 
     def _abort(self) -> None:

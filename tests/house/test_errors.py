@@ -24,6 +24,7 @@ from topics.errors import (
     NotReady,
     PayloadTooLarge,
     RecordTooLarge,
+    RotationFailed,
     RouterCycle,
     RouterNotFound,
     ShuttingDown,
@@ -132,6 +133,7 @@ def test_only_429_and_503_say_when_to_come_back(error: TopicsError) -> None:
         (Corruption(file="wal", offset=9, reason="xxh3"), Internal),
         (StorageIo("read failed"), Internal),
         (ColdUnavailable("s3://b", reason="timeout"), NotReady),
+        (RotationFailed(), NotReady),
     ],
 )
 def test_a_storage_error_is_caught_as_the_error_a_client_would_see(
@@ -148,6 +150,7 @@ def test_no_internal_error_shows_a_detail_on_the_wire() -> None:
 def test_only_what_may_succeed_later_is_retryable() -> None:
     retryable = {cls.__name__ for cls in every_class() if cls.retryable}
     assert retryable == {
+        "RotationFailed",
         "TopicFull",
         "Throttled",
         "WalFull",

@@ -291,6 +291,14 @@ BUGS = [
         _test(FLOORS, "count-checkpoint-disk"),
     ),
     Planted(
+        "any-wall-clock-believed",
+        "expires records by a wall clock that is a year ahead for a moment",
+        "src/topics/clock.py",
+        "        return at_ms - self._jumped_at_ms >= BELIEVE_MS\n",
+        "        return True\n",
+        "tests/house/test_clock.py",
+    ),
+    Planted(
         "names-in-bodies-unchecked",
         "checks a bound key against the name in the path only, so that dead letters leave its prefixes",
         "src/topics/wire/auth.py",
@@ -329,13 +337,5 @@ BUGS = [
         "        if unknown:\n            self.warnings = warnings_of(unknown)\n",
         "",
         "tests/contract/test_warnings.py",
-    ),
-    Planted(
-        "any-wall-clock-believed",
-        "expires records by a wall clock that is a year ahead for a moment",
-        "src/topics/clock.py",
-        "        return at_ms - self._jumped_at_ms >= BELIEVE_MS\n",
-        "        return True\n",
-        "tests/house/test_clock.py",
     ),
 ]

@@ -35,9 +35,16 @@ ADDRESSES = [
     "localhost:",
 ]  # fmt: skip
 NAMES = [
-    "evil.example", "evil.example:4000", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example.", ".", "..",
+    "evil.example",
+    "evil.example:4000",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "evil.example.",
+    ".",
+    "..",
     "localhost..",
-]  # fmt: skip
+    "x%2elocalhost",
+]
 PRIVATE = ["a", "topics:4000", "topics.local", "host.docker.internal:4000", "topics.ns.svc.cluster.local"]
 
 

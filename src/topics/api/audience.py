@@ -144,6 +144,11 @@ class Audience:
             self.leave(feed)
             feed.topic_deleted()
 
+    def abandon(self, error: BaseException) -> None:
+        for feed in list(self._seats):
+            self.leave(feed)
+            feed.abandon(error)
+
     # --- being served -----------------------------------------------------------------------------------------------
 
     def serve(self, service: Service) -> bool:

@@ -32,6 +32,7 @@ from topics.model.position import Position, token
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 from topics.net.messages import Response
+from topics.runtime.driver import carried_out
 from topics.runtime.kernel import Kernel
 from topics.wire.query import position_param, unsigned
 from topics.wire.replies import performance
@@ -69,7 +70,7 @@ class BulkEndpoints:
         unknown = [segment for segment in topic.sealed if _ts_of(segment, "last_ts") is None]
         left = len(unknown) + 1
 
-        def one_less(segment: Sealed | None) -> None:
+        def one_less(segment: Sealed | None, _: object = None) -> None:
             nonlocal left
             left -= 1
             if segment is not None:
@@ -78,8 +79,8 @@ class BulkEndpoints:
                 ticket.resolve(None)
 
         for segment in unknown:
-            extent = index_of(segment, segment.first_seq)
-            self._engine.context.jobs.fetch(topic, extent).then(lambda _, segment=segment: one_less(segment))  # type: ignore[misc]
+            fetched = self._engine.context.jobs.fetch(topic, index_of(segment, segment.first_seq))
+            fetched.then(partial(one_less, segment), ticket.abandon)
         one_less(None)
         return ticket
 
@@ -146,9 +147,10 @@ class BulkEndpoints:
     def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
         return self._engine.reads.read(topic, request)
 
-    def frame(self, runs: list[RecordRun], done: Callable[[list[bytes] | None, BaseException | None], None]) -> None:
+    def frame(self, runs: list[RecordRun]) -> Ticket[list[bytes]]:
         """Off the owner's thread: checksums of a whole page."""
-        self._kernel.driver.run_read(lambda: [frame for run in runs for frame in segment_frames_of(run)], done)
+        driver = self._kernel.driver
+        return carried_out(driver.run_read, lambda: [frame for run in runs for frame in segment_frames_of(run)])
 
 
 class Framed(msgspec.Struct, frozen=True):
@@ -219,30 +221,31 @@ class _Frames:
             head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,
             touch=False,
         )
-        self._bulk.read(self._topic, request).then(self._read)
+        self._bulk.read(self._topic, request).then(self._read, self._broken)
 
     def _in_reach(self) -> bool:
         return self._last_wanted is not None and self._cursor <= self._last_wanted
 
     def _read(self, done: Ticket[ReadDone]) -> None:
         if done.error is not None:
-            self._over()
+            self._end_turn()
             self._give_up(done.error)
             return
         outcome = done.result().outcome
         if outcome.tombstone is not None:
             if self._first is not None:
-                self._over()
+                self._end_turn()
                 self._finish()  # a second gap belongs to the next answer
                 return
             self._tombstone = outcome.tombstone
         if self._first is None:
             self._first = self._start_of(outcome.tombstone)
             if self._ends_before_its_start(outcome.tombstone):
-                self._over()
+                self._end_turn()
                 self._finish()
                 return
-        self._bulk.frame(outcome.runs, partial(self._framed, outcome.next_from_seq, outcome.caught_up))
+        framed = partial(self._framed, outcome.next_from_seq, outcome.caught_up)
+        self._bulk.frame(outcome.runs).then(framed, self._broken)
 
     def _ends_before_its_start(self, tombstone: Tombstone | None) -> bool:
         """Nothing is wanted, but the read had to see whether the cursor belongs to this topic."""
@@ -256,12 +259,12 @@ class _Frames:
             return self._topic.earliest_seq
         return tombstone.gap_to + 1
 
-    def _framed(self, cursor: int, caught_up: bool, frames: list[bytes] | None, error: BaseException | None) -> None:
-        self._over()
-        if error is not None or frames is None:
-            self._give_up(error or AssertionError("no frames"))
+    def _framed(self, cursor: int, caught_up: bool, done: Ticket[list[bytes]]) -> None:
+        self._end_turn()
+        if done.error is not None:
+            self._give_up(done.error)
             return
-        for frame in frames:
+        for frame in done.result():
             if self._pieces and self._size + len(frame) > self._budget:
                 self._cursor = seq_of(frame) - 1
                 self._finish()
@@ -273,6 +276,14 @@ class _Frames:
             self._finish()
         else:
             self.begin()
+
+    def _end_turn(self) -> None:
+        over, self._over = self._over, lambda: None
+        over()
+
+    def _broken(self, error: BaseException) -> None:
+        self._end_turn()
+        self.ticket.abandon(error)
 
     def _give_up(self, error: BaseException) -> None:
         """What came before the failure is an answer; a failure of the first page is the caller's."""

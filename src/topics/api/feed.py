@@ -173,7 +173,7 @@ class Feed:
             self._begin_to_wait()
             if not self._is_in_cold_history():  # a cold store may hang, and would keep the room from everybody
                 self._count(granted_bytes)
-            batch.then(self._arrived)
+            batch.then(self._arrived, self.abandon)
             return False
         if granted_bytes < self.options.bounds.budget_bytes and not self._has_room_for(batch):
             return False
@@ -183,7 +183,7 @@ class Feed:
             self._count(size_of(batch.outcome))
             build = partial(self.channel.build, self, batch)
             built = batch.build_elsewhere(key, self.options.view, build, self._batches.off_loop)
-            built.then(partial(self._rendered, batch))
+            built.then(partial(self._rendered, batch), self.abandon)
             return False
         self.channel.push(self, batch, now_ms)
         return True
@@ -279,6 +279,14 @@ class Feed:
                 self._pursuit = None
                 self._count(0)
                 self.wake()
+
+    def abandon(self, error: BaseException) -> None:
+        """A mistake of ours; the channel tries again after a while."""
+        self._busy = False
+        self._pursuit = None
+        self._count(0)
+        if not self.closed:
+            self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, TopicNotFound):

@@ -101,6 +101,12 @@ class Metrics:
             *self._topic_families([topic for topic in topics if permits(topic.name)]),
             *self._process_families(topics),
             *self._wal_families(),
+            single(
+                "topics_queue_lost_in_flight_total",
+                "counter",
+                "leased jobs that a cap or TTL took",
+                0 if self.kernel is None else self.kernel.engine.queues.lost_in_flight(),
+            ),
         ]
         for more in self.gauges.more:
             families.extend(more())

@@ -19,7 +19,7 @@ _REMEDY: dict[ReadOnlyCause, str] = {
     "no_space": "free some space, writes resume by themselves",
     "write": "look at the disk, then restart",
     "sync": "look at the disk, then restart",
-    "rotate": "look at the disk, then restart",
+    "rotate": "a new log file could not be made, see the server's log; it is tried again, writes resume by themselves",
     "removed": "its files were deleted, moved or replaced under the server; put them back, then restart",
     "writer_dead": "restart, and report the traceback in the log",
 }

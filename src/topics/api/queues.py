@@ -64,9 +64,7 @@ class QueueEndpoints:
 
     @staticmethod
     def _acked(call: Call, done: Acked) -> None:
-        result = AckResult(
-            topic=call.name, acked=done.acked, skipped=done.skipped, ready=done.ready, in_flight=done.in_flight
-        )
+        result = AckResult(call.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
         call.answer(result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms))
 
     def nack(self, call: Call) -> None:
@@ -79,10 +77,7 @@ class QueueEndpoints:
 
     @staticmethod
     def _nacked(call: Call, done: Nacked) -> None:
-        result = NackResult(
-            topic=call.name, nacked=done.nacked, skipped=done.skipped, ready=done.ready, in_flight=done.in_flight
-        )
-        call.answer(result)
+        call.answer(NackResult(call.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost))
 
     def extend(self, call: Call) -> None:
         request = call.take(decode_extend)
@@ -94,8 +89,7 @@ class QueueEndpoints:
 
     @staticmethod
     def _extended(call: Call, done: Extended) -> None:
-        result = ExtendResult(topic=call.name, extended=done.extended, skipped=done.skipped, deadlines=done.deadlines)
-        call.answer(result)
+        call.answer(ExtendResult(call.name, done.extended, done.skipped, done.deadlines, done.lost))
 
 
 def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence, Sized
 from time import perf_counter
 from typing import Any, Protocol
 
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
 from topics.errors import CommitFailed, ReadOnlyCause, WalFull, log_refusal
 from topics.model.submission import Submission
 
@@ -274,7 +274,7 @@ class Commit:
             state.depth -= submission.writes
             self._apply(submission, ticket)
         for tell in self.on_synced:
-            tell(group, lsn)
+            guarded(tell, group, lsn)
         self._announce_room()
 
     @staticmethod
@@ -310,7 +310,8 @@ class Commit:
         state.taken -= 1
         state.close(error.cause)
         self._count_failure("write")
-        told = log_refusal(error.cause) if error.cause == "no_space" and error.outcome == "not_committed" else error
+        is_passing = error.cause in ("no_space", "rotate") and error.outcome == "not_committed"
+        told = log_refusal(error.cause) if is_passing else error
         self._fail(state, [*batch, *self._drain(state.queued)], told)
 
     def refuse(self, group: int, batch: Sequence[Submission]) -> None:
@@ -359,7 +360,7 @@ class Commit:
         tickets: list[CommitTicket] = [submission.ticket for submission in submissions]  # type: ignore[misc]
         for ticket in reversed(tickets):
             if ticket.on_failure is not None:
-                ticket.on_failure(error)
+                guarded(ticket.on_failure, error)
         for ticket in tickets:
             ticket.fail(error)
         self._announce_room()
@@ -390,4 +391,4 @@ class Commit:
         waiters = self.room_waiters
         if waiters:
             for _ in range(len(waiters)):
-                waiters.popleft()()
+                guarded(waiters.popleft())

@@ -16,7 +16,7 @@ from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
-from topics.engine.ticket import Ticket, chain, failed, forward, resolved, settled
+from topics.engine.ticket import Ticket, chain, failed, forward, guarded, resolved, settled
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import Op, TopicCreate, TopicDelete
@@ -174,7 +174,7 @@ class Lifecycle:
             ctx.removed(topic, effect)
         if old_config is not None and topic.config is not old_config:
             for listener in ctx.on_config:
-                listener(topic, old_config)
+                guarded(listener, topic, old_config)
 
     # --- delete ---------------------------------------------------------------------------------------------------
 

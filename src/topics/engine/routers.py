@@ -160,9 +160,9 @@ class Routers:
                 return
             error = done.error
             there = [create for create in creates if create.topic_id in self._ctx.state.by_id]
-            gathered([self._undo(create) for create in there]).then(lambda _: answer.fail(error))
+            gathered([self._undo(create) for create in there]).then(lambda _: answer.fail(error), answer.abandon)
 
-        ticket.then(over)
+        ticket.then(over, answer.abandon)
         return answer
 
     def _undo(self, create: TopicCreate) -> Ticket[None]:

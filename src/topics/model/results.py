@@ -99,10 +99,13 @@ class DeleteResult(msgspec.Struct, frozen=True):
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
-class QueueCounters(msgspec.Struct, frozen=True):
+class QueueCounters(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start."""
+
     ready: int
     in_flight: int
     dead_lettered: int
+    lost_in_flight: int = 0
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -216,27 +219,39 @@ class ClaimResult(msgspec.Struct, frozen=True):
     ready: int
 
 
-class AckResult(msgspec.Struct, frozen=True):
+class LostJob(msgspec.Struct, frozen=True):
+    """A job that retention took while its worker held it; `reason` as a tombstone shows it."""
+
+    seq: int
+    reason: str
+
+
+class AckResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`lost` are those of the `skipped` that retention took while this node held them."""
+
     topic: TopicName
     acked: int
     skipped: list[int]
     ready: int
     in_flight: int
+    lost: list[LostJob] = []
 
 
-class NackResult(msgspec.Struct, frozen=True):
+class NackResult(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: TopicName
     nacked: int
     skipped: list[int]
     ready: int
     in_flight: int
+    lost: list[LostJob] = []
 
 
-class ExtendResult(msgspec.Struct, frozen=True):
+class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: TopicName
     extended: int
     skipped: list[int]
     deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
+    lost: list[LostJob] = []
 
 
 # --- watch -----------------------------------------------------------------------------------------------------------

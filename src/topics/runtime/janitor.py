@@ -28,6 +28,7 @@ from topics.runtime.tiers import Tiers
 from topics.storage.segments.drop import drop_segment, remove_retired_dir, retire_topic_dir
 from topics.storage.segments.rewrite import RewriteRules, rewrite
 from topics.storage.segments.sealed import SealedSegment
+from topics.storage.wal.group import PASSING
 
 log = logging.getLogger("topics.janitor")
 
@@ -232,10 +233,11 @@ class Janitor:
     # --- space ----------------------------------------------------------------------------------------------------
 
     def probe_space(self) -> None:
-        """Groups without space take writes again by themselves (F5); until then, what gives space back (F5a)."""
+        """Groups without space, or whose rotation failed, take writes again by themselves (F5, F5b); until then the
+        former take what gives space back (F5a)."""
         commit = self._engine.context.commit
         for index, cause in commit.read_only_causes().items():
-            if cause == "no_space" and index not in self._probing and commit.may_reopen(index):
+            if cause in PASSING and index not in self._probing and commit.may_reopen(index):
                 if self._store.groups[index].open_reserve():
                     commit.open_reserve(index)
                 self._probing.add(index)
@@ -244,5 +246,5 @@ class Janitor:
     def _probed(self, index: int, lifted: bool | None, error: BaseException | None) -> None:
         self._probing.discard(index)
         if lifted and error is None:
-            log.info("WAL group %r has space again", self._store.groups[index].key)
+            log.info("WAL group %r takes writes again", self._store.groups[index].key)
             self._engine.context.commit.reopen(index)

@@ -138,7 +138,7 @@ class Kernel:
             self.timetable.stop()
             self.checkpointer.haste.closing = True
             self.tiers.stop()
-            self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing))
+            self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing), closing.abandon)
         return self._closing
 
     @staticmethod

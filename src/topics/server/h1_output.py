@@ -71,6 +71,13 @@ class H1Output(Peer):
         self._share: Share[H1Exchange] | None = None  # once a request asked for room
 
     @property
+    def is_idle(self) -> bool:
+        """Between two requests, with every answer taken."""
+        if self._mode != READING or self._exchanges or self._partial or self._out:
+            return False
+        return not self._reader.waiting_bytes() and not self.transport.get_write_buffer_size()
+
+    @property
     def gone(self) -> bool:
         return self._mode == GONE
 

@@ -19,7 +19,9 @@ NEVER_S = float("-inf")  # from `on_timer`: do not ask again
 
 
 class Peer(asyncio.Protocol):
-    __slots__ = ("_stall_bytes", "_stall_since_s", "address", "hub", "network", "transport", "wheel_tick")
+    __slots__ = (
+        "_stall_bytes", "_stall_since_s", "address", "hub", "network", "transport", "was_asked_to_leave", "wheel_tick",
+    )  # fmt: skip
 
     transport: asyncio.Transport
 
@@ -28,6 +30,7 @@ class Peer(asyncio.Protocol):
         self.address = ""
         self.network: str | None = None  # that it is counted with
         self.wheel_tick = -1
+        self.was_asked_to_leave = False
         self._stall_bytes = 0
         self._stall_since_s = 0.0
 
@@ -60,6 +63,15 @@ class Peer(asyncio.Protocol):
     def on_timer(self, now_s: float) -> float:
         """See `wheel.Timed`."""
         return NEVER_S
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it is under way: closing it costs its client a new connection and nothing else."""
+        return False
+
+    def turn_away(self) -> None:
+        """There are too many connections."""
+        self.transport.abort()
 
     def drain(self) -> None:
         """The server drains: close at once if no request is running, else as soon as none is."""

@@ -18,12 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from topics.api.build import ServerApp
 from topics.clock import Clock, Host, SystemClock, SystemHost
 from topics.config import Settings, bind_address
-from topics.net.limits import CONNECTIONS_MAX
 from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import Recovered
 from topics.server.allocator import settle_allocator
-from topics.server.bind import bound_address, open_listeners, raise_file_limit, refuse_open_door, write_port_file
+from topics.server.bind import (
+    bound_address,
+    connections_max,
+    open_listeners,
+    raise_file_limit,
+    refuse_open_door,
+    write_port_file,
+)
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
@@ -60,6 +66,7 @@ class ServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         settle_allocator()
+        self._file_limit = raise_file_limit()  # before recovery, which opens files too
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
@@ -91,12 +98,13 @@ class ServerProcess:
 
     async def _listen(self, app: ServerApp) -> Server:
         settings = self._settings
-        raise_file_limit()
         listeners = open_listeners(self._address)
+        most = connections_max(self._file_limit)
         transport = TransportSettings(
             max_body_bytes=settings.max_body_bytes,
             gzip_min_bytes=settings.gzip_min_bytes,
-            connections_each_max=share_of(CONNECTIONS_MAX, settings.client_share),
+            connections_max=most,
+            connections_each_max=share_of(most, settings.client_share),
         )
         server = Server(app.app, transport, clock=self._clock)
         await server.start(listeners, tls=self._tls)

@@ -115,6 +115,10 @@ class Fs(Protocol):
         DataDirLocked."""
 
 
+class SyncFailed(OSError):
+    """A sync failed: what it was to make durable may be lost, and a later one that succeeds proves nothing."""
+
+
 class LockHandle:
     """A held lock file and its text. The lock lives as long as its file is open."""
 

@@ -196,6 +196,7 @@ class SimWriter:
             self._commit.sync_failed(self._index, error, error.cause)
         else:
             self._commit.synced(self._index, lsn)
+            self._wal.prepare_next()
         return True
 
 

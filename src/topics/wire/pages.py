@@ -96,7 +96,7 @@ class PageRules:
             return True
         if name in self._hosts or name.endswith(self._host_ends):
             return True
-        is_private = bool(name) and (len(labels) == 1 or labels[-1] in NEVER_PUBLIC)
+        is_private = _HOST.fullmatch(name) is not None and (len(labels) == 1 or labels[-1] in NEVER_PUBLIC)
         return is_private and (self._trusts_private_names or not is_browser)
 
     def _is_foreign(self, host: str, headers: Mapping[bytes, bytes]) -> bool:

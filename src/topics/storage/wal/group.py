@@ -22,20 +22,22 @@ from topics.clock import Clock
 from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
-from topics.storage.fs import File, Fs, is_in_place, read_full, write_all
+from topics.storage.fs import File, Fs, SyncFailed, is_in_place, read_full, write_all
 from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.rotation import Layout, NextFile
 from topics.storage.wal.stats import WalStats
 
 log = logging.getLogger("topics.wal")
 
+PASSING: Final = ("no_space", "rotate")
+"""Causes that `probe_space` may lift."""
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-PREPARE_AT: Final = 0.75
-"""Share of the active file in use from which the next one is prepared."""
 RESERVE_SHARE: Final = 16
 RESERVE_BYTES_MAX: Final = 1 << 20
 """How much of a file records leave free, for the deletes and acks that give space back when the disk is full (F5a)."""
 _ZEROS: Final = bytes(1 << 20)
+SKIPPED_PROBES_MAX: Final = 31
+"""A failed rotation is tried again at the next probe, then at the second after that, the fourth ... the 32nd."""
 
 
 class WalGroup:
@@ -79,9 +81,11 @@ class WalGroup:
         self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None
+        self._rotation_asked = False
         self._weak_written = 0
         self._weak_synced = 0
         self._sync_broken = False
+        self._probes_to_skip = self._skipped_last = 0  # before a failed rotation is tried again
         # Two datasyncs of one descriptor must not overlap: the kernel reports a write-back error to one of them only.
         self._sync_lock = Lock()
         self._latch_lock = Lock()
@@ -119,8 +123,14 @@ class WalGroup:
 
     @property
     def half_full(self) -> bool:
-        """Whether a checkpoint should rotate."""
+        """Whether the next file is prepared, and whether a checkpoint begins it."""
         return self._tail * 2 > self._capacity
+
+    def rotate_for_checkpoint(self) -> None:
+        """A checkpoint is about to write its mark: if more than half of the active file is in use, the mark begins the
+        next one, so that this one may go. Only if the next file has its space: a full disk must not end writes that
+        the active file has room for."""
+        self._rotation_asked = self.half_full and self._next.ready
 
     @property
     def at_risk_frames(self) -> int:
@@ -129,6 +139,8 @@ class WalGroup:
 
     def fits(self, size: int) -> bool:
         """Whether a batch goes into the active file; if not, `write` rotates, which syncs."""
+        if self._rotation_asked:
+            return False
         kept_free = 0 if self._reserve_open else self._reserve
         return self._tail + size <= self._capacity - kept_free and self._next.named is None
 
@@ -270,7 +282,7 @@ class WalGroup:
 
     def prepare_next(self) -> None:
         """Allocate the next file ahead of need; cheap when it is not due. Failing is fine: rotation tries again."""
-        if self._next.ready or self.read_only is not None or self._tail < self._capacity * PREPARE_AT:
+        if self._next.ready or self.read_only is not None or not self.half_full:
             return
         try:
             self._next.prepare(self._file_bytes)
@@ -288,11 +300,20 @@ class WalGroup:
         try:
             self._open_next(room)
         except (OSError, MemoryError) as error:
-            self.stats.failures["rotate"] += 1
             log.error("rotation of WAL group %r failed: %s", self.key, error)
-            cause = self.latch("no_space" if _is_no_space(error) else "rotate")
-            raise CommitFailed("not_committed", cause=cause) from error
+            self._probes_to_skip = self._skipped_last = 0
+            raise CommitFailed("not_committed", cause=self._rotation_failed(error)) from error
         self.stats.rotations += 1
+        self.stats.rotations_asked += self._rotation_asked
+        self._rotation_asked = False
+
+    def _rotation_failed(self, error: BaseException) -> ReadOnlyCause:
+        """Nothing acked lies in a file that could not be made, so making it is tried again (F5b). A sync that failed is
+        not, whatever it was for."""
+        self.stats.failures["rotate"] += 1
+        if _is_no_space(error):
+            return self.latch("no_space")
+        return self.latch("sync" if isinstance(error, SyncFailed) else "rotate")
 
     def _sync_before_rotation(self, file: WalFile) -> None:
         lsn, weak = self.written_lsn, self._weak_written
@@ -319,14 +340,16 @@ class WalGroup:
         self._failed = None  # the old file ends where it was wiped, and nobody appends there any more
         self.stats.frames += 1
         self.stats.bytes_written += opened.tail
+        self.stats.open_bytes += opened.tail
 
     # --- failures -------------------------------------------------------------------------------------------------
 
     def latch(self, cause: ReadOnlyCause) -> ReadOnlyCause:
-        """Go read-only. The first cause stays, except that anything replaces `no_space`. Gives the cause that holds."""
+        """Go read-only. The first cause stays, except that anything replaces one that may pass. Gives the cause that
+        holds."""
         with self._latch_lock:
             self._reserve_open = False
-            if self.read_only is None or self.read_only == "no_space":
+            if self.read_only in (None, *PASSING):
                 self.read_only = cause
             return self.read_only
 
@@ -344,7 +367,10 @@ class WalGroup:
             return self._reserve_open
 
     def probe_space(self) -> bool:
-        """F5: after `no_space`, try to wipe again and to allocate the next file. True: the group takes writes again."""
+        """F5: after `no_space`, try to wipe again and to allocate the next file; F5b: after a failed rotation, try it
+        again. True: the group takes writes again."""
+        if self.read_only == "rotate":
+            return self._try_rotation_again()
         if self.read_only != "no_space":
             return False
         failed = self._failed
@@ -357,6 +383,29 @@ class WalGroup:
                 self.latch("write")
             return False
         return self._lift(failed)
+
+    def _try_rotation_again(self) -> bool:
+        """Nobody writes or rotates meanwhile: the group is read-only, and all that it had taken was answered."""
+        if self._probes_to_skip:
+            self._probes_to_skip -= 1
+            return False
+        self._skipped_last = min(2 * self._skipped_last + 1, SKIPPED_PROBES_MAX)
+        self._probes_to_skip = self._skipped_last
+        try:
+            if self._active is not None:
+                self._sync_before_rotation(self._active)
+            self._open_next(0)
+        except CommitFailed:
+            return False  # no sync can be trusted any more, and that is the cause now
+        except (OSError, MemoryError) as error:
+            self._rotation_failed(error)
+            return False
+        self.stats.rotations += 1
+        with self._latch_lock:
+            if self.read_only != "rotate" or self._sync_broken:
+                return False
+            self.read_only = None
+            return True
 
     def _lift(self, wiped: tuple[WalFile, int, int] | None) -> bool:
         """Unless a write into the reserve has failed meanwhile: what it left is not wiped."""
