@@ -52,7 +52,7 @@ through a client. Imported by every layer; imports nothing of ours.
     └── ConfigError                         a setting is wrong; exit status 2
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 Detail = Mapping[str, object]
@@ -81,10 +81,6 @@ class TopicsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors differ per class, so a pickle carries the state and not the arguments (Spark moves errors).
         return _revive, (type(self), self.args, self.__dict__.copy())
-
-    def seen_by(self, permits: Callable[[str], bool]) -> "TopicsError":
-        """The error for somebody who may know only some names: without those it brings that the caller did not send."""
-        return self
 
     def envelope(self) -> dict[str, dict[str, object]]:
         """The body of an HTTP error response; `detail` is left out when there is none."""
@@ -230,17 +226,6 @@ class RouterCycle(RequestRefused):
         super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
         self.cycle = tuple(cycle)
 
-    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
-        known = [topic for topic in self.cycle if permits(topic)]
-        if len(known) == len(self.cycle):
-            return self
-        seen = RouterCycle(known)
-        seen.message = (
-            f"the router would close a cycle through topics that the key may not see, and {' -> '.join(known)}"
-        )
-        seen.detail = {"cycle": known, "hidden": ["cycle"]}
-        return seen
-
 
 class TopicExistsIncompatible(RequestRefused):
     code = "topic_exists_incompatible"
@@ -265,14 +250,6 @@ class TopicExistsIncompatible(RequestRefused):
             "existing_dest": existing_dest,
         }
         return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
-
-    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
-        detail = dict(self.detail or {})
-        ends = [key for key in ("existing_source", "existing_dest") if key in detail]
-        if all(permits(str(detail[key])) for key in ends):
-            return self
-        shown = {key: value for key, value in detail.items() if key not in ends} | {"hidden": ends}
-        return type(self)(f"router {detail['router']!r} already goes elsewhere", detail=shown)
 
 
 class TopicNotEmpty(RequestRefused):
@@ -384,9 +361,6 @@ class CorruptSegment(Internal):
         self.topic = topic
         self.seq = seq
         self.segment = segment
-
-    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
-        return self if permits(self.topic) else Internal("a record that this needs is damaged")
 
 
 class Corruption(Internal):
@@ -536,21 +510,3 @@ class ConfigError(TopicsError):
     """A setting is wrong; raised before the disk is touched."""
 
     exit_status = 2
-
-
-# --- from the wire back into the tree --------------------------------------------------------------------------------
-
-_BY_CODE: dict[str, type[TopicsError]] = {
-    cls.code: cls for root in (RequestRefused, TopicsError) for cls in root.__subclasses__() if "code" in vars(cls)
-} | {"invalid_request": InvalidRequest, "internal": Internal}
-
-
-def error_from_wire(*, code: str, status: int, message: str, detail: Detail | None = None) -> TopicsError:
-    """The error a server reported. A code we do not know keeps its code and status, and is retryable on 429 and 503."""
-    cls = _BY_CODE.get(code, TopicsError)
-    error = cls.__new__(cls)
-    TopicsError.__init__(error, message, detail=detail)
-    if cls is TopicsError:
-        after_s = _retry_after_s(status)
-        vars(error).update(code=code, status=status, retryable=after_s is not None, retry_after_s=after_s)
-    return error

@@ -38,6 +38,7 @@ class Clamp(msgspec.Struct, frozen=True, kw_only=True):
 
 NAME_BYTES_MAX = 255  # topic and router names; fits one path segment and one length byte
 JSON_DEPTH_MAX = 127  # nesting levels, the body object included: 128 is refused, so no parser can run out of stack
+FIELDS_MAX = 100_000  # of a body with unknown or repeated ones, outside payloads: 10,000 records have four each
 RECORDS_PER_WRITE_MAX = 10_000  # one submission must stay one bounded slice of loop time
 RECORD_BYTES_MAX = 1 * MIB  # text of data + meta: a record is an event, not a file
 META_BYTES_MAX = 16 * KIB  # text of meta, which is rendered even where data is left out

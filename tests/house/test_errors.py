@@ -39,8 +39,8 @@ from topics.errors import (
     UnsupportedMediaType,
     WalFull,
     WalReadOnly,
-    error_from_wire,
 )
+from topics.wire.reported import error_from_wire
 
 # One row for each row of the table in http-api.md section 5.2.
 CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [

@@ -16,6 +16,7 @@ from topics.model.config import ConfigPatch, resolve_config
 from topics.model.names import NAMES, TopicName
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicSummary, WatchResult, WatchStart
 from topics.wire import openapi, ws
+from topics.wire.error_names import error_seen
 from topics.wire.names import cut, names_in
 from topics.wire.requests import PutRouterRequest, TopicStart, WatchRequest, WriteRequest
 
@@ -193,9 +194,9 @@ def test_an_error_names_what_was_sent_or_is_cut_to_what_may_be_seen(name: str, m
     error = _made(make)
     if error is None or name in SENT | NO_TOPICS:
         return
-    seen = error.seen_by(mine)
+    seen = error_seen(error, mine)
     assert SECRET not in str(seen.envelope())
     assert SECRET not in str(seen)
     assert seen.code == error.code
     assert error.detail is None or (seen.detail is not None and seen.detail["hidden"])
-    assert error.seen_by(lambda _: True) is error
+    assert error_seen(error, lambda _: True) is error

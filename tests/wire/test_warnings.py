@@ -12,6 +12,7 @@ import pytest
 from topics.errors import InvalidRequest
 from topics.wire import json as wire_json
 from topics.wire import openapi, ws
+from topics.wire.field_count import count_fields
 from topics.wire.json import BodyDecoder
 from topics.wire.queue_requests import decode_ack, decode_claim
 from topics.wire.requests import (
@@ -154,3 +155,41 @@ def test_many_are_counted_and_long_ones_cut() -> None:
     assert sentences[-1] == "21 more unknown fields are ignored"
     assert max(map(len, sentences)) < 200
     assert json.loads(with_warnings(b'{"a":1}', sentences)) == {"a": 1, "warnings": sentences}
+
+
+# --- many fields -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fields_outside_payloads_are_counted(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def value(depth: int) -> tuple[Any, int]:
+        """Some JSON, and the fields in it that are not below a payload's depth."""
+        if depth > 6 or rng.random() < 0.4:
+            return rng.choice([1, None, "plain", 'a:b"{[', "\\", "\\\\:", "ü", ""]), 0
+        items = [value(depth + 1) for _ in range(rng.randrange(4))]
+        if rng.random() < 0.5:
+            return [item for item, _ in items], sum(count for _, count in items)
+        fields = {rng.choice([f"k{at}", f"a:{at}", f'"{{{at}']): item for at, (item, _) in enumerate(items)}
+        return fields, sum(count for _, count in items) + (len(fields) if depth < 4 else 0)
+
+    made, count = value(1)
+    assert count_fields(json.dumps(made, ensure_ascii=rng.random() < 0.5).encode()) == count
+
+
+def test_a_body_of_nothing_but_unknown_fields_is_refused_before_it_is_taken_apart() -> None:
+    bomb = b"{" + b",".join(b'"x%d":1' % number for number in range(100_001)) + b"}"
+    with pytest.raises(InvalidRequest, match="at most 100000 fields"):
+        decode_diff(bomb)
+    unknown: list[Unknown] = []
+    decode_diff(b"{" + b",".join(b'"x%d":1' % number for number in range(50_000)) + b"}", unknown)
+    assert len(unknown) == 50_000
+
+
+def test_the_largest_write_with_an_unknown_field_in_each_record_is_taken() -> None:
+    record = {"data": {"a": {"b": 1}, "c": [1, 2]}, "tag": "t", "node": "n", "meta": {"k": "v"}, "tga": 1}
+    unknown: list[Unknown] = []
+    request = decode_write(json.dumps({"records": [record] * 10_000}).encode(), unknown)
+    assert len(request.records) == 10_000
+    assert warnings_of(unknown) == ['unknown field "records[].tga" is ignored; did you mean "tag"?']

@@ -12,8 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import httptools
 import msgspec
 
-from topics.errors import TopicsError, TopicsWarning, Unreachable, error_from_wire
+from topics.errors import TopicsError, TopicsWarning, Unreachable
 from topics.limits import MIB
+from topics.wire.reported import error_from_wire
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ import msgspec
 from topics.errors import Forbidden, TopicsError, Unauthorized
 from topics.model.router import RouterDef
 from topics.wire.endpoints import Area
+from topics.wire.error_names import error_seen
 from topics.wire.keys import ADMIN, READ, WRITE, Key, KeyRing
 from topics.wire.names import names_in
 from topics.wire.paths import Target
@@ -101,7 +102,7 @@ def check_router_seen(key: Key | None, router: RouterDef) -> None:
 
 def seen_by(key: Key | None, error: TopicsError) -> TopicsError:
     """An error without the names that the key does not permit."""
-    return error if key is None or not key.prefixes else error.seen_by(key.permits_name)
+    return error if key is None or not key.prefixes else error_seen(error, key.permits_name)
 
 
 def may_configure(key: Key | None) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from topics import limits
 from topics.errors import InvalidRequest
-from topics.wire.second_look import NotTaken, Unknown, look_again
+from topics.wire.second_look import NotTaken, TooManyFields, Unknown, look_again
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ class BodyDecoder(Generic[T]):
                 return value
         except RecursionError:
             error = RecursionError()
+        except TooManyFields:
+            raise InvalidRequest(f"a body has at most {limits.FIELDS_MAX} fields outside payloads") from None
         except NotTaken:
             pass
         except REFUSALS as later:

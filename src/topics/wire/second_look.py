@@ -16,11 +16,20 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
+from topics import limits
 from topics.model.record import RecordIn
+from topics.wire.field_count import count_fields
+
+COUNTED_BYTES_MIN = 64 * limits.KIB
+"""A shorter body has not enough fields to matter."""
 
 
 class NotTaken(Exception):
     """The contract does not take this body either."""
+
+
+class TooManyFields(NotTaken):
+    """More than any request has a use for, and too many to take apart."""
 
 
 class Unknown(NamedTuple):
@@ -36,6 +45,8 @@ def look_again(
 ) -> Any:
     """The value of a body that `decode`, a decoder of `kind`, refused. Raises NotTaken, or what `decode` or a JSON
     reader raises."""
+    if len(body) > COUNTED_BYTES_MIN and count_fields(body) > limits.FIELDS_MAX:
+        raise TooManyFields
     mark = _absent_mark(body)
     masked = _mask_lone_surrogates(body, mark) if carries_payloads else body
     value = decode(_Rebuilding(unknown).text(_type_of(kind), msgspec.Raw(masked.lstrip(_BLANKS)), ""))
