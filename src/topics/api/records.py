@@ -129,8 +129,23 @@ class RecordEndpoints:
             poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)
             call.responder.on_close(poll.cancel)
             call.when(poll.ticket, partial(self._found, call, view, wanted))
-        else:
+            return
+        size_bytes = self._expected_bytes(call.name, wanted)
+        if size_bytes <= limits.RENDER_INLINE_BYTES_MAX:
             call.when_room(partial(self._read, call, wanted, partial(self._found, call, view, wanted)))
+        else:  # room is kept for it: many large pages are not read to find that only some can be answered
+            call.when_room(partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes)
+
+    def _expected_bytes(self, name: str, wanted: ReadRequest) -> int:
+        """About how large a page will be; 0 if a cold store has to be asked, which may take for ever."""
+        topic = self._engine.state.topics.get(name)
+        if topic is None or not topic.count:
+            return 0
+        block = topic.sealed.find(wanted.from_seq + 1)
+        if block is not None and block.view.tier == "cold":
+            return 0
+        records = min(max(topic.head - wanted.from_seq, 0), wanted.limit, topic.count)
+        return min(records * (topic.bytes // topic.count), wanted.budget_bytes)
 
     def _read(self, call: Call, wanted: ReadRequest, then: Callable[[ReadDone], None]) -> None:
         call.when(self._engine.read(call.name, wanted), then)

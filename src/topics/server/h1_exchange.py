@@ -21,7 +21,7 @@ from topics.server.content import encode_response
 from topics.server.failure import failure_response
 from topics.server.stream_share import StreamShare
 
-LARGE_BYTES = 256 * KIB  # a chunk of this size is handed over in parts rather than copied into one
+LARGE_BYTES = 256 * KIB  # a body or a chunk of this size is handed over in parts rather than copied into one
 
 if TYPE_CHECKING:
     from topics.server.h1_connection import H1Connection
@@ -79,7 +79,11 @@ class H1Exchange:
             self.reply(Response(200, body))
             return
         self._answered = True
-        self._conn.finish_plain(self, hub.renderer.ok(body))
+        if len(body) < LARGE_BYTES:
+            self._conn.finish_plain(self, hub.renderer.ok(body))
+        else:  # not copied: that would stop everybody for a while
+            self._conn.send(self, hub.renderer.ok_head(len(body)))
+            self._conn.finish(self, body)
 
     def reply_ok_all(self, responders: Sequence[H1Exchange], bodies: Sequence[bytes]) -> None:
         hub = self._conn.hub

@@ -228,9 +228,14 @@ class H1Output(Peer):
 
     def _write(self) -> None:
         out = self._out
-        if out:
+        if not out:
+            return
+        if sum(map(len, out)) < LARGE_BYTES:
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-            out.clear()
+        else:
+            for part in out:
+                self.transport.write(part)
+        out.clear()
 
     def _half_close(self) -> None:
         """All is said. Wait for the peer's end before closing: closing on unread input would reset the answer away."""
