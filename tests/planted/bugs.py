@@ -338,4 +338,28 @@ BUGS = [
         "",
         "tests/contract/test_warnings.py",
     ),
+    Planted(
+        "position-without-its-epoch",
+        "takes a position of another life of a topic for one of this life, if it is not above the head",
+        "src/topics/core/lineage.py",
+        "    if epoch is None or epoch == topic.epoch:\n        return seq > topic.head\n",
+        "    if True:\n        return seq > topic.head\n",
+        "tests/client/test_positions.py -k recreated_longer-Embedded",
+    ),
+    Planted(
+        "copy-without-a-fork",
+        "goes on under the old epochs in a copy of a data directory",
+        "src/topics/runtime/recover.py",
+        "        if not self._identity.is_copy:\n            return []\n",
+        "        if True:\n            return []\n",
+        "tests/client/test_positions.py -k restored_from_an_older_copy-Embedded",
+    ),
+    Planted(
+        "epochs-by-number",
+        "gives topics epochs that every directory gives",
+        "src/topics/core/lineage.py",
+        "    state.last_epoch = max(drawn, state.last_epoch + 1)\n",
+        "    state.last_epoch += 1\n",
+        "tests/client/test_positions.py -k directory_replaced-Embedded",
+    ),
 ]
