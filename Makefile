@@ -13,6 +13,7 @@ PYTHON ?= $(shell scripts/find-python.sh)
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 SECONDS ?= 60
 CUTS ?= 500
+STATES ?=
 ONLY ?=
 ARGS ?=
 
@@ -30,7 +31,7 @@ help:
 	@echo 'make setup   environment in $(VENV), so that $(BIN)/topics works'
 	@echo 'make check   lint, types, layers'
 	@echo 'make bench   all benchmarks in sequence (ONLY=name picks some)'
-	@echo 'make sim     long simulation runs (SECONDS=60)'
+	@echo 'make sim     long simulation runs (SECONDS=60), and crash states for as long (STATES=2000000: until so many)'
 	@echo 'make powercut shut file systems down under a server, again and again (root; CUTS=500)'
 	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
 	@echo 'make clean   remove the environment and caches'
@@ -55,7 +56,7 @@ bench: $(TEST_ENV)
 	$(BIN)/python bench/run.py $(ONLY)
 
 sim: $(TEST_ENV)
-	@scripts/sim.sh $(SECONDS) $(ARGS)
+	@scripts/sim.sh $(SECONDS) "$(STATES)" $(ARGS)
 
 # What docs/loss.md says of the floors of count caps is no violation.
 powercut: $(TEST_ENV)

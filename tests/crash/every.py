@@ -1,6 +1,6 @@
 """All workloads, by name."""
 
-from tests.crash.floors import FLOOR_WORKLOADS
+from tests.crash.floors import FLOOR_WORKLOADS, ROUTED_FLOOR_WORKLOADS
 from tests.crash.workloads import (
     LAYOUT_WORKLOADS,
     LOG_WORKLOADS,
@@ -22,5 +22,6 @@ ALL = [
     *ROUTER_WORKLOADS,
     *LAYOUT_WORKLOADS,
     *FLOOR_WORKLOADS,
+    *ROUTED_FLOOR_WORKLOADS,
 ]
 BY_NAME = {workload.name: workload for workload in ALL}

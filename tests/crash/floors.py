@@ -132,37 +132,32 @@ CAPS: dict[str, dict[str, Any]] = {
     "ttl": {"ttl_ms": TTL_MS},
 }
 STORIES: tuple[tuple[str, Callable[[Rig], None], dict[str, Any], int], ...] = (
-    ("checkpoint", _checkpoint, {}, 2),
-    ("unseen", _unseen, {}, 2),
-    ("snapshot", _snapshot, {}, 1),
-    ("rotation", _rotate, {}, 1),
-    ("relocation", _relocate, TIERED, 1),
-    ("delete", _delete, REWRITING, 1),
-    ("reshape", _reshape, {}, 1),
+    ("checkpoint", _checkpoint, {}, 10),
+    ("unseen", _unseen, {}, 14),
+    ("snapshot", _snapshot, {}, 3),
+    ("rotation", _rotate, {}, 2),
+    ("relocation", _relocate, TIERED, 2),
+    ("delete", _delete, REWRITING, 2),
+    ("reshape", _reshape, {}, 8),
 )
-BEGINS: tuple[tuple[str, Begin], ...] = (("", _one), ("routed-", _one_routed))
 
 
-def _workloads() -> list[Workload]:
-    found = []
-    for story, run, settings, fineness in STORIES:
-        for cap, config in CAPS.items():
-            for prefix, begin in BEGINS:
-                if story == "reshape" and cap != "count":
-                    continue
-                for durability in ("fsync", "disk", "memory"):
-                    if durability == "memory" and cap != "count":
-                        continue
-                    found.append(
-                        Workload(
-                            f"{prefix}{cap}-{story}-{durability}",
-                            partial(begin, durability=durability, **config),
-                            run,
-                            settings,
-                            fineness=fineness if not prefix else 0,
-                        )
-                    )
-    return found
+def _workloads(prefix: str, begin: Begin, *, finer: int) -> list[Workload]:
+    """Every story under every cap in every class; caps in records take part in all of them."""
+    return [
+        Workload(
+            f"{prefix}{cap}-{story}-{durability}",
+            partial(begin, durability=durability, **config),
+            run,
+            settings,
+            fineness=fineness * finer,
+        )
+        for story, run, settings, fineness in STORIES
+        for cap, config in CAPS.items()
+        for durability in ("fsync", "disk", "memory")
+        if cap == "count" or (story != "reshape" and durability != "memory")
+    ]
 
 
-FLOOR_WORKLOADS = _workloads()
+FLOOR_WORKLOADS = _workloads("", _one, finer=1)
+ROUTED_FLOOR_WORKLOADS = _workloads("routed-", _one_routed, finer=0)

@@ -49,10 +49,15 @@ def points_of(workload: Workload) -> CrashPoints:
     return points
 
 
-def distinct_states(workload: Workload) -> Iterator[CrashState]:
-    """Every point as a kill and as a power cut of every fate, without those that leave what another one left."""
-    met: set[bytes] = set()
-    for state in _states(points_of(workload), Random(workload.name), round(workload.fineness * FINER)):
+def distinct_states(
+    workload: Workload, *, seed: int = 0, fineness: int | None = None, met: set[bytes] | None = None
+) -> Iterator[CrashState]:
+    """Every point as a kill and as a power cut of every fate, without those that leave what another one left, here or
+    among the states `met` before. Another `seed` draws other chances."""
+    met = set() if met is None else met
+    rng = Random(f"{workload.name} {seed}" if seed else workload.name)
+    fineness = round(workload.fineness * FINER) if fineness is None else fineness
+    for state in _states(points_of(workload), rng, fineness):
         known = fingerprint(state)
         if known not in met:
             met.add(known)
