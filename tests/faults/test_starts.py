@@ -12,7 +12,7 @@ import pytest
 from tests.crash.harness import Rig, survey
 from tests.faults.world import WAL, World
 
-from topics.errors import TopicsError, WalReadOnly
+from topics.errors import DiskFull, TopicsError
 from topics.testing import FOREVER, FaultFs, SimClock, SimFs, SimHost
 from topics.testing.faultfs import CHANGING, KINDS, Call
 
@@ -118,7 +118,7 @@ def test_without_space_to_allocate_the_log_again_reads_work_and_writes_resume_wh
     rig = Rig(faults, world.rig.ledger, clock=world.clock, host=world.host)
     assert full.hits
     assert len(survey(rig.sim)["f"].records) == 5
-    with pytest.raises(WalReadOnly) as refused:
+    with pytest.raises(DiskFull) as refused:
         rig.sim.call(lambda engine: engine.drop_topic("m"))
     assert refused.value.cause == "no_space"
     full.lift()

@@ -13,6 +13,8 @@ from typing import Final
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
+from topics.core.apply import apply
+from topics.core.lineage import decide_fork
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.replay import Replay
@@ -31,6 +33,7 @@ from topics.storage.cold_cache import ColdCache
 from topics.storage.cold_tier import ColdRoot, ColdTier, open_cold_root
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
+from topics.storage.identity import Identity, LogFile
 from topics.storage.layout import DataDir, group_keys
 from topics.storage.lock import DataDirLock
 from topics.storage.segments.drop import list_topic_dirs
@@ -68,6 +71,7 @@ class Recovered:
     state: State
     store: Store
     clock: EngineClock
+    chance: Callable[[], int]
     replayed_frames: int = 0
     lost_seqs: int = 0
     truncated_bytes: int = 0
@@ -79,7 +83,7 @@ class Recovered:
 
 
 class Recovery:
-    """One start. `instance` gives the random name of a new directory."""
+    """One start. `instance` gives the random name of a new directory, `chance` random bits for epochs."""
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class Recovery:
         host: Host,
         settings: Settings,
         instance: Callable[[], str],
+        chance: Callable[[], int],
         progress: Progress = lambda _: None,
         pid: int | None = None,
         open_cold: OpenCold = open_cold_root,
@@ -98,6 +103,7 @@ class Recovery:
         self._host = host
         self._settings = settings
         self._new_instance = instance
+        self._chance = chance
         self._progress = progress
         self._pid = os.getpid() if pid is None else pid
         self._data = DataDir(settings.data_dir)
@@ -131,6 +137,7 @@ class Recovery:
         same_boot = self._lock.same_boot(self._boot)
         is_new = self._data.is_new(self._fs)
         self._data.make_missing(self._fs)
+        self._identity = Identity(self._fs, self._data)
         self._snapshots = SnapshotStore(self._fs, self._data.meta)
         snapshot = self._load_snapshot()
         scans = self._scan(snapshot)
@@ -163,7 +170,7 @@ class Recovery:
             for scan in scans
         }
         self._env.allow_writes()
-        marks = self._settle(replay, same_boot=same_boot)
+        marks = self._settle(replay, same_boot=same_boot) + self._fork()
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
 
     def _boot_line(self) -> str:
@@ -248,6 +255,7 @@ class Recovery:
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
+            self._state.last_epoch = max(self._state.last_epoch, snapshot.last_epoch)
             self._clock.raise_to(snapshot.clock_ms)
             for item in topics:
                 topic = topic_from_item(item)
@@ -325,6 +333,18 @@ class Recovery:
             log.warning("%s", notice)
         return marks
 
+    def _fork(self) -> list[HeadMark]:
+        """Of a copy, every topic goes on under an epoch of its own: whatever else is written elsewhere, under the old
+        one, is not ours."""
+        if not self._identity.is_copy:
+            return []
+        log.warning("%s is a copy, or was put back from one: its topics get new epochs", self._data.root)
+        now, topics = self._clock.now_ms(), self._state.by_id.values()
+        marks = [decide_fork(self._state, topic, now=now, chance=self._chance()) for topic in topics]
+        for mark in marks:
+            apply(self._state, mark)
+        return marks
+
     # --- step 8: clean up and open --------------------------------------------------------------------------------
 
     def _open(
@@ -337,7 +357,7 @@ class Recovery:
         *,
         is_new: bool,
     ) -> Recovered:
-        settings = self._settings
+        settings, was_copy = self._settings, self._identity.is_copy
         if not settings.salvage:
             remove_temps(self._fs, [*log_dirs(self._fs, self._data), self._data.meta])
         known = None if snapshot is None else layout_of(snapshot)
@@ -355,12 +375,15 @@ class Recovery:
         floors = floors_of(self._state, self._attach.forsaken)
         store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
+        if not store.owes_marks:
+            self._write_identity(groups)
         self._lock.claim(store.boot, vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
             store=store,
             clock=self._clock,
+            chance=self._chance,
             replayed_frames=self._done_frames,
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
@@ -368,6 +391,7 @@ class Recovery:
             wants_snapshot=not is_new
             and (
                 snapshot is None
+                or was_copy
                 or layout != known
                 or any(scan.beyond for scan in scans)
                 or store.owes_marks
@@ -376,6 +400,14 @@ class Recovery:
             retired=retired,
             has_snapshot=is_new or snapshot is not None,
         )
+
+    def _write_identity(self, groups: list[WalGroup]) -> None:
+        """Without space for it the directory is judged by the next start as it was by this one."""
+        logs = [LogFile.of(group.key, group.position.file) for group in groups if group.active is not None]
+        try:
+            self._identity.settle(self._new_instance(), logs)
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._data.identity, error.strerror or error)
 
     def _open_group(self, key: str, scan: GroupScan | None, repaired: Repaired | None, layout: Layout) -> WalGroup:
         group = open_group(

@@ -16,6 +16,8 @@ class DataDir:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
         self.lock = f"{self.root}/{names.LOCK}"
+        self.identity = f"{self.root}/{names.IDENTITY}"
+        self.identity_place = f"{self.root}/{names.IDENTITY_PLACE}"
         self.meta = f"{self.root}/{names.META_DIR}"
         self.wal = f"{self.root}/{names.WAL_DIR}"
         self.topics = f"{self.root}/{names.TOPICS_DIR}"

@@ -28,6 +28,7 @@ class OrderFile:
         self.pread = inner.pread
         self.allocate = inner.allocate
         self.size = inner.size
+        self.identity = inner.identity
         self.mmap = inner.mmap
         self.close = inner.close
 
@@ -89,8 +90,10 @@ class OrderFs:
         self.monitor = monitor or OrderMonitor()
         self.listdir = inner.listdir
         self.stat_len = inner.stat_len
+        self.file_id = inner.file_id
         self.exists = inner.exists
         self.is_dir = inner.is_dir
+        self.identity = inner.identity
 
     def open(self, path: str, mode: Mode = "r") -> OrderFile:
         made = mode not in ("r", "rw") and not self._inner.exists(path)

@@ -51,6 +51,8 @@ class SimDisk:
         self.next_node = ROOT + 1
         self.changes_seen = 0
         self.mounts = 1
+        self.space: int | None = None
+        """Bytes that all files together may take; what lies inside a file's length was paid for. None: no limit."""
 
     # --- copies ---
 
@@ -67,6 +69,7 @@ class SimDisk:
         twin.next_node = self.next_node
         twin.changes_seen = self.changes_seen
         twin.mounts = self.mounts
+        twin.space = self.space
         for number in self.mapped:  # a mapped buffer changes in place, so it cannot be shared
             node = self.nodes[number]
             twin.nodes[number] = node.copy(twin.token)
@@ -74,6 +77,17 @@ class SimDisk:
         for number in self.orphans:
             del twin.nodes[number]
         return twin
+
+    def used(self) -> int:
+        """Bytes of the files that a name leads to, or that somebody has open."""
+        reached = {*self.paths(), *self.held}
+        nodes = [self.nodes[number] for number in reached]
+        return sum(node.live.size for node in nodes if isinstance(node, FileNode))
+
+    def has_space(self, number: int, size: int) -> bool:
+        """Whether a file may grow to this size."""
+        grows = size - self.file(number).live.size
+        return self.space is None or grows <= 0 or self.used() + grows <= self.space
 
     def file(self, number: int) -> FileNode:
         """For reading."""
