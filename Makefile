@@ -58,9 +58,8 @@ bench: $(TEST_ENV)
 sim: $(TEST_ENV)
 	@scripts/sim.sh $(SECONDS) "$(STATES)" $(ARGS)
 
-# What docs/loss.md says of the floors of count caps is no violation.
 powercut: $(TEST_ENV)
-	$(BIN)/python -m tests.powercut.run --cuts $(CUTS) --lenient-count-caps $(ARGS)
+	$(BIN)/python -m tests.powercut.run --cuts $(CUTS) $(ARGS)
 
 planted: $(TEST_ENV)
 	$(BIN)/python scripts/planted.py $(ARGS)
