@@ -162,24 +162,12 @@ class HostNotAllowed(RequestRefused):
     code = "host_not_allowed"
     status = 403
 
-    def __init__(self, host: str) -> None:
-        super().__init__(
-            f"this server has no keys and does not know the host {host!r}: list it in TOPICS_ALLOWED_HOSTS, "
-            "use an address or localhost, or set keys"
-        )
-
 
 class OriginNotAllowed(RequestRefused):
     """A page of another origin would change something on a server without keys."""
 
     code = "origin_not_allowed"
     status = 403
-
-    def __init__(self, origin: str) -> None:
-        super().__init__(
-            f"this server has no keys and takes no changes from pages of {origin}: list the origin in "
-            "TOPICS_ALLOWED_ORIGINS, or set keys"
-        )
 
 
 class TopicNotFound(RequestRefused):

@@ -144,7 +144,7 @@ SENT = {
 """Errors about a topic or router that the caller has named itself, in the path or in the body."""
 NO_TOPICS = {
     "Unreachable", "WalReadOnly", "CommitFailed", "Corruption", "ColdUnavailable", "Throttled.cap", "NotReady",
-    "DataLoss", "WalFull.cap", "NotReady.refusing_writes", "HostNotAllowed", "OriginNotAllowed",
+    "DataLoss", "WalFull.cap", "NotReady.refusing_writes",
 }  # fmt: skip
 """Errors whose texts name something else (a file, a store, a limit, a cause), or that no server answers with."""
 SECRET = "us.secret"

@@ -201,5 +201,8 @@ def test_a_list_that_cannot_mean_anything_stops_the_start(settings: dict[str, An
 
 
 def test_the_refusals_name_the_settings() -> None:
-    assert "TOPICS_ALLOWED_HOSTS" in HostNotAllowed("evil.example").message
-    assert "TOPICS_ALLOWED_ORIGINS" in OriginNotAllowed("http://evil.example").message
+    target = ROUTES.find("POST", b"/v0/topics/t")
+    with pytest.raises(HostNotAllowed, match=r"'evil\.example'.* TOPICS_ALLOWED_HOSTS"):
+        rules().check("POST", {b"host": b"evil.example"}, target)
+    with pytest.raises(OriginNotAllowed, match=r"http://evil\.example.* TOPICS_ALLOWED_ORIGINS"):
+        rules().check("POST", {b"host": b"127.0.0.1", b"origin": b"http://evil.example"}, target)

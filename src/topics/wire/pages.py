@@ -77,11 +77,18 @@ class PageRules:
             return
         host = _text(headers.get(b"host"))
         if not self.permits_host(host, is_browser=_is_browser(headers)):
-            raise HostNotAllowed(host)
+            raise HostNotAllowed(
+                f"this server has no keys and does not know the host {host!r}: list it in TOPICS_ALLOWED_HOSTS, "
+                "use an address or localhost, or set keys"
+            )
         row = target.endpoint
         changes = method not in _SAFE_METHODS or (row is not None and row.acts)
         if changes and self._is_foreign(host, headers):
-            raise OriginNotAllowed(_text(headers.get(b"origin")) or "another site")
+            origin = _text(headers.get(b"origin")) or "another site"
+            raise OriginNotAllowed(
+                f"this server has no keys and takes no changes from pages of {origin}: list the origin in "
+                "TOPICS_ALLOWED_ORIGINS, or set keys"
+            )
 
     def permits_host(self, host: str, *, is_browser: bool) -> bool:
         """Can no stranger have a browser send this name here? An address can be, for it is not looked up. Names that
