@@ -9,10 +9,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig, survey
 from tests.crash.judging import LATER_MS, collecting_rarely, distinct_states, fingerprint, noted
 from tests.crash.ledger import Ledger, check
-from tests.crash.workloads import BY_NAME, Workload
+from tests.crash.workloads import Workload
 
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState

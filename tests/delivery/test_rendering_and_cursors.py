@@ -337,7 +337,7 @@ def test_frames_of_a_stream_are_what_the_contract_shows() -> None:
     rig.write("invoices", *range(7))
     stream = rig.watch({"invoices": 6})
     ts, epoch = rig.clock.wall_ms(), rig.topic("invoices").epoch
-    id = encode_base64url(f'{{"invoices":7,"@invoices":{epoch}}}'.encode()).decode()
+    id = encode_base64url(f'{{"invoices":"7-e{epoch:x}","invoices":7}}'.encode()).decode()
     assert stream.received.decode() == (
         "retry: 2000\n\n"
         f"id: {id}\nevent: record\n"

@@ -524,13 +524,13 @@ def test_the_cap_per_key_counts_each_key_alone() -> None:
     streams.leave(mine)
     streams.check_room(b"me")
     streams.leave(yours)
-    assert not streams._by_key
+    assert not streams._by_holder
 
 
 def test_a_stream_that_was_closed_before_it_began_holds_no_place(rig: Rig) -> None:
     """As with HEAD, which gets the head and a sink that is closed."""
     rig.put("a")
-    sink = Stream()
+    sink = Stream(rig.room)
     sink.cut()
     session = rig.session({"a": 0})
     WatchStream(rig.live.services, session, sink).begin()

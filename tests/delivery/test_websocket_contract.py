@@ -217,7 +217,8 @@ def test_shutdown_says_so_and_closes_with_1001(tmp_path: Path) -> None:
 def handshake(server: LiveServer) -> RawClient:
     raw = RawClient(server.port)
     raw.send(
-        b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\n"
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     assert raw.head().status == 101

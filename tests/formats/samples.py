@@ -80,6 +80,9 @@ ROUTER: dict[str, Any] = {
     "rev": 2,
 }
 ROUTED = b.RouterMark(name="orders->audit", cursor=9, forwarded_total=70000, dest_base=3)
+LAGGING = b.RouterMark(
+    name="orders->audit", cursor=9, forwarded_total=70000, dest_base=3, dead=((11, 11), (300, 70000))
+)
 
 # By name: the frame type, the topic id, the seq and the body.
 BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
@@ -123,6 +126,12 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
             ),
             routers=(ROUTED,),
         ),
+    ),
+    "mark-ckpt-lag": (
+        FrameType.CHECKPOINT_MARK,
+        0,
+        0,
+        b.CkptMark(n=8, file=1024, off=70000, topics=(), routers=(LAGGING,)),
     ),
     "mark-tier": (
         FrameType.CHECKPOINT_MARK,
@@ -204,6 +213,11 @@ SNAPSHOT = Snapshot(
     ),
     routers=(RouterItem(**ROUTER, cursor=9, forwarded_total=70000, dest_base=3),),
 )
+LAGGING_SNAPSHOT = msgspec.structs.replace(
+    SNAPSHOT,
+    topics=(),
+    routers=(RouterItem(**ROUTER, cursor=9, forwarded_total=70000, dest_base=3, dead=LAGGING.dead),),
+)
 
 FORKED = msgspec.structs.replace(
     SNAPSHOT,
@@ -273,6 +287,7 @@ def golden_bytes() -> dict[str, bytes]:
         "segment-idx": idx,
         "snapshot": encode_snapshot(SNAPSHOT),
         "snapshot-forked": encode_snapshot(FORKED),
+        "snapshot-lag": encode_snapshot(LAGGING_SNAPSHOT),
         "sidecar": encode_sidecar(tags=[b"b", None, b"a:1", b"b"], sizes=[9, 0, 1, 1], data_len=len(data)),
     }
 

@@ -13,6 +13,7 @@ from topics.errors import (
     Corruption,
     CorruptSegment,
     DataLoss,
+    DiskFull,
     Forbidden,
     Internal,
     InvalidRequest,
@@ -89,6 +90,8 @@ CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [
     (WalFull(), 429, "throttled", None),
     (Internal(), 500, "internal", None),
     (NotReady(0.25), 503, "not_ready", {"replay_progress": 0.25}),
+    (NotReady.refusing_writes(["a"]), 503, "not_ready", {"replay_progress": 1.0, "problems": ["a"]}),
+    (DiskFull(), 503, "disk_full", None),
     (ShuttingDown(), 503, "shutting_down", None),
 ]
 IDS = [f"{status}-{code}-{type(error).__name__}" for error, status, code, _ in CONTRACT]
@@ -151,6 +154,7 @@ def test_only_what_may_succeed_later_is_retryable() -> None:
         "StorageIo",
         "NotReady",
         "ColdUnavailable",
+        "DiskFull",
         "ShuttingDown",
         "Unreachable",
     }

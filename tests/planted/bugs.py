@@ -11,6 +11,7 @@ LOG = "tests/crash/test_crash_log.py"
 SEGMENTS = "tests/crash/test_crash_segments.py"
 QUEUES = "tests/crash/test_crash_queues.py"
 ROUTERS = "tests/crash/test_crash_routers.py"
+FLOORS = "tests/crash/test_crash_floors.py"
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ BUGS = [
         "totals-of-another-boot",
         "believes the totals of a snapshot although the power was cut since",
         "src/topics/runtime/recover.py",
-        "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),",
+        "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
         "trust_totals=same_boot and snapshot is not None,",
         "tests/queues/test_restarts.py -k outlived",
     ),
@@ -264,5 +265,101 @@ BUGS = [
         "    state.last_epoch = max(drawn, state.last_epoch + 1)\n",
         "    state.last_epoch += 1\n",
         "tests/client/test_positions.py -k directory_replaced-Embedded",
+    ),
+    Planted(
+        "removed-log-not-noticed",
+        "acks fsync writes into a log file that was deleted under it",
+        "src/topics/storage/wal/group.py",
+        "        if found or file is not self._active:",
+        "        if found or file is not None:",
+        "tests/faults/test_removed_files.py",
+    ),
+    Planted(
+        "directory-not-locked",
+        "lets a second process in when the lock file was deleted",
+        "src/topics/storage/osfs.py",
+        "            _flock_directory(directory_fd, path)\n",
+        "            pass\n",
+        "tests/faults/test_removed_files.py",
+    ),
+    Planted(
+        "tail-behind-all-segments",
+        "takes the tail for the last block of a topic although a crash brought back what lies below its segments",
+        "src/topics/core/manifest.py",
+        "groupby(blocks_from(topic, earliest), ",
+        "groupby([*topic.sealed, *topic.tail.runs], ",
+        _test(SEGMENTS, "drop-segments"),
+    ),
+    Planted(
+        "reserve-for-records-too",
+        "lets records use up the room that deletes need on a full disk",
+        "src/topics/storage/wal/group.py",
+        "        kept_free = 0 if self._reserve_open else self._reserve\n",
+        "        kept_free = 0\n",
+        "tests/faults/test_full_disk.py",
+    ),
+    Planted(
+        "floor-taken-for-logged",
+        "takes the floor of a count cap for logged, so that a checkpoint writes no record and no floor",
+        "src/topics/core/retention.py",
+        "    absorb_lost(topic)\n    removal = Removal()\n",
+        "    absorb_lost(topic)\n    topic.logged_lost = topic.floors.lost\n    removal = Removal()\n",
+        _test(FLOORS, "count-unseen-fsync"),
+    ),
+    Planted(
+        "floor-shown-early",
+        "shows the floor of a count cap before it is logged",
+        "src/topics/engine/settling.py",
+        "        if topic.floors.lost <= topic.logged_lost or topic.config.is_ephemeral:\n            return True\n",
+        "        return True\n",
+        _test(FLOORS, "count-checkpoint-disk"),
+    ),
+    Planted(
+        "any-wall-clock-believed",
+        "expires records by a wall clock that is a year ahead for a moment",
+        "src/topics/clock.py",
+        "        return at_ms - self._jumped_at_ms >= BELIEVE_MS\n",
+        "        return True\n",
+        "tests/house/test_clock.py",
+    ),
+    Planted(
+        "names-in-bodies-unchecked",
+        "checks a bound key against the name in the path only, so that dead letters leave its prefixes",
+        "src/topics/wire/auth.py",
+        "        for name in names_in(request):\n",
+        "        for name in ():\n",
+        "tests/contract/test_foreign_names.py",
+    ),
+    Planted(
+        "answers-not-cut",
+        "shows a bound key the names that a config holds, whatever its prefixes",
+        "src/topics/api/call.py",
+        "            result, more = cut(result, self.key.permits_name)\n",
+        "            _, more = cut(result, self.key.permits_name)\n",
+        "tests/contract/test_foreign_names.py",
+    ),
+    Planted(
+        "any-host",
+        "answers to any name without keys, also to one that was rebound to it",
+        "src/topics/wire/pages.py",
+        "        if not self.permits_host(host, is_browser=_is_browser(headers)):\n",
+        "        if False:\n",
+        "tests/contract/test_pages.py",
+    ),
+    Planted(
+        "sessions-not-shared",
+        "lets one key hold every watch session",
+        "src/topics/api/sessions.py",
+        "mine is not None and mine.count >= self._cap_each:\n",
+        "mine is not None and mine.count > self._cap:\n",
+        "tests/delivery/test_shares.py",
+    ),
+    Planted(
+        "unknown-fields-in-silence",
+        "ignores a field that it does not know without a word",
+        "src/topics/api/call.py",
+        "        if unknown:\n            self.warnings = warnings_of(unknown)\n",
+        "",
+        "tests/contract/test_warnings.py",
     ),
 ]

@@ -30,7 +30,7 @@ from topics.testing.simfs import SimFs
 from topics.wire.keys import parse_keys
 from topics.wire.records import View, render_runs
 
-LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
 
 
@@ -112,7 +112,9 @@ class Door:
 
     def post(self, bodies: list[bytes], *, name: str = "t", query: str = "", fields: str = "") -> list[Answer]:
         """Each body on a connection of its own, all in one turn."""
-        lines = f"POST /v0/topics/{name}{query} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{fields}"
+        lines = (
+            f"POST /v0/topics/{name}{query} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{fields}"
+        )
         peers = self.prime(len(bodies), lines)
         for (connection, _), body in zip(peers, bodies, strict=True):
             self.send(connection, lines, body)
@@ -196,7 +198,7 @@ def test_the_query_means_what_it_means_elsewhere(door: Door, query: str) -> None
         b'{"data":null}',
         b'{"data":{"a":1,"a":2} , "tag":"x","node":"n","meta":{"k":"v"}}',
         b'{"data":12345678901234567890123,"meta":null}',
-        b'{"data":"\\ud83d\\ude00 \xf0\x9f\x98\x80","tag":null,"unknown":[1]}',
+        b'{"data":"\\ud83d\\ude00 \xf0\x9f\x98\x80","tag":null}',
         b'{"data":[' + b"[" * 100 + b"]" * 100 + b"]}",
     ],
 )

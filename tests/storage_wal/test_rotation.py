@@ -53,9 +53,9 @@ def test_frames_of_a_failed_batch_use_up_no_number() -> None:
     log.crash().twice()
 
 
-def test_the_next_file_is_prepared_at_three_quarters() -> None:
+def test_the_next_file_is_prepared_when_the_active_one_is_half_full() -> None:
     log = new_log()
-    while log.group.position.off < log.file_bytes * 3 // 4:
+    while log.group.position.off <= log.file_bytes // 2:
         assert not log.disk.exists("data/wal/prealloc.tmp")
         log.send(1)
         log.group.prepare_next()

@@ -1,5 +1,7 @@
 """SSE payloads and ids, WebSocket commands and frames."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from topics.model.position import Position
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
 from topics.wire import sse, ws
-from topics.wire.base64url import encode_base64url
+from topics.wire.base64url import decode_base64url, encode_base64url
 from topics.wire.requests import TopicStart
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
@@ -62,7 +64,7 @@ def test_ids_are_compact_unpadded_base64url() -> None:
     assert sse.encode_id({"invoices": 8}) == b"eyJpbnZvaWNlcyI6OH0"
     assert sse.encode_id({"audit": 9, "invoices": 12}) == encode_base64url(b'{"audit":9,"invoices":12}')
     both = {"audit": Position(9, 5), "invoices": Position(12, 6)}
-    assert sse.encode_id(both) == encode_base64url(b'{"audit":9,"@audit":5,"invoices":12,"@invoices":6}')
+    assert sse.encode_id(both) == encode_base64url(b'{"audit":"9-e5","audit":9,"invoices":"12-e6","invoices":12}')
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,7}", fullmatch=True)
@@ -73,6 +75,13 @@ NUMBERS = st.integers(0, 2**64 - 1)
 def test_ids_come_back(positions: dict[str, Position]) -> None:
     assert sse.decode_id(sse.encode_id(positions)) == positions
     assert sse.decode_id(b" " + sse.encode_id(positions) + b" ") == positions or not positions
+
+
+def test_an_id_is_a_map_of_cursors_to_every_json_reader() -> None:
+    both = {"audit": Position(9, 5), "invoices": Position(12, 6)}
+    raw = decode_base64url(sse.encode_id(both))
+    assert raw is not None
+    assert json.loads(raw) == msgspec.json.decode(raw) == {"audit": 9, "invoices": 12}
 
 
 def test_an_id_without_epochs_is_one_too() -> None:

@@ -1,7 +1,8 @@
 """Sessions: watch sessions by id: what is watched, by whom, and how far it was delivered (http-api.md section 17.2).
 
 Always holds: a session without an open stream for 300,000 ms is gone, at the latest when the next one is made or
-opened; an open stream keeps its session; the number of sessions never exceeds the cap."""
+opened; an open stream keeps its session; neither the number of sessions nor that of one holder exceeds its cap. Where a
+cap is reached, a session that was without a stream for 10,000 ms makes room."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from topics.core.topic import TopicState
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position
 from topics.wire.base64url import encode_base64url
+from topics.wire.holders import Holder
 
 WID_BYTES = 16
 CROSSED_IDS_MAX = 1024
@@ -74,16 +76,24 @@ class Place:
 
 
 class Session:
-    __slots__ = ("heartbeat_ms", "idle_since_ms", "options", "owner", "places", "streams", "wid")
+    __slots__ = ("heartbeat_ms", "holder", "idle_since_ms", "options", "owner", "places", "streams", "wid")
 
     def __init__(
-        self, places: list[Place], options: Options, *, heartbeat_ms: int, owner: bytes | None, now_ms: int
+        self,
+        places: list[Place],
+        options: Options,
+        *,
+        heartbeat_ms: int,
+        owner: bytes | None,
+        holder: Holder,
+        now_ms: int,
     ) -> None:
         self.wid = "wid_" + encode_base64url(secrets.token_bytes(WID_BYTES)).decode()
         self.places = sorted(places, key=lambda place: place.name)
         self.options = options
         self.heartbeat_ms = heartbeat_ms
         self.owner = owner  # digest of the key that made it
+        self.holder = holder  # whose share it takes from
         self.streams = 0
         self.idle_since_ms = now_ms
 
@@ -96,23 +106,58 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, *, cap: int, now_ms: Callable[[], int], ttl_ms: int = limits.SESSION_TTL_MS) -> None:
+    """`cap_each` is the share of one holder; those that are not counted (None) have none. 0: no cap."""
+
+    def __init__(
+        self, *, cap: int, now_ms: Callable[[], int], cap_each: int = 0, ttl_ms: int = limits.SESSION_TTL_MS
+    ) -> None:
         self._cap = cap
+        self._cap_each = cap_each
         self._now_ms = now_ms
         self._ttl_ms = ttl_ms
         self._by_id: dict[str, Session] = {}
         self._idle: dict[str, Session] = {}  # without a stream, the longest idle first
+        self._held: dict[Holder, _Held] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def add(self, places: list[Place], options: Options, *, heartbeat_ms: int, owner: bytes | None) -> Session:
+    def add(
+        self,
+        places: list[Place],
+        options: Options,
+        *,
+        heartbeat_ms: int,
+        owner: bytes | None,
+        holder: Holder = None,
+    ) -> Session:
         self.collect()
-        if self._cap and len(self._by_id) >= self._cap:
-            raise Throttled.cap("max_watch_sessions", max=self._cap)
-        session = Session(places, options, heartbeat_ms=heartbeat_ms, owner=owner, now_ms=self._now_ms())
-        self._by_id[session.wid] = self._idle[session.wid] = session
+        self._make_room(holder)
+        now_ms = self._now_ms()
+        session = Session(places, options, heartbeat_ms=heartbeat_ms, owner=owner, holder=holder, now_ms=now_ms)
+        self._by_id[session.wid] = session
+        self._held.setdefault(holder, _Held()).count += 1
+        self._rests(session)
         return session
+
+    def _make_room(self, holder: Holder) -> None:
+        """For one more; raises Throttled if nobody who holds a place has gone."""
+        mine = self._held.get(holder)
+        if holder is not None and self._cap_each and mine is not None and mine.count >= self._cap_each:
+            if not self._yields(mine.idle):
+                raise Throttled.cap("max_watch_sessions_per_client", max=self._cap_each)
+        elif self._cap and len(self._by_id) >= self._cap:
+            most = max(self._held.values(), key=lambda held: held.count)
+            if not self._yields(most.idle) and not self._yields(self._idle):
+                raise Throttled.cap("max_watch_sessions", max=self._cap)
+
+    def _yields(self, idle: dict[str, Session]) -> bool:
+        """Drop the longest idle of these, if whoever had it has been gone for long enough."""
+        session = next(iter(idle.values()), None)
+        if session is None or session.idle_since_ms > self._now_ms() - limits.SESSION_YIELD_MS:
+            return False
+        self._drop(session)
+        return True
 
     def find(self, wid: str) -> Session:
         self.collect()
@@ -123,13 +168,17 @@ class Sessions:
 
     def opened(self, session: Session) -> None:
         session.streams += 1
-        self._idle.pop(session.wid, None)
+        if self._idle.pop(session.wid, None) is not None:
+            del self._held[session.holder].idle[session.wid]
 
     def stream_ended(self, session: Session) -> None:
         session.streams -= 1
         if not session.streams:
             session.idle_since_ms = self._now_ms()
-            self._idle[session.wid] = session
+            self._rests(session)
+
+    def _rests(self, session: Session) -> None:
+        self._idle[session.wid] = self._held[session.holder].idle[session.wid] = session
 
     def collect(self) -> None:
         """Drop what has expired."""
@@ -138,4 +187,22 @@ class Sessions:
             session = next(iter(self._idle.values()))
             if session.idle_since_ms > oldest:
                 return
-            del self._idle[session.wid], self._by_id[session.wid]
+            self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        """An idle one."""
+        held = self._held[session.holder]
+        del self._idle[session.wid], self._by_id[session.wid], held.idle[session.wid]
+        held.count -= 1
+        if not held.count:
+            del self._held[session.holder]
+
+
+class _Held:
+    """The sessions of one holder: how many, and which of them are idle, the longest idle first."""
+
+    __slots__ = ("count", "idle")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.idle: dict[str, Session] = {}

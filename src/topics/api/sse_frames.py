@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from topics.api.batches import Batch, Options
+from topics.model.position import Position
 from topics.net.sse import one_line
 from topics.wire import sse
 
@@ -84,9 +85,8 @@ def frames_of(batch: Batch, feed: Addressee) -> SseFrames:
 
 
 def piece(name: str, at: int, epoch: int) -> bytes:
-    """One topic's part of an id. Names of existing topics are plain ASCII."""
-    text = name.encode()
-    return b'"%b":%d,"@%b":%d' % (text, at, text, epoch)
+    """One topic's part of an id. Names of existing topics are plain ASCII, without anything to escape."""
+    return sse.id_part(b'"%b"' % name.encode(), Position(at, epoch))
 
 
 def id_of(pieces: Iterable[bytes]) -> bytes:

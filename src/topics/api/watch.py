@@ -21,6 +21,7 @@ from topics.errors import Internal, TopicsError
 from topics.net import sse as framing
 from topics.net.messages import StreamSink
 from topics.wire import sse
+from topics.wire.holders import Holder
 
 
 class Mark(NamedTuple):
@@ -47,6 +48,7 @@ class WatchStream:
     __slots__ = (
         "_feeds",
         "_heartbeat_ms",
+        "_holder",
         "_is_ending",
         "_is_leaving",
         "_open_feeds",
@@ -60,9 +62,10 @@ class WatchStream:
         "closed",
     )
 
-    def __init__(self, services: WatchServices, session: Session, sink: StreamSink) -> None:
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, holder: Holder = None) -> None:
         self._services = services
         self._session = session
+        self._holder = holder
         self._sink = sink
         self._heartbeat_ms = session.heartbeat_ms
         self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
@@ -80,7 +83,7 @@ class WatchStream:
     def begin(self) -> None:
         """Register everything, then let services do the rest."""
         services, session = self._services, self._session
-        services.streams.enter(self, session.owner)
+        services.streams.enter(self, self._holder)
         services.sessions.opened(session)
         self._sink.on_close(self._ended)
         if self.closed:
@@ -112,6 +115,19 @@ class WatchStream:
     def has_room(self, feed: Feed) -> bool:
         """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
         return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
+
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._outbound.making(change_bytes)
+
+    def frames_key(self, feed: Feed) -> object:
+        return feed.options.view, feed.is_first_read, len(self._feeds) == 1
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        frames = frames_of(batch, feed)
+        return frames.alone(batch.outcome.caught_up) if len(self._feeds) == 1 else frames
 
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)

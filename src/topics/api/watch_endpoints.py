@@ -14,11 +14,10 @@ from topics.model.position import position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.sse import STREAM_HEADERS
 from topics.wire.accept import takes_events
-from topics.wire.auth import check_name, check_session, presented_secret
+from topics.wire.auth import check_session, presented_secret
 from topics.wire.keys import KeyRing
 from topics.wire.query import bool_param
 from topics.wire.records import View
-from topics.wire.replies import performance, struct_reply
 from topics.wire.requests import TopicStart, WatchRequest, decode_watch, node_set
 from topics.wire.sse import decode_id
 
@@ -34,12 +33,10 @@ class WatchEndpoints:
     # --- POST /v0/watch -------------------------------------------------------------------------------------------
 
     def create_watch(self, call: Call) -> None:
-        request = decode_watch(call.body())
-        for name in request.topics:
-            check_name(call.key, name)
+        request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
-        settled = self._services.engine.settling.settle_all(topics)
+        settled = self._services.engine.settling.settle_shown(topics)
         call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
@@ -50,7 +47,8 @@ class WatchEndpoints:
         return [known[name] for name in request.topics if name in known]
 
     def _created(self, call: Call, request: WatchRequest, topics: list[TopicState]) -> None:
-        starts = {topic.name: start_of(topic, request.topics[topic.name]) for topic in topics}
+        sure_earliest = self._services.engine.settling.sure_earliest
+        starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
         places = [
             Place(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
             for topic in topics
@@ -60,6 +58,7 @@ class WatchEndpoints:
             _options(request),
             heartbeat_ms=request.heartbeat(low_ms=self._heartbeat_low_ms),
             owner=None if call.key is None else call.key.digest,
+            holder=call.holder,
         )
         result = WatchResult(
             wid=session.wid,
@@ -67,7 +66,7 @@ class WatchEndpoints:
             session_ttl_ms=limits.SESSION_TTL_MS,
             topics=starts,
         )
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(result)
 
     # --- GET /v0/watch/{wid} --------------------------------------------------------------------------------------
 
@@ -78,11 +77,12 @@ class WatchEndpoints:
         session = services.sessions.find(call.name)
         secret = presented_secret(call.target, request.header(b"authorization"), request.query)
         check_session(self._keys, session.owner, secret)
-        services.streams.check_room(session.owner)
+        holder = session.owner or call.holder
+        services.streams.check_room(holder)
         session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
-        WatchStream(services, session, sink).begin()
+        WatchStream(services, session, sink, holder).begin()
 
 
 def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:
@@ -95,10 +95,10 @@ def still_there(services: WatchServices, topics: list[TopicState], lenient: bool
     return topics
 
 
-def start_of(topic: TopicState, start: TopicStart) -> WatchStart:
+def start_of(topic: TopicState, start: TopicStart, earliest_seq: int) -> WatchStart:
     """Where a subscription begins, and what there is."""
     from_seq = topic.head if start.tail else position_of(start.from_seq).seq
-    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=topic.earliest_seq)
+    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
 
 
 def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:

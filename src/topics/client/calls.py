@@ -42,6 +42,7 @@ from topics.model.results import (
     TopicState,
     WatchResult,
 )
+from topics.model.spans import refuse_overlap
 from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
 from topics.wire.requests import DeleteRequest, DiffRequest, PutRouterRequest, WatchRequest, checked, predicate
 
@@ -235,8 +236,14 @@ def _document(body: bytes) -> dict[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
+def _manifest(body: bytes) -> dict[str, Any]:
+    told = _document(body)
+    refuse_overlap(told["topic"], ((segment["first_seq"], segment["last_seq"]) for segment in told["segments"]))
+    return told
+
+
 def segments(topic: str) -> Call[dict[str, Any]]:
-    return Call(b"GET", _path("topics", topic, "/segments"), _document)
+    return Call(b"GET", _path("topics", topic, "/segments"), _manifest)
 
 
 HEALTH: Call[dict[str, Any]] = Call(b"GET", "/v0/health", _document)

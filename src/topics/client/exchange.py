@@ -5,18 +5,20 @@ state is in doubt is never used again. Used by the blocking and by the asyncio c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import httptools
 import msgspec
 
-from topics.errors import TopicsError, Unreachable, error_from_wire
+from topics.errors import TopicsError, TopicsWarning, Unreachable, error_from_wire
 from topics.limits import MIB
 
 T = TypeVar("T")
 
 ANSWER_BYTES_MAX = 256 * MIB  # 30 times the largest page a server renders: more is not ours
+WARNED_MAX = 1000  # warnings that a process remembers to have told
 _CONTINUE = 100
 _OK = 200
 _REDIRECTS = 300
@@ -138,10 +140,32 @@ def result_of(call: Call[T], answer: Answer) -> T:
     """What the call asked for; raises the error that the server reported."""
     if not answer.is_ok:
         raise error_of(answer)
+    if answer.body.endswith(b'"]}'):
+        _warn(answer.body)
     try:
         return call.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _foreign(answer, f"its body is not what the contract says: {error}") from None
+
+
+class _Warned(msgspec.Struct):
+    warnings: list[str] = []
+
+
+_decode_warned = msgspec.json.Decoder(_Warned).decode
+_warned: set[str] = set()
+
+
+def _warn(body: bytes) -> None:
+    """What a server says about a request is told once in a process: it says so every time."""
+    try:
+        texts = _decode_warned(body).warnings
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # what it is instead is for the call's own decoder to say
+    for text in texts:
+        if text not in _warned and len(_warned) < WARNED_MAX:
+            _warned.add(text)
+            warnings.warn(f"the server says: {text}", TopicsWarning, stacklevel=2)
 
 
 class _Reported(msgspec.Struct):

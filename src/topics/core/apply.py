@@ -47,7 +47,8 @@ def apply(state: State, op: Op) -> Effect:
     effect = on_topic(state, topic, op)
     if effect.removal is not None:
         if topic.queue is not None:
-            topic.queue.removed(effect.removal, topic.floors.earliest_seq)
+            lost_to = None if kind is Delete else topic.floors
+            topic.queue.removed(effect.removal, topic.floors.earliest_seq, lost_to=lost_to)
         if topic.config.is_ephemeral:
             forget_dead(topic, effect.removal)
     return effect

@@ -40,12 +40,14 @@ class LostRange(_Row, frozen=True):
 
 
 class RouterMark(_Map, frozen=True, kw_only=True):
-    """State of one router at one moment; `routed` of a source and `routers` of a checkpoint."""
+    """State of one router at one moment; `routed` of a source and `routers` of a checkpoint. The latter has `dead`:
+    source seqs `first..last` above the cursor that were deleted by then; left out where that is not known."""
 
     name: str
     cursor: U64
     forwarded_total: U64
     dest_base: U64
+    dead: tuple[tuple[U64, U64], ...] | None = None
 
 
 class Pin(_Map, frozen=True, kw_only=True):

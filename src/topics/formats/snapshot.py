@@ -137,11 +137,12 @@ class TopicItem(_Map, frozen=True, kw_only=True):
 
 
 class RouterItem(RouterCreate, frozen=True, kw_only=True):
-    """A router as created, with its state as of the checkpoint."""
+    """A router as created, with its state as of the checkpoint; `dead` as in the checkpoint's mark."""
 
     cursor: U64
     forwarded_total: U64
     dest_base: U64
+    dead: tuple[tuple[U64, U64], ...] | None = None
 
 
 class Snapshot(_Map, frozen=True, kw_only=True):

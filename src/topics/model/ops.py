@@ -34,12 +34,14 @@ Lost = tuple[int, int, LostReason]
 
 
 class RouterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one router stood: written beside what could otherwise take its source records away."""
+    """Where one router stood: written beside what could otherwise take its source records away. `dead`, of a checkpoint
+    only, are the ranges above the cursor that were deleted before their turn; None: not noted."""
 
     name: str
     cursor: int
     forwarded_total: int
     dest_base: int
+    dead: tuple[tuple[int, int], ...] | None = None
 
 
 class Append(msgspec.Struct, gc=False):

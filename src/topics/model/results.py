@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, field
 
 from topics.model.config import TopicConfig, TopicType
+from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
 from topics.model.position import token
 from topics.model.router import Guarantee
@@ -51,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 class AppendResult(msgspec.Struct, frozen=True):
     """`position` is that of the last record."""
 
-    topic: str
+    topic: TopicName
     first_seq: int
     last_seq: int
     head_seq: int
@@ -70,7 +71,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes.
     `next` is `next_from_seq` as a position; None if the server did not say."""
 
-    topic: str
+    topic: TopicName
     records: Sequence[Record]
     next_from_seq: int
     head_seq: int
@@ -87,7 +88,7 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 class DeleteResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: int
     earliest_seq: int
     head_seq: int
@@ -98,14 +99,17 @@ class DeleteResult(msgspec.Struct, frozen=True):
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
-class QueueCounters(msgspec.Struct, frozen=True):
+class QueueCounters(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start."""
+
     ready: int
     in_flight: int
     dead_lettered: int
+    lost_in_flight: int = 0
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic: str
+    topic: TopicName
     type: TopicType
     head_seq: int
     earliest_seq: int
@@ -120,7 +124,7 @@ class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     head_seq: int
     earliest_seq: int
     count: int
@@ -135,15 +139,15 @@ class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     created: bool
     config: TopicConfig
 
 
 class DeleteTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: bool
-    routers_removed: list[str]
+    routers_removed: list[RouterName]
 
 
 # --- routers ---------------------------------------------------------------------------------------------------------
@@ -152,9 +156,9 @@ class DeleteTopicResult(msgspec.Struct, frozen=True):
 class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
     """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
 
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     preserve_node: bool
     preserve_tag: bool
     filter: list[str] | None
@@ -165,9 +169,9 @@ class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RouterSummary(msgspec.Struct, frozen=True):
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     guarantee: Guarantee
     forwarded_total: int
 
@@ -178,7 +182,7 @@ class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeleteRouterResult(msgspec.Struct, frozen=True):
-    router: str
+    router: RouterName
     deleted: bool
 
 
@@ -209,33 +213,45 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     claimed: list[Job]
     count: int
     ready: int
 
 
-class AckResult(msgspec.Struct, frozen=True):
-    topic: str
+class LostJob(msgspec.Struct, frozen=True):
+    """A job that retention took while its worker held it; `reason` as a tombstone shows it."""
+
+    seq: int
+    reason: str
+
+
+class AckResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`lost` are those of the `skipped` that retention took while this node held them."""
+
+    topic: TopicName
     acked: int
     skipped: list[int]
     ready: int
     in_flight: int
+    lost: list[LostJob] = []
 
 
-class NackResult(msgspec.Struct, frozen=True):
-    topic: str
+class NackResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: TopicName
     nacked: int
     skipped: list[int]
     ready: int
     in_flight: int
+    lost: list[LostJob] = []
 
 
-class ExtendResult(msgspec.Struct, frozen=True):
-    topic: str
+class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: TopicName
     extended: int
     skipped: list[int]
     deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
+    lost: list[LostJob] = []
 
 
 # --- watch -----------------------------------------------------------------------------------------------------------
@@ -253,4 +269,4 @@ class WatchResult(msgspec.Struct, frozen=True):
     wid: str
     stream_url: str
     session_ttl_ms: int
-    topics: dict[str, WatchStart]
+    topics: dict[TopicName, WatchStart]

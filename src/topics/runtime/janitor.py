@@ -232,10 +232,12 @@ class Janitor:
     # --- space ----------------------------------------------------------------------------------------------------
 
     def probe_space(self) -> None:
-        """Groups that ran out of space take writes again by themselves (F5)."""
+        """Groups without space take writes again by themselves (F5); until then, what gives space back (F5a)."""
         commit = self._engine.context.commit
         for index, cause in commit.read_only_causes().items():
             if cause == "no_space" and index not in self._probing and commit.may_reopen(index):
+                if self._store.groups[index].open_reserve():
+                    commit.open_reserve(index)
                 self._probing.add(index)
                 self._driver.run(self._store.groups[index].probe_space, partial(self._probed, index))
 

@@ -22,6 +22,7 @@ from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
+from topics.runtime.cut_log import note_used
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
@@ -132,7 +133,8 @@ class Recovery:
             raise
 
     def _recover(self) -> Recovered:
-        same_boot = self._lock.same_boot(self._host.boot_id())
+        self._boot = self._boot_line()
+        same_boot = self._lock.same_boot(self._boot)
         is_new = self._data.is_new(self._fs)
         self._data.make_missing(self._fs)
         self._identity = Identity(self._fs, self._data)
@@ -151,6 +153,9 @@ class Recovery:
             self._fs.make_room = self._env.make_room
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
+        for scan in scans:
+            if scan.ends_early and snapshot is not None:
+                note_used(self._state, scan, shards=snapshot.shards, file_bytes=self._settings.wal_file_bytes)
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -166,6 +171,13 @@ class Recovery:
         self._env.allow_writes()
         marks = self._settle(replay, same_boot=same_boot) + self._fork()
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
+
+    def _boot_line(self) -> str:
+        """What has to be the same for bytes that nobody synced to be there still: the kernel's life, and that of every
+        file system that the directory lies on. Empty if one of them is not known."""
+        mounts = {self._fs.mount_id(path) for path in self._data.mounted(self._fs)}
+        boot_id = self._host.boot_id()
+        return " ".join([boot_id, *sorted(mounts)]) if boot_id and all(mounts) else ""
 
     # --- steps 2 and 3: snapshot and groups -----------------------------------------------------------------------
 
@@ -193,6 +205,7 @@ class Recovery:
             start=None if snapshot is None else positions_of(snapshot).get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._settings.salvage,
+            left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
         )
 
     def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
@@ -235,7 +248,7 @@ class Recovery:
             self._cold,
             marks=self._marks,
             items={item.id: item for item in topics},
-            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
+            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
@@ -361,7 +374,7 @@ class Recovery:
         flag_again(self._state, store)
         if not store.owes_marks:
             self._write_identity(groups)
-        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
+        self._lock.claim(store.boot, vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
@@ -428,7 +441,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
-            boot=self._host.boot_id(),
+            boot=self._boot_line(),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},

@@ -167,6 +167,8 @@ class H2Output(Peer):
 
     def pause_writing(self) -> None:
         self._paused = True
+        if not self._over:
+            self.share().measure()
 
     def resume_writing(self) -> None:
         self._paused = False

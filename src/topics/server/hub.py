@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 
 from topics.clock import Clock
-from topics.limits import MIB
+from topics.limits import KIB, MIB
 from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
+from topics.server.allocator import Burst, give_back
 from topics.server.room import Room
 from topics.server.wheel import TICK_S, Wheel
 
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASK_PER_TURN = 100  # connections whose deadlines are looked at before others get their turn
+PEER_BYTES = 16 * KIB  # of a connection, about, with what it has parsed and what waits in its buffers
 log = logging.getLogger("topics.server")
+
+
+def _log_failure(done: BaseException | None) -> None:
+    if done is not None:
+        log.error("giving memory back failed", exc_info=done)
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +42,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 64 * MIB
     gzip_min_bytes: int = 0
+    connections_each_max: int = 0
+    """Of one address, loopback excepted; 0 is no such bound."""
 
     def bodies_bytes_max(self) -> int:
         """What unfinished bodies of all connections may hold together."""
@@ -58,10 +67,12 @@ class Hub:
         self.renderer = H1Renderer()
         self.room = Room(loop, clock.monotonic)
         self.peers: set[Peer] = set()
+        self._crowds: dict[str, int] = {}  # connections by network
         self.draining = False
         self.held = False  # the application is behind: no new request is read
         self.date = b""
         self._bodies_bytes = 0
+        self._burst = Burst()
         self._unflushed: list[Flushable] = []
         self._held_back: list[Callable[[], None]] = []
         self._on_empty: Callable[[], None] | None = None
@@ -83,7 +94,13 @@ class Hub:
         self._ticker = self.loop.call_later(TICK_S, self.tick)
         self.wheel.advance(self.monotonic())
         self.room.tick()
+        if self._burst.is_over(self._load_bytes(), self.monotonic()):
+            self.off_loop(give_back, _log_failure)
         self._ask()
+
+    def _load_bytes(self) -> int:
+        """What connections make the process hold, about."""
+        return self.room.held_bytes + self._bodies_bytes + len(self.peers) * PEER_BYTES
 
     def _ask(self) -> None:
         if self.wheel.ask(ASK_PER_TURN):
@@ -93,14 +110,36 @@ class Hub:
 
     def joined(self, peer: Peer) -> None:
         self.peers.add(peer)
-        if len(self.peers) > CONNECTIONS_MAX:
+        if len(self.peers) > CONNECTIONS_MAX or self._is_crowded(peer.network):
             peer.transport.abort()
-        elif self.draining:
+        else:
+            self._begin(peer)
+
+    def _is_crowded(self, network: str | None) -> bool:
+        """Count a connection; has its network more than its share now?"""
+        if network is None:
+            return False
+        count = self._crowds[network] = self._crowds.get(network, 0) + 1
+        return 0 < self.settings.connections_each_max < count
+
+    def _begin(self, peer: Peer) -> None:
+        if self.draining:
             peer.transport.close()
         else:
             self.wheel.arm(peer, peer.on_timer(self.wheel.now_s))
 
+    def replaced(self, old: Peer, new: Peer) -> None:
+        """The same connection speaks another protocol now."""
+        self.peers.add(new)
+        self.peers.discard(old)
+        self.wheel.disarm(old)
+        self._begin(new)
+
     def left(self, peer: Peer) -> None:
+        if peer in self.peers and peer.network is not None:
+            self._crowds[peer.network] -= 1
+            if not self._crowds[peer.network]:
+                del self._crowds[peer.network]
         self.peers.discard(peer)
         self.wheel.disarm(peer)
         if not self.peers and self._on_empty is not None:

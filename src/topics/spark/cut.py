@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.model.position import Position
+from topics.model.spans import refuse_overlap
 
 I64: TypeAlias = npt.NDArray[np.int64]
 DeadRange: TypeAlias = tuple[int, int]
@@ -146,7 +147,8 @@ Block: TypeAlias = SegmentBlock | LogBlock | ServerBlock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCut:
-    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`."""
+    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`; blocks are
+    disjoint and ascending, and a cut of others is refused: a record would be read twice."""
 
     name: str
     topic_id: int
@@ -165,6 +167,9 @@ class TopicCut:
     instance: str = ""
     """The data directory that it is of, as that calls itself; empty where nobody tells."""
     ancestors: Ancestors = ()
+
+    def __post_init__(self) -> None:
+        refuse_overlap(self.name, ((block.first_seq, block.end_seq - 1) for block in self.blocks))
 
     @property
     def end_seq(self) -> int:

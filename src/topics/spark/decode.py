@@ -38,17 +38,6 @@ class TextTest:
 
 
 @dataclass(frozen=True, slots=True)
-class NullTest:
-    """A condition on `tag`, `node` or `meta`: whether the record has one."""
-
-    column: str
-    is_null: bool
-
-
-Test = TextTest | NullTest
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """What all records of a batch share."""
 
@@ -65,7 +54,7 @@ class Origin:
         return epochs[np.searchsorted(heads, seqs)]
 
 
-def wanted_texts(names: Sequence[str], tests: Sequence[Test], *, with_tag: bool = False) -> frozenset[str]:
+def wanted_texts(names: Sequence[str], tests: Sequence[TextTest], *, with_tag: bool = False) -> frozenset[str]:
     """Which texts must be decoded to give these columns through these tests."""
     needed = set(_PIECE_TEXTS) & set(names)
     needed.update(test.column for test in tests)
@@ -86,7 +75,7 @@ def passing(
     columns: FrameColumns,
     data: Buffer,
     *,
-    tests: Sequence[Test],
+    tests: Sequence[TextTest],
     dead: Sequence[DeadRange],
     tag_deletes: Sequence[TagDelete],
 ) -> I64 | None:
@@ -131,10 +120,7 @@ def _not_deleted(columns: FrameColumns, data: Buffer, delete: TagDelete) -> Bool
     return mask
 
 
-def _holds(columns: FrameColumns, data: Buffer, test: Test) -> Bools:
-    if isinstance(test, NullTest):
-        present: Bools = _PRESENT[test.column](columns)
-        return ~present if test.is_null else present
+def _holds(columns: FrameColumns, data: Buffer, test: TextTest) -> Bools:
     import pyarrow.compute as pc
 
     texts = strings(columns, data, test.column, None)

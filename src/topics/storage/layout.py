@@ -50,6 +50,11 @@ class DataDir:
             make_dirs(fs, path)
         fs.sync_dir(self.root)
 
+    def mounted(self, fs: Fs) -> list[str]:
+        """The directories that may lie on file systems of their own, as far as they are there."""
+        shards = [f"{self.wal}/{name}" for name in (fs.listdir(self.wal) if fs.is_dir(self.wal) else [])]
+        return [self.root, *filter(fs.is_dir, (self.meta, self.wal, self.topics, *shards))]
+
     def is_new(self, fs: Fs) -> bool:
         """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""
         return not any(fs.is_dir(path) and fs.listdir(path) for path in (self.meta, self.wal, self.topics))

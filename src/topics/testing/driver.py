@@ -51,6 +51,10 @@ class SimDriver:
         self.hold_cold = False
         """While set, cold jobs wait: a cold store that does not answer."""
         self._cold: deque[Callable[[], None]] = deque()
+        self.hold_background = False
+        """While set, background jobs wait: a checkpoint or a snapshot stands still between its pieces while clients go
+        on."""
+        self._background: deque[Callable[[], None]] = deque()
         self.clock: Clock = SimClock()
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
@@ -82,9 +86,11 @@ class SimDriver:
         return  # time moves when the test says so
 
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
-        self._steps.append(lambda: _carry_out(job, done))
+        queue = self._background if self.hold_background else self._steps
+        queue.append(lambda: _carry_out(job, done))
 
-    run_read = run
+    def run_read(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._steps.append(lambda: _carry_out(job, done))
 
     def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._cold.append(lambda: _carry_out(job, done))
@@ -107,6 +113,13 @@ class SimDriver:
             assert self.turn(), "a job waits for something that never happens"
         raise AssertionError("the simulation does not come to rest")
 
+    def step_background(self) -> bool:
+        """Carry out one job that is held. False if there is none."""
+        if not self._background:
+            return False
+        self._background.popleft()()
+        return True
+
     def turn(self) -> bool:
         """The next thing that is due: a flush, else a step, else a sync. False when nothing is."""
         if self._flush_due:
@@ -115,6 +128,9 @@ class SimDriver:
             return True
         if self._steps:
             self._steps.popleft()()
+            return True
+        if self._background and not self.hold_background:
+            self._background.popleft()()
             return True
         if self._cold and not self.hold_cold:
             self._cold.popleft()()
@@ -180,6 +196,7 @@ class SimWriter:
             self._commit.sync_failed(self._index, error, error.cause)
         else:
             self._commit.synced(self._index, lsn)
+            self._wal.prepare_next()
         return True
 
 

@@ -56,9 +56,10 @@ def ack_performance(server_total_ms: float, *, fsync_ms: float) -> bytes:
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
-def struct_reply(result: msgspec.Struct, performance: bytes) -> bytes:
-    """Any result struct, its performance object last."""
-    return b'%b,"performance":%b}' % (_encode(result)[:-1], performance)
+def struct_reply(result: msgspec.Struct, performance: bytes, *, hidden: Sequence[str] = ()) -> bytes:
+    """Any result struct, its performance object last. `hidden`: the fields of which the key may not see all."""
+    left_out = b',"hidden":%b' % _encode(hidden) if hidden else b""
+    return b'%b%b,"performance":%b}' % (_encode(result)[:-1], left_out, performance)
 
 
 def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: bytes) -> bytes:

@@ -1,17 +1,18 @@
 """Server-sent events: the `data` of each frame, and the resume id.
 
-An id is base64url of `{"<topic>":<cursor>,"@<topic>":<epoch>, ...}` over all topics of a session, after the frame it
-stands on; no topic's name begins with an `@`. Decoding is lenient, and takes ids without epochs, as they used to be:
-what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+An id is base64url of `{"<topic>":"<position>","<topic>":<cursor>, ...}` over all topics of a session, after the frame
+it stands on. A JSON reader keeps the last of two equal keys, so it sees the plain map of cursors that an id always was;
+the position beside it tells us the epoch. Decoding is lenient and takes ids without positions: what is not such a map
+is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from topics import limits
-from topics.model.position import Position
+from topics.model.position import Position, parse_token
 from topics.model.tombstone import Tombstone
 from topics.wire.base64url import decode_base64url, encode_base64url
 from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
@@ -26,7 +27,6 @@ ERROR = b"error"
 FIRST_READ_REASONS = frozenset(("cap", "ttl", "mixed"))
 TOO_OLD = "from_seq_too_old"
 SHUTTING_DOWN = "server_shutting_down"
-EPOCH_MARK = "@"
 
 
 def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
@@ -69,32 +69,33 @@ def work_error_data(topic: str, *, code: int | str, error: str) -> bytes:
 
 
 def encode_id(positions: Mapping[str, Position | int]) -> bytes:
-    """Epochs have keys of their own: an id stays a map of numbers, which is all that older clients read."""
-    cursors: dict[str, int] = {}
-    for topic, given in positions.items():
-        position = Position(given) if isinstance(given, int) else given
-        cursors[topic] = position.seq
-        if position.epoch is not None:
-            cursors[EPOCH_MARK + topic] = position.epoch
-    return encode_base64url(msgspec.json.encode(cursors))
+    parts = [
+        id_part(msgspec.json.encode(topic), Position(given) if isinstance(given, int) else given)
+        for topic, given in positions.items()
+    ]
+    return encode_base64url(b"{%b}" % b",".join(parts))
+
+
+def id_part(name: bytes, position: Position) -> bytes:
+    """One topic's part of an id; `name` is a JSON text."""
+    cursor = b"%b:%d" % (name, position.seq)
+    return cursor if position.epoch is None else b'%b:"%b",%b' % (name, str(position).encode(), cursor)
 
 
 def decode_id(header: bytes | None) -> dict[str, Position] | None:
     """A `Last-Event-ID`, or None if it is none of ours."""
     raw = None if not header else decode_base64url(header.strip())
-    if raw is None:
+    if raw is None or not raw.startswith(b"{"):
         return None
+    found: dict[str, Position] = {}
     try:
-        cursors: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        for topic, value in json.loads(raw, object_pairs_hook=list):
+            position = Position(value) if _is_number(value) else parse_token(value)
+            known = found.get(topic)
+            found[topic] = known if known is not None and known.seq == position.seq else position
+    except (ValueError, TypeError, RecursionError):
         return None
-    if not isinstance(cursors, dict) or not all(map(_is_number, cursors.values())):
-        return None
-    return {
-        topic: Position(cursor, cursors.get(EPOCH_MARK + topic))
-        for topic, cursor in cursors.items()
-        if not topic.startswith(EPOCH_MARK)
-    }
+    return found
 
 
 def _is_number(value: object) -> bool:

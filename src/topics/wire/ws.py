@@ -11,6 +11,7 @@ from topics import limits
 from topics.errors import InvalidRequest, TopicsError
 from topics.model.appended import Appended
 from topics.model.config import U64, ConfigPatch, check_u64
+from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
@@ -30,10 +31,10 @@ _encode = msgspec.json.Encoder().encode
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
+class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="subscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: dict[str, TopicStart] = {}
+    topic: TopicName | None = None
+    topics: dict[TopicName, TopicStart] = {}
     from_seq: FromSeq = 0
     tail: bool = False
     node: NodeFilter = None
@@ -58,10 +59,10 @@ class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
         return starts
 
 
-class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"):
+class Unsubscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="unsubscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: list[str] = []
+    topic: TopicName | None = None
+    topics: list[TopicName] = []
 
     def names(self) -> list[str]:
         """Each name once, in the order given."""
@@ -71,8 +72,8 @@ class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"
         return list(dict.fromkeys(names))
 
 
-class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
-    topic: str
+class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="publish"):
+    topic: TopicName
     records: list[RecordIn]
     request_id: msgspec.Raw = NO_REQUEST_ID
     node: str | None = None
@@ -92,7 +93,7 @@ class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
         return self.config is None or self.config.auto_create
 
 
-class Ping(msgspec.Struct, frozen=True, tag_field="op", tag="ping"):
+class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="ping"):
     request_id: msgspec.Raw = NO_REQUEST_ID
 
 
