@@ -69,8 +69,9 @@ class Child:
         self.peak_bytes = 0
 
     def resident_bytes(self) -> int:
-        with open(f"/proc/{self._process.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
+        """Without the pages of mapped segments, which belong to the page cache."""
+        with open(f"/proc/{self._process.pid}/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("RssAnon:")) * KIB
 
     async def watch_memory(self) -> None:
         while True:
@@ -79,7 +80,7 @@ class Child:
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 def request(method: str, path: str, body: object = None, *, more: str = "") -> bytes:

@@ -172,8 +172,9 @@ def test_a_remembered_head_does_not_admit_a_bad_length(length: bytes) -> None:
     assert list(outcomes(reader, [first, second]))[1:] == read([second])
 
 
-def test_an_empty_line_may_come_before_each_of_many_equal_heads() -> None:
-    raw = b"\r\nPOST /t HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx" * 4
+@pytest.mark.parametrize("blank", [b"\r\n", b"\r\n" * 2, b"\r\n" * 4], ids=["one", "two", "four"])
+def test_empty_lines_may_come_before_each_of_many_equal_heads(blank: bytes) -> None:
+    raw = (blank + b"POST /t HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx") * 4
     assert read([raw]) == [Taken("POST", b"/t", b"x")] * 4
     for pieces in cut_everywhere(raw):
         assert read(pieces) == read([raw])

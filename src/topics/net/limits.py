@@ -8,6 +8,7 @@ from topics.limits import KIB, MIB
 # --- HTTP/1 heads and framing ----------------------------------------------------------------------------------------
 
 HEAD_BYTES_MAX = 128 * KIB  # request line and fields; a resume id of 256 topics with the longest names has 96 KiB
+BLANK_LINES_MAX = 4  # before a request line, from clients that end a body with one; more is garbage
 FIELDS_MAX = 128  # header fields of one request; browsers send about twenty
 METHOD_BYTES_MAX = 32  # longer than any registered method: garbage is told from a request within 33 bytes
 TEMPLATE_BYTES_MAX = 4 * KIB  # a longer head is parsed anew each time rather than remembered by its connection

@@ -54,7 +54,8 @@ def _refuses(name: str, raw: bytes, *taken: Taken) -> FramingCase:
 REQUEST_LINE_CASES = [  # sections 2.2, 3
     _takes("origin form", _get(b""), GET),
     _takes("one empty line before a request", b"\r\n" + _get(b""), GET),
-    _refuses("two empty lines before a request", b"\r\n\r\n" + _get(b"")),
+    _takes("four empty lines before a request", b"\r\n" * 4 + _get(b""), GET),
+    _refuses("five empty lines before a request", b"\r\n" * 5 + _get(b"")),
     _refuses("an empty line that is a bare LF", b"\n" + _get(b"")),
     _refuses("space before the method", b" " + _get(b"")),
     _refuses("no spaces at all", b"GET/HTTP/1.1\r\n" + H + b"\r\n"),

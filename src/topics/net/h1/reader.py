@@ -13,7 +13,7 @@ from topics.errors import InvalidRequest
 from topics.net.h1.chunked import ChunkedDecoder
 from topics.net.h1.head import HeadTemplate, parse_head
 from topics.net.h1.lines import LineChecker
-from topics.net.limits import HEAD_BYTES_MAX, TEMPLATE_BYTES_MAX
+from topics.net.limits import BLANK_LINES_MAX, HEAD_BYTES_MAX, TEMPLATE_BYTES_MAX
 from topics.net.messages import RequestHead
 
 _HEAD_END = b"\r\n\r\n"
@@ -21,7 +21,7 @@ _HEAD_END = b"\r\n\r\n"
 
 class H1Reader:
     __slots__ = (
-        "_blank_skipped",
+        "_blanks_skipped",
         "_buf",
         "_checker",
         "_chunked",
@@ -39,7 +39,7 @@ class H1Reader:
         self._buf: bytes | bytearray = b""
         self._pos = 0  # everything before it is consumed
         self._scanned = 0  # no head ends before here
-        self._blank_skipped = False
+        self._blanks_skipped = 0
         self._checker: LineChecker | None = None  # only while a head is incomplete
         self._template: HeadTemplate | None = None
         self._chunked: ChunkedDecoder | None = None
@@ -98,7 +98,7 @@ class H1Reader:
         length = template.match(raw)
         if length is None:
             return self._new_head(end - 4)
-        self._blank_skipped = False
+        self._blanks_skipped = 0
         self._restart(end)
         self._expect_body(template.head, length)
         return template.head
@@ -116,14 +116,14 @@ class H1Reader:
             length = template.match(data[:end])
         if length is None or length != len(data) - end or length > self._limit_bytes:
             return None
-        self._blank_skipped = False
+        self._blanks_skipped = 0
         return template.head, data[end:]
 
     def _new_head(self, end: int) -> RequestHead | None:
         """A head that was not seen before; `end` is where its empty line begins, negative if it has not come yet."""
         buf, pos = self._buf, self._pos
-        if not self._blank_skipped and buf.startswith(b"\r\n", pos):  # RFC 9112 section 2.2: one empty line is ignored
-            self._blank_skipped = True
+        while self._blanks_skipped < BLANK_LINES_MAX and buf.startswith(b"\r\n", pos):  # RFC 9112 section 2.2
+            self._blanks_skipped += 1
             pos += 2
             self._restart(pos)
             end = buf.find(_HEAD_END, pos)
@@ -131,7 +131,7 @@ class H1Reader:
             self._check_partial()
             return None
         end += 4
-        self._blank_skipped = False
+        self._blanks_skipped = 0
         raw = bytes(buf[pos:end])
         head, length = parse_head(raw)
         self._template = HeadTemplate(head, raw, length) if len(raw) <= TEMPLATE_BYTES_MAX else None
