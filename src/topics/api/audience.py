@@ -20,7 +20,9 @@ from topics.api.sessions import Place
 from topics.api.sse_frames import frames_of
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
+from topics.net import sse as framing
 from topics.net.messages import Line
+from topics.wire import sse
 
 log = logging.getLogger("topics.delivery")
 
@@ -148,6 +150,19 @@ class Audience:
         for feed in list(self._seats):
             self.leave(feed)
             feed.abandon(error)
+
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        """Nobody here has anything left to take, so everybody is told."""
+        self._tell(sse.DEFERRED, sse.deferred_data(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
+
+    def resumed(self, now_ms: float) -> None:
+        if any(feed.is_told_deferred for feed in self._seats):
+            self._tell(sse.RESUMED, sse.resumed_data(self.name), now_ms, is_deferred=False)
+
+    def _tell(self, event: bytes, data: bytes, now_ms: float, *, is_deferred: bool) -> None:
+        for feed in self._seats:
+            feed.is_told_deferred = is_deferred
+        self._send(framing.frame(None, event, data), self.at, now_ms)
 
     # --- being served -----------------------------------------------------------------------------------------------
 

@@ -48,6 +48,11 @@ class Channel(Protocol):
 
     def topic_gone(self, feed: Feed) -> None: ...
 
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        """Whether the client was told that records wait; not if it has enough to take already."""
+
+    def topic_resumed(self, feed: Feed) -> None: ...
+
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         """The feed stands still; the channel wakes it after a while."""
 
@@ -67,6 +72,7 @@ class Feed:
         "has_failed",
         "is_first_read",
         "is_level",
+        "is_told_deferred",
         "name",
         "number",
         "options",
@@ -84,6 +90,7 @@ class Feed:
         self.is_level = False  # the client was told that it has seen everything
         self.is_first_read = True
         self.has_failed = False  # its last read failed, and the client knows
+        self.is_told_deferred = False  # and not yet that it is over
         self.queued = 0  # pushes that the channel has not handed to its transport
         self.closed = False
         self.audience: Audience | None = None  # it is served with others, and `at` is theirs
@@ -119,6 +126,15 @@ class Feed:
         if not self.closed:
             self.close()
             self.channel.topic_gone(self)
+
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        if not self.closed:
+            self.is_told_deferred = self.channel.topic_deferred(self, wait_ms_max)
+
+    def resumed(self, now_ms: float) -> None:
+        if self.is_told_deferred and not self.closed:
+            self.is_told_deferred = False
+            self.channel.topic_resumed(self)
 
     @property
     def is_at_rest(self) -> bool:

@@ -244,6 +244,16 @@ class Socket:
         while self._gone and self._messages.places() > 0:
             self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
 
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._send(ws.deferred_frame(feed.name, max_wait_ms=wait_ms_max), self._now_ms())
+        return True
+
+    def topic_resumed(self, feed: Feed) -> None:
+        if self.has_room(feed):
+            self._send(ws.resumed_frame(feed.name), self._now_ms())
+
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         if not feed.has_failed and self._messages.places() > 0:
             feed.has_failed = True

@@ -175,6 +175,16 @@ class WatchStream:
         if not self._open_feeds:
             self._end_when_empty()
 
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(feed.name, max_wait_ms=wait_ms_max)))
+        return True
+
+    def topic_resumed(self, feed: Feed) -> None:
+        if self.has_room(feed):
+            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(feed.name)))
+
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         if not feed.has_failed:
             feed.has_failed = True

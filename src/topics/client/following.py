@@ -25,6 +25,7 @@ SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server i
 LONG_POLL_MS = 10_000
 _FOREVER = RetryPolicy(total_s=float("inf"))
 
+_TOLD = frozenset((RECORD, TOMBSTONE, CAUGHT_UP, TOPIC_DELETED, ERROR))
 _decode_gap = decoder_of(Gap)
 
 
@@ -77,7 +78,9 @@ class Following:
         return self._walk.take(page)
 
     def frame(self, frame: Frame) -> Iterator[Record | Gap]:
-        """Raises what ends the stream."""
+        """Raises what ends the stream; passes over news of the server (`deferred`, `resumed`) and what is unknown."""
+        if frame.event not in _TOLD:
+            return
         self._attempts, self._policy = None, _FOREVER
         self._is_beyond = False
         if frame.event == RECORD:

@@ -40,5 +40,13 @@ def caught_up_fields(topic: str, *, head_seq: int, epoch: int) -> bytes:
     return b'"topic":"%b","head_seq":%d,"next":"%d-e%x"' % (topic.encode(), head_seq, head_seq, epoch)
 
 
+def deferred_fields(topic: str, *, max_wait_ms: int) -> bytes:
+    return b'"topic":"%b","reason":"pressure","max_wait_ms":%d' % (topic.encode(), max_wait_ms)
+
+
+def resumed_fields(topic: str) -> bytes:
+    return b'"topic":"%b"' % topic.encode()
+
+
 def deleted_fields(topic: str) -> bytes:
     return b'"topic":"%b","head_seq":0,"reason":"%b"' % (topic.encode(), DELETED_REASON)

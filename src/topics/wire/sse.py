@@ -15,12 +15,21 @@ from topics import limits
 from topics.model.position import Position, parse_token
 from topics.model.tombstone import Tombstone
 from topics.wire.base64url import decode_base64url, encode_base64url
-from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+from topics.wire.events import (
+    caught_up_fields,
+    deferred_fields,
+    deleted_fields,
+    record_fields,
+    resumed_fields,
+    tombstone_fields,
+)
 
 RECORD = b"record"
 TOMBSTONE = b"tombstone"
 CAUGHT_UP = b"caught-up"
 TOPIC_DELETED = b"topic-deleted"
+DEFERRED = b"deferred"
+RESUMED = b"resumed"
 JOB = b"job"
 ERROR = b"error"
 
@@ -42,6 +51,14 @@ def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool, at:
 
 def caught_up_data(topic: str, *, head_seq: int, epoch: int) -> bytes:
     return b"{%b}" % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
+
+
+def deferred_data(topic: str, *, max_wait_ms: int) -> bytes:
+    return b"{%b}" % deferred_fields(topic, max_wait_ms=max_wait_ms)
+
+
+def resumed_data(topic: str) -> bytes:
+    return b"{%b}" % resumed_fields(topic)
 
 
 def deleted_data(topic: str) -> bytes:

@@ -15,7 +15,14 @@ from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
-from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+from topics.wire.events import (
+    caught_up_fields,
+    deferred_fields,
+    deleted_fields,
+    record_fields,
+    resumed_fields,
+    tombstone_fields,
+)
 from topics.wire.json import BodyDecoder
 from topics.wire.replies import append_outcome, seqs_field
 from topics.wire.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
@@ -144,6 +151,14 @@ def tombstone_frame(topic: str, tombstone: Tombstone, *, at: int, epoch: int) ->
 
 def topic_deleted_frame(topic: str) -> bytes:
     return b'{"op":"topic_deleted",%b}' % deleted_fields(topic)
+
+
+def deferred_frame(topic: str, *, max_wait_ms: int) -> bytes:
+    return b'{"op":"deferred",%b}' % deferred_fields(topic, max_wait_ms=max_wait_ms)
+
+
+def resumed_frame(topic: str) -> bytes:
+    return b'{"op":"resumed",%b}' % resumed_fields(topic)
 
 
 def error_frame(request_id: msgspec.Raw | None, code: str, message: str) -> bytes:
