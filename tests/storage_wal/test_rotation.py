@@ -18,7 +18,7 @@ def filled(**kwargs: object) -> Log:
     """A log whose active file is nearly full: the next submission of three rotates."""
     log = new_log(**kwargs)
     while log.group.fits(300):
-        log.send(3)
+        log.send(1)
     return log
 
 
@@ -247,7 +247,9 @@ def test_a_failure_while_rotating_makes_the_group_read_only(kind: str, path: str
 
 def test_a_failed_sync_of_the_old_file_is_a_failed_sync() -> None:
     log = filled()
-    log.write(*log.make(1, durable=True))
+    unsynced = log.make(1, durable=True)
+    assert log.group.fits(unsynced[0].sub.size)
+    log.write(*unsynced)
     log.faults.fail("datasync", WAL)
     with pytest.raises(CommitFailed) as caught:
         log.write(*log.make(3))

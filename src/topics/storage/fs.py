@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeVar
 Buffer = bytes | bytearray | memoryview
 Sleep = Callable[[float], None]
 T = TypeVar("T")
-Identity = tuple[int, int]
+Inode = tuple[int, int]
 """Which file it is, whatever its name: device and inode."""
 
 # r       existing file, reads only
@@ -62,8 +62,8 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def identity(self) -> Identity:
-        """The same as `Fs.identity` of its path for as long as the path names this file."""
+    def inode(self) -> Inode:
+        """The same as `Fs.inode` of its path for as long as the path names this file."""
 
     def mmap(self) -> memoryview:
         """Read-only view of the file's present length; later writes show in it. Unmapped when the last view is gone."""
@@ -103,7 +103,7 @@ class Fs(Protocol):
 
     def sync_dir(self, path: str) -> None: ...
 
-    def identity(self, path: str) -> Identity | None:
+    def inode(self, path: str) -> Inode | None:
         """Which file or directory the path names; None if there is none."""
 
     def mount_id(self, path: str) -> str:
@@ -248,7 +248,7 @@ def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> No
 
 def is_in_place(fs: Fs, path: str, file: File) -> bool:
     """Whether `path` still names this open file. If not, what is written to it is gone when it is closed."""
-    return fs.identity(path) == file.identity()
+    return fs.inode(path) == file.inode()
 
 
 def read_file(fs: Fs, path: str) -> bytes:

@@ -17,7 +17,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, Identity, LockHandle, Mode, allocate_or_extend, parent
+from topics.storage.fs import Buffer, Inode, LockHandle, Mode, allocate_or_extend, parent
 from topics.storage.mount_id import mount_id
 
 P = ParamSpec("P")
@@ -97,8 +97,8 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
-    def identity(self) -> Identity:
-        return _identity(os.fstat(self._fd))
+    def inode(self) -> Inode:
+        return _inode(os.fstat(self._fd))
 
     def mmap(self) -> memoryview:
         if not self.size():  # an empty mapping is an error to the kernel
@@ -192,9 +192,9 @@ class OsFs:
     def mount_id(self, path: str) -> str:
         return mount_id(self._at(path))
 
-    def identity(self, path: str) -> Identity | None:
+    def inode(self, path: str) -> Inode | None:
         try:
-            return _identity(os.stat(self._at(path)))
+            return _inode(os.stat(self._at(path)))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -205,7 +205,7 @@ class OsFs:
             file = self.open(path, "ensure")
             try:
                 _flock(file._fd, path)
-                if self.identity(path) != file.identity():  # replaced while we waited for nothing: who did so holds it
+                if self.inode(path) != file.inode():  # replaced while we waited for nothing: who did so holds it
                     raise DataDirLocked(f"another process replaced {path}")
             except BaseException:
                 file.close()
@@ -235,7 +235,7 @@ def _flock(fd: int, path: str) -> None:
         raise OSError(error.errno, "this file system has no working flock", path) from error
 
 
-def _identity(found: os.stat_result) -> Identity:
+def _inode(found: os.stat_result) -> Inode:
     return found.st_dev, found.st_ino
 
 

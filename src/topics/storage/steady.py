@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from topics.storage.fs import NO_DESCRIPTORS, File, Fs, Identity, LockHandle, Mode, Sleep, allocate_or_extend, retrying
+from topics.storage.fs import NO_DESCRIPTORS, File, Fs, Inode, LockHandle, Mode, Sleep, allocate_or_extend, retrying
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ class SteadyFile:
     def size(self) -> int:
         return retrying(self._inner.size, sleep=self._sleep)
 
-    def identity(self) -> Identity:
-        return retrying(self._inner.identity, sleep=self._sleep)
+    def inode(self) -> Inode:
+        return retrying(self._inner.inode, sleep=self._sleep)
 
     def mmap(self) -> memoryview:
         return self._fs.sparing(self._inner.mmap)  # a mapping holds a descriptor too
@@ -103,8 +103,8 @@ class SteadyFs:
     def sync_dir(self, path: str) -> None:
         self.sparing(lambda: self._inner.sync_dir(path))
 
-    def identity(self, path: str) -> Identity | None:
-        return retrying(lambda: self._inner.identity(path), sleep=self.sleep)
+    def inode(self, path: str) -> Inode | None:
+        return retrying(lambda: self._inner.inode(path), sleep=self.sleep)
 
     def mount_id(self, path: str) -> str:
         return self._inner.mount_id(path)

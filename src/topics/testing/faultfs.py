@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Literal, NamedTuple, TypeVar, get_args
 from weakref import WeakSet
 
-from topics.storage.fs import PASSING, Buffer, File, Fs, Identity, LockHandle, Mode
+from topics.storage.fs import PASSING, Buffer, File, Fs, Inode, LockHandle, Mode
 
 Kind = Literal[
     "open", "create", "pread", "pwrite", "truncate", "allocate", "datasync", "fsync", "size", "mmap", "close",
@@ -171,8 +171,8 @@ class FaultFile:
     def size(self) -> int:
         return self._fs.call("size", self.name, lambda _: self._inner.size())
 
-    def identity(self) -> Identity:
-        return self._inner.identity()
+    def inode(self) -> Inode:
+        return self._inner.inode()
 
     def mmap(self) -> memoryview:
         return self._fs.call("mmap", self.name, lambda _: self._inner.mmap())
@@ -321,9 +321,9 @@ class FaultFs:
     def sync_dir(self, path: str) -> None:
         self.call("sync_dir", path, lambda struck: None if _lied(struck) else self._inner.sync_dir(path))
 
-    def identity(self, path: str) -> Identity | None:
+    def inode(self, path: str) -> Inode | None:
         """Not counted: it moves nothing, and it comes with every sync."""
-        return self._inner.identity(path)
+        return self._inner.inode(path)
 
     def mount_id(self, path: str) -> str:
         return self._inner.mount_id(path)

@@ -28,7 +28,7 @@ class OrderFile:
         self.pread = inner.pread
         self.allocate = inner.allocate
         self.size = inner.size
-        self.identity = inner.identity
+        self.inode = inner.inode
         self.mmap = inner.mmap
         self.close = inner.close
 
@@ -93,7 +93,7 @@ class OrderFs:
         self.file_id = inner.file_id
         self.exists = inner.exists
         self.is_dir = inner.is_dir
-        self.identity = inner.identity
+        self.inode = inner.inode
 
     def open(self, path: str, mode: Mode = "r") -> OrderFile:
         made = mode not in ("r", "rw") and not self._inner.exists(path)

@@ -20,7 +20,7 @@ from random import Random
 from threading import Lock
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, Identity, LockHandle, Mode, parent
+from topics.storage.fs import Buffer, Inode, LockHandle, Mode, parent
 from topics.testing.powercut import PATTERN_FATES
 from topics.testing.simdisk import Fate, NameChange, SimDisk
 from topics.testing.simnodes import Change, FileNode, Image
@@ -82,7 +82,7 @@ class SimFile:
         with self._fs.mutex:
             return self._node().live.size
 
-    def identity(self) -> Identity:
+    def inode(self) -> Inode:
         self._node()
         return 0, self._number
 
@@ -188,7 +188,7 @@ class SimFs:
         with self.mutex:
             self._tree(path).sync(path)
 
-    def identity(self, path: str) -> Identity | None:
+    def inode(self, path: str) -> Inode | None:
         with self.mutex:
             number = self._tree(path).find_or_none(path)
             return None if number is None else (0, number)
