@@ -87,7 +87,7 @@ class Watched(Entry):
         if self.is_deferred:
             self.is_deferred = False
             for watcher in list(self.watchers):
-                watcher.resumed(now_ms)
+                guarded(watcher.resumed, now_ms)
         if self.fresh:
             targets, self.fresh = list(self.watchers), False
         else:
@@ -108,7 +108,7 @@ class Watched(Entry):
         if not self.is_deferred:
             self.is_deferred = True
             for watcher in list(self.watchers):
-                watcher.deferred(wait_ms_max, now_ms)
+                guarded(watcher.deferred, wait_ms_max, now_ms)
 
     def _say_goodbye(self) -> bool:
         watchers, self.watchers = self.watchers, {}
