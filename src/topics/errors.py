@@ -14,6 +14,8 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── RecordTooLarge              400 record_too_large
     │   ├── Unauthorized                401 unauthorized
     │   ├── Forbidden                   403 forbidden
+    │   ├── HostNotAllowed              403 host_not_allowed
+    │   ├── OriginNotAllowed            403 origin_not_allowed
     │   ├── TopicNotFound               404 topic_not_found
     │   ├── RouterNotFound              404 router_not_found
     │   ├── NotFound                    404 not_found
@@ -35,7 +37,9 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── Corruption                      bytes at a place fail their check
     │   └── StorageIo                       a read failed           retryable
     ├── NotReady                        503 not_ready                  retryable
-    │   └── ColdUnavailable                 the cold store is unreachable
+    │   ├── ColdUnavailable                 the cold store is unreachable
+    │   └── RotationFailed                  a log shard could not begin its next file, and tries again
+    ├── DiskFull                        503 disk_full                  retryable
     ├── ShuttingDown                    503 shutting_down              retryable
     ├── StartRefused                        the data directory must not be opened as it is
     │   ├── DataDirLocked
@@ -48,7 +52,7 @@ through a client. Imported by every layer; imports nothing of ours.
     └── ConfigError                         a setting is wrong; exit status 2
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 Detail = Mapping[str, object]
@@ -78,6 +82,10 @@ class TopicsError(Exception):
         # Constructors differ per class, so a pickle carries the state and not the arguments (Spark moves errors).
         return _revive, (type(self), self.args, self.__dict__.copy())
 
+    def seen_by(self, permits: Callable[[str], bool]) -> "TopicsError":
+        """The error for somebody who may know only some names: without those it brings that the caller did not send."""
+        return self
+
     def envelope(self) -> dict[str, dict[str, object]]:
         """The body of an HTTP error response; `detail` is left out when there is none."""
         body: dict[str, object] = {"code": self.code, "message": self.message}
@@ -94,6 +102,10 @@ def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]
     error = cls.__new__(cls, *args)
     error.__dict__.update(state)
     return error
+
+
+class TopicsWarning(UserWarning):
+    """Something that the server left out of account, as it said in its answer."""
 
 
 # --- the call was wrong ---------------------------------------------------------------------------------------------
@@ -144,7 +156,34 @@ class Forbidden(RequestRefused):
 
     @classmethod
     def for_topic(cls, topic: str) -> Self:
+        """`topic` is a name that the caller has sent."""
         return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
+
+
+class HostNotAllowed(RequestRefused):
+    """A server without keys answers only to names that no stranger can make a browser believe in."""
+
+    code = "host_not_allowed"
+    status = 403
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"this server has no keys and does not know the host {host!r}: list it in TOPICS_ALLOWED_HOSTS, "
+            "use an address or localhost, or set keys"
+        )
+
+
+class OriginNotAllowed(RequestRefused):
+    """A page of another origin would change something on a server without keys."""
+
+    code = "origin_not_allowed"
+    status = 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"this server has no keys and takes no changes from pages of {origin}: list the origin in "
+            "TOPICS_ALLOWED_ORIGINS, or set keys"
+        )
 
 
 class TopicNotFound(RequestRefused):
@@ -189,6 +228,18 @@ class RouterCycle(RequestRefused):
 
     def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
+        self.cycle = tuple(cycle)
+
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        known = [topic for topic in self.cycle if permits(topic)]
+        if len(known) == len(self.cycle):
+            return self
+        seen = RouterCycle(known)
+        seen.message = (
+            f"the router would close a cycle through topics that the key may not see, and {' -> '.join(known)}"
+        )
+        seen.detail = {"cycle": known, "hidden": ["cycle"]}
+        return seen
 
 
 class TopicExistsIncompatible(RequestRefused):
@@ -214,6 +265,14 @@ class TopicExistsIncompatible(RequestRefused):
             "existing_dest": existing_dest,
         }
         return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
+
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        detail = dict(self.detail or {})
+        ends = [key for key in ("existing_source", "existing_dest") if key in detail]
+        if all(permits(str(detail[key])) for key in ends):
+            return self
+        shown = {key: value for key, value in detail.items() if key not in ends} | {"hidden": ends}
+        return type(self)(f"router {detail['router']!r} already goes elsewhere", detail=shown)
 
 
 class TopicNotEmpty(RequestRefused):
@@ -297,7 +356,7 @@ class Internal(TopicsError):
     default_message = "internal error"
 
 
-ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "writer_dead"]
+ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "removed", "writer_dead"]
 
 
 class WalReadOnly(Internal):
@@ -326,6 +385,9 @@ class CorruptSegment(Internal):
         self.seq = seq
         self.segment = segment
 
+    def seen_by(self, permits: Callable[[str], bool]) -> TopicsError:
+        return self if permits(self.topic) else Internal("a record that this needs is damaged")
+
 
 class Corruption(Internal):
     """A place, not an end: bytes of `file` at `offset` fail the check named by `reason`."""
@@ -344,7 +406,7 @@ class StorageIo(Internal):
 
 
 class NotReady(TopicsError):
-    """Recovery still runs; `replay_progress` is 0.0..1.0."""
+    """Recovery still runs, or writes are refused; `replay_progress` is 0.0..1.0."""
 
     code = "not_ready"
     status = 503
@@ -352,6 +414,13 @@ class NotReady(TopicsError):
 
     def __init__(self, replay_progress: float, *, message: str = "recovery is still running") -> None:
         super().__init__(message, detail={"replay_progress": replay_progress})
+
+    @classmethod
+    def refusing_writes(cls, problems: Sequence[str]) -> Self:
+        """For the readiness probe only: calls that need no log are served."""
+        error = cls(1.0, message=problems[0])
+        error.detail = {"replay_progress": 1.0, "problems": list(problems)}
+        return error
 
 
 class ColdUnavailable(NotReady):
@@ -361,6 +430,34 @@ class ColdUnavailable(NotReady):
         super().__init__(1.0, message=f"the cold store {store} is unavailable: {reason}")
         self.store = store
         self.reason = reason
+
+
+class DiskFull(TopicsError):
+    """A log shard has no space for it; nothing was stored. Writes resume by themselves when there is space again."""
+
+    code = "disk_full"
+    status = 503
+    retryable = True
+    default_message = "the server's disk is full: nothing was stored, and writes resume when there is space again"
+    cause: ClassVar[ReadOnlyCause] = "no_space"
+
+
+class RotationFailed(NotReady):
+    """A log shard could not begin its next file (no descriptor is left, say); nothing was stored. It tries again."""
+
+    cause: ClassVar[ReadOnlyCause] = "rotate"
+
+    def __init__(self) -> None:
+        super().__init__(
+            1.0, message="the log cannot begin a new file: nothing was stored, and writes resume when it can"
+        )
+
+
+def log_refusal(cause: ReadOnlyCause) -> DiskFull | RotationFailed | WalReadOnly:
+    """What a read-only log shard answers."""
+    if cause == "no_space":
+        return DiskFull()
+    return RotationFailed() if cause == "rotate" else WalReadOnly(cause)
 
 
 class ShuttingDown(TopicsError):
@@ -401,9 +498,12 @@ class ColdStoreMismatch(StartRefused):
 
 
 class DataLoss(TopicsError):
-    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there. A
+    reader that goes on does so from `position`, if it is known."""
 
-    def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
+    def __init__(
+        self, *, topic: str, gap_from: int, gap_to: int, reason: str, position: int | str | None = None
+    ) -> None:
         told = f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})"
         if reason == "recreated":  # the range is what the topic holds, not what it lost
             told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
@@ -417,6 +517,7 @@ class DataLoss(TopicsError):
         self.gap_from = gap_from
         self.gap_to = gap_to
         self.reason = reason
+        self.position = position
 
 
 class Unreachable(TopicsError):

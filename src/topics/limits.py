@@ -108,6 +108,7 @@ WS_BUFFER_MESSAGES = 4
 BUFFER_GRACE_MS = 5000  # lagged this long: unsent frames are dropped and the cursor goes back
 SLOW_TIMEOUT_MS = 30_000  # not one byte taken for this long: the connection is closed
 SESSION_TTL_MS = 300_000  # a watch session without an open stream
+SESSION_YIELD_MS = 10_000  # and where its place is needed: five times what a stream tells a browser to wait
 SSE_RETRY_MS = 2000  # what a stream tells the browser to wait before reconnecting
 WORK_HEARTBEAT_MS = 15_000  # work streams have no heartbeat option
 WORK_RECHECK_MS = 250  # expiries and nack delays under a quiet work stream

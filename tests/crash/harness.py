@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 from tests.crash.ledger import Instance, Ledger, Seen, Write
 
 from topics.config import Settings
+from topics.core.manifest import stored_blocks
 from topics.core.read import ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
@@ -44,7 +46,7 @@ class Joined:
         self.instance = instance
         self.writes = writes
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         assert count == len(self.writes)
         self.instance.created = True
         for seq, write in enumerate(self.writes, first_seq):
@@ -53,6 +55,8 @@ class Joined:
     def fail(self, error: BaseException) -> None:
         for write in self.writes:
             write.failed = True
+
+    abandon = fail
 
 
 class Rig:
@@ -262,8 +266,22 @@ def read_all(sim: SimKernel, name: str, *, tags: dict[int, str] | None = None) -
                     tags[cursor] = stored.tag.decode()
         cursor = outcome.next_from_seq
         if outcome.caught_up:
-            return _agreed(sim.engine.state.topics[name], records, gaps)
+            topic = sim.engine.state.topics[name]
+            check_manifest(topic, set(records))
+            return _agreed(topic, records, gaps)
     raise AssertionError("a reader never catches up")
+
+
+def check_manifest(topic: TopicState, live: set[int]) -> None:
+    """What a bulk reader is told: blocks that are disjoint and ascending, each live record in one, and its count."""
+    blocks = stored_blocks(topic)
+    spans = [(block.first_seq, block.last_seq) for block in blocks]
+    assert all(lo <= hi for lo, hi in spans), f"{topic.name}: a block of {spans} is empty"
+    assert all(one[1] < two[0] for one, two in pairwise(spans)), f"{topic.name}: blocks overlap: {spans}"
+    held = [sum(lo <= seq <= hi for seq in live) for lo, hi in spans]
+    assert sum(held) == len(live), f"{topic.name}: {spans} hold {sum(held)} of {len(live)} live records"
+    assert held == [block.live for block in blocks], f"{topic.name}: blocks {blocks} hold {held} live records"
+    assert all(held), f"{topic.name}: a block of {spans} holds nothing"
 
 
 def _agreed(topic: TopicState, records: dict[int, str], gaps: list[tuple[int, int]]) -> Seen:

@@ -2,7 +2,17 @@
 
 import pytest
 import xxhash
-from tests.formats.samples import BODIES, EXAMPLE_BLOB, GOLDEN, SNAPSHOT, TS, golden_bytes, read_golden
+from tests.formats.samples import (
+    BODIES,
+    EXAMPLE_BLOB,
+    FORKED,
+    GOLDEN,
+    LAGGING_SNAPSHOT,
+    SNAPSHOT,
+    TS,
+    golden_bytes,
+    read_golden,
+)
 
 from topics.formats import names
 from topics.formats.bodies import HeadWatermark, decode_body, encode_body, kind_of
@@ -122,6 +132,8 @@ def test_the_golden_segment_pair_agrees_and_decodes() -> None:
 
 def test_the_golden_snapshot_decodes_to_its_body() -> None:
     assert decode_snapshot(read_golden("snapshot")) == SNAPSHOT
+    assert decode_snapshot(read_golden("snapshot-forked")) == FORKED
+    assert decode_snapshot(read_golden("snapshot-lag")) == LAGGING_SNAPSHOT
 
 
 def test_the_golden_sidecar_answers() -> None:

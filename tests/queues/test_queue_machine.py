@@ -71,6 +71,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.jobs: dict[int, Job] = {}
         self.dead: dict[int, int] = {}  # dead letters: seq and deliveries
         self.acked: set[int] = set()
+        self.taken: dict[int, Job] = {}  # by retention, while somebody held it
+        self.taken_before: set[int] = set()  # ... in a former life of the process: it may be told or not
+        self.lost_in_flight = 0
         self.next_seq = 1
         self.ids: set[int] = set()
         self.write(4, "a")
@@ -104,7 +107,10 @@ class QueueMachine(RuleBasedStateMachine):
             self.world.delete("q", match=tag)
             lost = [seq for seq, job in self.jobs.items() if job.tag == tag]
         for seq in lost:
-            del self.jobs[seq]
+            job = self.jobs.pop(seq)
+            if tag == "-" and job.is_held(self.now):
+                self.taken[seq] = job
+                self.lost_in_flight += 1
 
     # --- claims ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +184,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def wanted(self, node: str, chosen: list[int]) -> list[int]:
         """Mostly jobs that the node holds, some that others hold, some that nobody does."""
-        out = [job.seq for job in self.jobs.values() if job.node == node]
+        out = [job.seq for job in (*self.jobs.values(), *self.taken.values()) if job.node == node]
         others = sorted(set(self.jobs) - set(out))
         return [
             out[at % len(out)] if at < 7 and out else others[at % len(others)] if at < 9 and others else at + 1
@@ -197,17 +203,32 @@ class QueueMachine(RuleBasedStateMachine):
     def fences_for(self, wanted: list[int], kind: str) -> list[int | None] | None:
         if kind == "none":
             return None
-        current = [self.jobs[seq].lease_id if seq in self.jobs else 1 for seq in wanted]
+        known = self.taken | self.jobs
+        current = [known[seq].lease_id if seq in known else 1 for seq in wanted]
         if kind == "current":
             return [*current]
         return [None if at % 2 else max(lease_id - 1, 1) for at, lease_id in enumerate(current)]
 
-    @staticmethod
-    def check_skipped(answer: Any, accepted: list[int], wanted: list[int]) -> None:
+    def check_skipped(
+        self, answer: Any, accepted: list[int], wanted: list[int], node: str, fences: list[int | None] | None
+    ) -> None:
         skipped = list(wanted)
         for seq in accepted:
             skipped.remove(seq)
         assert sorted(answer.skipped) == sorted(skipped)
+        self.invariant_48_holders_are_told_what_retention_took(answer, node, wanted, fences)
+
+    def invariant_48_holders_are_told_what_retention_took(
+        self, answer: Any, node: str, wanted: list[int], fences: list[int | None] | None
+    ) -> None:
+        lost = set()
+        for at, seq in enumerate(wanted):
+            job = self.taken.get(seq)
+            if job is not None and job.node == node and job.is_held(self.now):
+                lost |= {seq} if fences is None or fences[at] in (None, job.lease_id) else set()
+        assert {job.seq for job in answer.lost} - self.taken_before == lost
+        assert {job.reason for job in answer.lost} <= {"cap"}
+        assert len(answer.lost) == len({job.seq for job in answer.lost})
 
     @precondition(some_are("held"))
     @rule(node=nodes, chosen=picks, kind=st.sampled_from(["none", "current", "old"]))
@@ -217,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
         accepted = self.held(node, wanted, fences)
         answer = self.world.ack(*wanted, node=node, fences=fences)
         assert answer.acked == len(accepted)
-        self.check_skipped(answer, accepted, wanted)
+        self.check_skipped(answer, accepted, wanted, node, fences)
         for seq in accepted:
             del self.jobs[seq]
         self.acked |= set(accepted)
@@ -230,7 +251,7 @@ class QueueMachine(RuleBasedStateMachine):
         accepted = self.held(node, wanted, fences)
         answer = self.world.nack(*wanted, node=node, delay_ms=delay_ms, fences=fences)
         assert answer.nacked == len(accepted)
-        self.check_skipped(answer, accepted, wanted)
+        self.check_skipped(answer, accepted, wanted, node, fences)
         for seq in accepted:
             job = self.jobs[seq]
             job.let_go()
@@ -243,7 +264,7 @@ class QueueMachine(RuleBasedStateMachine):
         accepted = self.held(node, wanted, None)
         answer = self.world.extend(*wanted, node=node, lease_ms=lease_ms)
         assert answer.deadlines == dict.fromkeys(accepted, self.now + lease_ms)
-        self.check_skipped(answer, accepted, wanted)
+        self.check_skipped(answer, accepted, wanted, node, None)
         for seq in accepted:
             self.jobs[seq].until = self.now + lease_ms
 
@@ -322,6 +343,9 @@ class QueueMachine(RuleBasedStateMachine):
         if how == "cut" and self.durability != "fsync":
             how = "killed"
         self.world = getattr(self.world, how)()
+        self.taken_before |= set(self.taken)
+        self.taken.clear()
+        self.lost_in_flight = 0
         if not self.durable:
             for job in self.jobs.values():
                 job.let_go()
@@ -344,6 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
         delayed = sum(job.is_delayed(self.now) for job in self.jobs.values())
         ready = len(self.jobs) - held - delayed
         assert self.world.counters() == (ready, held, len(self.dead))
+        assert self.world.state("q").queue.lost_in_flight == self.lost_in_flight
         assert self.world.state("q").count == ready + held + delayed
 
     @invariant()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import msgspec
 
 from topics.core.read import ReadOutcome, ReadRequest
+from topics.core.topic import TopicState
 from topics.engine.engine import Engine
 from topics.engine.queue_pass import Claimed
 from topics.engine.ticket import Ticket
@@ -52,6 +55,8 @@ class World:
 
     def call(self, ticket: Ticket[Any]) -> Any:
         self.kernel.pump()
+        if not ticket.done:  # some calls wait for a checkpoint
+            self.let_go()
         assert ticket.done, "a call was never answered"
         return ticket.result()
 
@@ -154,6 +159,25 @@ class World:
         total: int = self.call(self.engine.routers.get(name)).forwarded_total
         return total
 
+    @contextmanager
+    def routers_put_off(self) -> Iterator[None]:
+        """Pressure defers all router work, except what a reader of a destination asks for, until the block ends."""
+        forwarding = self.engine.forwarding
+        later: list[Callable[[], None]] = []
+
+        def put_off(_: TopicState, go: Callable[[], None]) -> bool:
+            later.append(go)
+            return True
+
+        before, forwarding.put_off = forwarding.put_off, put_off
+        try:
+            yield
+        finally:
+            forwarding.put_off = before
+            for go in later:
+                go()
+            self.kernel.pump()
+
     # --- time and trouble -----------------------------------------------------------------------------------------
 
     def advance(self, ms: int) -> None:
@@ -165,10 +189,28 @@ class World:
         self.kernel.tick()
 
     def checkpoint(self) -> None:
+        self.let_go()
         self.kernel.checkpoint()
 
     def snapshot(self) -> None:
+        self.let_go()
         self.kernel.snapshot()
+
+    def begin_snapshot(self) -> None:
+        """A snapshot stands still behind its barrier until `go_on` or `let_go`; clients act meanwhile."""
+        self.kernel.driver.hold_background = True
+        self.kernel.kernel.snapshotter.run()
+        self.kernel.pump()
+
+    def go_on(self, jobs: int = 1) -> None:
+        """So many of the jobs that are held, each with all that follows at once."""
+        for _ in range(jobs):
+            self.kernel.driver.step_background()
+            self.kernel.pump()
+
+    def let_go(self) -> None:
+        self.kernel.driver.hold_background = False
+        self.kernel.pump()
 
     def killed(self, **settings: Any) -> World:
         """The process dies; the next one starts on what it wrote."""
@@ -185,5 +227,6 @@ class World:
 
     def stopped(self, **settings: Any) -> World:
         """A clean stop and start."""
+        self.let_go()
         self.kernel.close()
         return World(self.disk, clock=self.clock, host=self.host, **{**self.settings, **settings})

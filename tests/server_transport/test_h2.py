@@ -65,7 +65,7 @@ class H2Client:
 
     def open(self, method: str, path: str, *headers: tuple[str, str], end: bool = True) -> int:
         stream_id: int = self.h2.get_next_available_stream_id()
-        fields = [(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path), *headers]
+        fields = [(":method", method), (":scheme", "http"), (":authority", "localhost"), (":path", path), *headers]
         self.h2.send_headers(stream_id, fields, end_stream=end)
         self.flush()
         return stream_id

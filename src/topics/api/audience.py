@@ -144,12 +144,17 @@ class Audience:
             self.leave(feed)
             feed.topic_deleted()
 
+    def abandon(self, error: BaseException) -> None:
+        for feed in list(self._seats):
+            self.leave(feed)
+            feed.abandon(error)
+
     # --- being served -----------------------------------------------------------------------------------------------
 
     def serve(self, service: Service) -> bool:
         if service.topic.head == self.at:
             return False
-        batch = self._batches.shared(service, self)
+        batch = self._batches.shared(service, self, self.options.bounds.budget_bytes)
         data = self._plain_data(batch)
         if data is None:
             self._serve_alone(list(self._seats), service)
@@ -163,7 +168,7 @@ class Audience:
         """Records up to the head and the news that this is all; None if there is something else to say, or to do."""
         if not isinstance(batch, Batch) or not batch.records or batch.outcome.tombstone is not None:
             return None
-        if not batch.outcome.caught_up or (batch.is_large and not batch.has_text(self.options.view)):
+        if not batch.outcome.caught_up or batch.is_large:
             return None
         data = frames_of(batch, self).alone(True)
         return data if len(data) < self._bytes_max else None

@@ -19,6 +19,8 @@ from topics.api.turns import Turns
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.extent import index_of
+from topics.core.lineage import epoch_of
+from topics.core.manifest import StoredBlock, stored_blocks
 from topics.core.read import ReadRequest
 from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
@@ -26,11 +28,13 @@ from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.formats.run_frames import segment_frames_of
+from topics.model.position import Position, token
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 from topics.net.messages import Response
+from topics.runtime.driver import carried_out
 from topics.runtime.kernel import Kernel
-from topics.wire.query import unsigned
+from topics.wire.query import position_param, unsigned
 from topics.wire.replies import performance
 
 FRAMES_BYTES_MAX = 8 << 20
@@ -66,7 +70,7 @@ class BulkEndpoints:
         unknown = [segment for segment in topic.sealed if _ts_of(segment, "last_ts") is None]
         left = len(unknown) + 1
 
-        def one_less(segment: Sealed | None) -> None:
+        def one_less(segment: Sealed | None, _: object = None) -> None:
             nonlocal left
             left -= 1
             if segment is not None:
@@ -75,8 +79,8 @@ class BulkEndpoints:
                 ticket.resolve(None)
 
         for segment in unknown:
-            extent = index_of(segment, segment.first_seq)
-            self._engine.context.jobs.fetch(topic, extent).then(lambda _, segment=segment: one_less(segment))  # type: ignore[misc]
+            fetched = self._engine.context.jobs.fetch(topic, index_of(segment, segment.first_seq))
+            fetched.then(partial(one_less, segment), ticket.abandon)
         one_less(None)
         return ticket
 
@@ -90,6 +94,7 @@ class BulkEndpoints:
                 "topic": topic.name,
                 "topic_id": topic.id,
                 "epoch": topic.epoch,
+                "ancestors": topic.ancestors,
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
                 "evict_floor": floor,
@@ -110,48 +115,10 @@ class BulkEndpoints:
     def _send_manifest(call: Call, body: bytes) -> None:
         call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
 
-    def _rows(self, topic: TopicState) -> list[dict[str, object]]:
+    @staticmethod
+    def _rows(topic: TopicState) -> list[dict[str, object]]:
         dead = dead_ranges(topic)
-        rows = [self._sealed_row(topic, at, dead) for at in range(len(topic.sealed))]
-        runs = topic.tail.runs
-        if runs:
-            live = topic.count - sum(segment.live for segment in topic.sealed)
-            first, last = runs[0].first_seq, runs[-1].next_seq - 1
-            rows.append(
-                {
-                    "first_seq": first,
-                    "last_seq": last,
-                    "min_ts": runs[0].ts[0],
-                    "max_ts": runs[-1].ts[-1],
-                    "bytes": sum(sum(run.lens) for run in runs),
-                    "tier": "hot",
-                    "state": "active",
-                    "count": live,
-                    "dead": [],
-                }
-            )
-        return rows
-
-    def _sealed_row(self, topic: TopicState, at: int, dead: list[tuple[int, int]]) -> dict[str, object]:
-        segment = topic.sealed[at]
-        view, last = segment.view, segment.next_seq - 1
-        row: dict[str, object] = {
-            "first_seq": segment.first_seq,
-            "last_seq": last,
-            "min_ts": _ts_of(segment, "first_ts"),
-            "max_ts": _ts_of(segment, "last_ts"),
-            "bytes": view.data_len,
-            "tier": view.tier,
-            "state": "sealed",
-            "count": segment.live,
-            "dead": [
-                [max(lo, segment.first_seq), min(hi, last)] for lo, hi in dead if lo <= last and hi >= segment.first_seq
-            ],
-        }
-        uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
-        if uri is not None:
-            row["uri"] = uri
-        return row
+        return [_row(block, dead) for block in stored_blocks(topic)]
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +127,7 @@ class BulkEndpoints:
         query = call.query()
         budget = min(max(unsigned(query.get("max_bytes")) or FRAMES_BYTES_MAX, 1), FRAMES_BYTES_MAX)
         to_seq = unsigned(query.get("to_seq"))
-        job = _Frames(self, topic, from_seq=unsigned(query.get("from_seq")) or 0, to_seq=to_seq, budget=budget)
+        job = _Frames(self, topic, start=position_param(query.get("from_seq")), to_seq=to_seq, budget=budget)
         call.when(job.ticket, partial(self._send, call, topic))
         call.when_room(job.begin, size_bytes=budget)
 
@@ -171,6 +138,7 @@ class BulkEndpoints:
             (b"topics-earliest-seq", b"%d" % self._engine.settling.sure_earliest(topic)),
             (b"topics-first-seq", b"%d" % done.first_seq),
             (b"topics-last-seq", b"%d" % done.last_seq),
+            (b"topics-next", token(done.last_seq, epoch_of(topic, done.last_seq)).encode()),
         ]
         if done.tombstone is not None:
             headers.append((b"topics-tombstone", _encode(done.tombstone)))
@@ -179,9 +147,10 @@ class BulkEndpoints:
     def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
         return self._engine.reads.read(topic, request)
 
-    def frame(self, runs: list[RecordRun], done: Callable[[list[bytes] | None, BaseException | None], None]) -> None:
+    def frame(self, runs: list[RecordRun]) -> Ticket[list[bytes]]:
         """Off the owner's thread: checksums of a whole page."""
-        self._kernel.driver.run_read(lambda: [frame for run in runs for frame in segment_frames_of(run)], done)
+        driver = self._kernel.driver
+        return carried_out(driver.run_read, lambda: [frame for run in runs for frame in segment_frames_of(run)])
 
 
 class Framed(msgspec.Struct, frozen=True):
@@ -189,6 +158,27 @@ class Framed(msgspec.Struct, frozen=True):
     last_seq: int
     tombstone: Tombstone | None
     body: bytes
+
+
+def _row(block: StoredBlock, dead: list[tuple[int, int]]) -> dict[str, object]:
+    first, last = block.first_seq, block.last_seq
+    row: dict[str, object] = {"first_seq": first, "last_seq": last, "count": block.live}
+    if not isinstance(block.source, Sealed):
+        runs = block.source
+        size = sum(sum(run.lens) for run in runs)
+        times = {"min_ts": runs[0].ts[0], "max_ts": runs[-1].ts[-1]}
+        return row | times | {"bytes": size, "tier": "hot", "state": "active", "dead": []}
+    segment, view = block.source, block.source.view
+    row |= {
+        "min_ts": _ts_of(segment, "first_ts"),
+        "max_ts": _ts_of(segment, "last_ts"),
+        "bytes": view.data_len,
+        "tier": view.tier,
+        "state": "sealed",
+        "dead": [[max(lo, first), min(hi, last)] for lo, hi in dead if lo <= last and hi >= first],
+    }
+    uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
+    return row if uri is None else row | {"uri": uri}
 
 
 def _ts_of(segment: Sealed, which: Literal["first_ts", "last_ts"]) -> int | None:
@@ -203,11 +193,12 @@ class _Frames:
     """One answer being put together, page by page."""
 
     def __init__(
-        self, bulk: BulkEndpoints, topic: TopicState, *, from_seq: int, to_seq: int | None, budget: int
+        self, bulk: BulkEndpoints, topic: TopicState, *, start: Position, to_seq: int | None, budget: int
     ) -> None:
         self._bulk = bulk
         self._topic = topic
-        self._cursor = from_seq
+        self._cursor = start.seq
+        self._epoch = start.epoch  # of the cursor; the topic's own once something was read
         self._last_wanted = to_seq
         self._budget = budget
         self._size = 0
@@ -224,35 +215,37 @@ class _Frames:
         self._over = over
         request = ReadRequest(
             from_seq=self._cursor,
+            epoch=self._epoch if self._first is None else self._topic.epoch,
             limit=PAGE_RECORDS,
             budget_bytes=limits.DIFF_BATCH_BYTES.high,
             head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,
             touch=False,
         )
-        self._bulk.read(self._topic, request).then(self._read)
+        self._bulk.read(self._topic, request).then(self._read, self._broken)
 
     def _in_reach(self) -> bool:
         return self._last_wanted is not None and self._cursor <= self._last_wanted
 
     def _read(self, done: Ticket[ReadDone]) -> None:
         if done.error is not None:
-            self._over()
+            self._end_turn()
             self._give_up(done.error)
             return
         outcome = done.result().outcome
         if outcome.tombstone is not None:
             if self._first is not None:
-                self._over()
+                self._end_turn()
                 self._finish()  # a second gap belongs to the next answer
                 return
             self._tombstone = outcome.tombstone
         if self._first is None:
             self._first = self._start_of(outcome.tombstone)
             if self._ends_before_its_start(outcome.tombstone):
-                self._over()
+                self._end_turn()
                 self._finish()
                 return
-        self._bulk.frame(outcome.runs, partial(self._framed, outcome.next_from_seq, outcome.caught_up))
+        framed = partial(self._framed, outcome.next_from_seq, outcome.caught_up)
+        self._bulk.frame(outcome.runs).then(framed, self._broken)
 
     def _ends_before_its_start(self, tombstone: Tombstone | None) -> bool:
         """Nothing is wanted, but the read had to see whether the cursor belongs to this topic."""
@@ -266,12 +259,12 @@ class _Frames:
             return self._topic.earliest_seq
         return tombstone.gap_to + 1
 
-    def _framed(self, cursor: int, caught_up: bool, frames: list[bytes] | None, error: BaseException | None) -> None:
-        self._over()
-        if error is not None or frames is None:
-            self._give_up(error or AssertionError("no frames"))
+    def _framed(self, cursor: int, caught_up: bool, done: Ticket[list[bytes]]) -> None:
+        self._end_turn()
+        if done.error is not None:
+            self._give_up(done.error)
             return
-        for frame in frames:
+        for frame in done.result():
             if self._pieces and self._size + len(frame) > self._budget:
                 self._cursor = seq_of(frame) - 1
                 self._finish()
@@ -283,6 +276,14 @@ class _Frames:
             self._finish()
         else:
             self.begin()
+
+    def _end_turn(self) -> None:
+        over, self._over = self._over, lambda: None
+        over()
+
+    def _broken(self, error: BaseException) -> None:
+        self._end_turn()
+        self.ticket.abandon(error)
 
     def _give_up(self, error: BaseException) -> None:
         """What came before the failure is an answer; a failure of the first page is the caller's."""

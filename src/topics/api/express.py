@@ -16,6 +16,7 @@ from topics.api.call import error_response
 from topics.api.inflight import InFlight
 from topics.engine.engine import Engine
 from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX
+from topics.engine.ticket import guarded
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
@@ -208,26 +209,31 @@ class _Waiting:
         self._started_s = started_s
         self._submitted_s = perf_counter()
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
         assert count == sum(self._runs), "all of them go together"
-        if writes.key is not None:
-            writes.leave(len(responders))
         bodies = append_replies(
             writes.topic,
             first_seq,
             self._runs,
+            epoch=epoch,
             return_seqs=writes.return_seqs,
             server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
             sync_ms=sync_ms,
         )
+        self._responders = []
+        if writes.key is not None:
+            writes.leave(len(responders))
         responders[0].reply_ok_all(responders, bodies)
 
     def fail(self, error: BaseException) -> None:
-        self._writes.leave(len(self._responders))
-        for responder in self._responders:
-            responder.reply(error_response(error))
+        responders, self._responders = self._responders, []
+        self._writes.leave(len(responders))
+        for responder in responders:
+            guarded(responder.reply, error_response(error, self._writes.key))
+
+    abandon = fail
 
 
 def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:

@@ -59,7 +59,8 @@ class Metrics:
         if b"application/json" in accept:
             call.reply(200, msgspec.json.encode(self._json()))
         else:
-            call.respond(Response(200, exposition(self._families()), TEXT))
+            permits = (lambda _: True) if call.key is None else call.key.permits_name
+            call.respond(Response(200, exposition(self._families(permits)), TEXT))
 
     # --- sources --------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,8 @@ class Metrics:
 
     # --- text -----------------------------------------------------------------------------------------------------
 
-    def _families(self) -> list[Family]:
+    def _families(self, permits: Callable[[str], bool]) -> list[Family]:
+        """Sums are over all topics; topics are named only to whom `permits` them."""
         topics = self._topics()
         families = [
             single("topics_topics", "gauge", "number of topics", len(topics)),
@@ -96,9 +98,15 @@ class Metrics:
             single("topics_routers", "gauge", "number of routers", self._routers()),
             single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
             single("topics_bytes_live", "gauge", "live bytes, all topics", sum(t.bytes for t in topics)),
-            *self._topic_families(topics),
+            *self._topic_families([topic for topic in topics if permits(topic.name)]),
             *self._process_families(topics),
             *self._wal_families(),
+            single(
+                "topics_queue_lost_in_flight_total",
+                "counter",
+                "leased jobs that a cap or TTL took",
+                0 if self.kernel is None else self.kernel.engine.queues.lost_in_flight(),
+            ),
         ]
         for more in self.gauges.more:
             families.extend(more())
@@ -138,6 +146,10 @@ class Metrics:
     def _counters(self, topic: TopicState) -> QueueCounters | None:
         return self.gauges.queue_counters(topic) if topic.config.is_queue else None
 
+    def _ready(self) -> bool:
+        """As the readiness probe says."""
+        return self._progress() is None and (self.kernel is None or not self.kernel.commit.read_only_causes())
+
     def _process_families(self, topics: list[TopicState]) -> list[Family]:
         progress = self._progress()
         gauges = self.gauges
@@ -147,7 +159,7 @@ class Metrics:
             single("topics_queue_leases_in_flight", "gauge", "unexpired leases", gauges.leases()),
             single("topics_sse_connections", "gauge", "open streams and sockets", gauges.streams()),
             single("topics_watch_sessions", "gauge", "watch sessions", gauges.watch_sessions()),
-            single("topics_ready", "gauge", "1 once recovery is over", int(progress is None)),
+            single("topics_ready", "gauge", "1 while everything is served", int(self._ready())),
             single(
                 "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
             ),
@@ -243,7 +255,7 @@ class Metrics:
             "queue_leases_in_flight": self.gauges.leases(),
             "sse_connections": self.gauges.streams(),
             "watch_sessions": self.gauges.watch_sessions(),
-            "ready": progress is None,
+            "ready": self._ready(),
             "replay_progress": 1.0 if progress is None else progress,
             "uptime_ms": self._uptime_ms(),
             "wal": {

@@ -21,7 +21,7 @@ from topics.client.leases import RENEWALS
 from topics.client.retry import Attempts
 from topics.client.worker import WorkerOptions, retry_delay_ms
 from topics.errors import TopicsError
-from topics.model.results import Job
+from topics.model.results import AckResult, Job, NackResult
 
 if TYPE_CHECKING:
     from topics.client.atopic import AsyncQueue
@@ -310,12 +310,16 @@ class AsyncWorker:
         queue, node = self._holder.queue, self._holder.node
         self._holder.drop(job)
         try:
+            done: AckResult | NackResult
             if delay_ms is None:
-                await queue.ack([job], node=node)
+                done = await queue.ack([job], node=node)
             else:
-                await queue.nack([job], node=node, delay_ms=delay_ms)
+                done = await queue.nack([job], node=node, delay_ms=delay_ms)
         except TopicsError as error:
             log.warning("job %d of queue %r comes again: %s", job.seq, queue.name, error)
+        else:
+            if done.lost:
+                log.warning("job %d of queue %r was lost to its cap or TTL in our hands", job.seq, queue.name)
 
 
 def _is_being_cancelled() -> bool:

@@ -23,7 +23,7 @@ from topics.client.claims import Claims, log, node_name
 from topics.client.leases import Leases
 from topics.errors import TopicsError
 from topics.model.doors import QueueDoor
-from topics.model.results import Job
+from topics.model.results import AckResult, Job, NackResult
 
 Handler = Callable[[Job], object]
 
@@ -233,12 +233,16 @@ class Shift:
             by_delay.setdefault(outcome.delay_ms, []).append(outcome.job)
         for delay_ms, jobs in by_delay.items():
             try:
+                done: AckResult | NackResult
                 if delay_ms is None:
-                    skipped = self._queue.ack(jobs, node=self._worker.node).skipped
+                    done = self._queue.ack(jobs, node=self._worker.node)
                 else:
-                    skipped = self._queue.nack(jobs, node=self._worker.node, delay_ms=delay_ms).skipped
+                    done = self._queue.nack(jobs, node=self._worker.node, delay_ms=delay_ms)
             except TopicsError as error:
                 log.warning("%d jobs of queue %r come again: %s", len(jobs), self._queue.name, error)
                 continue
-            if skipped:
-                log.warning("jobs %s of queue %r were no longer ours", skipped, self._queue.name)
+            if done.lost:
+                seqs = [job.seq for job in done.lost]
+                log.warning("jobs %s of queue %r were lost to its cap or TTL in our hands", seqs, self._queue.name)
+            elif done.skipped:
+                log.warning("jobs %s of queue %r were no longer ours", done.skipped, self._queue.name)

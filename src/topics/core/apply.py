@@ -12,6 +12,7 @@ from typing import Any
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, Fate
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
+from topics.core.lineage import apply_fork
 from topics.core.memory import forget_dead
 from topics.core.publish import apply_append
 from topics.core.queue_leases import apply_lease
@@ -46,7 +47,8 @@ def apply(state: State, op: Op) -> Effect:
     effect = on_topic(state, topic, op)
     if effect.removal is not None:
         if topic.queue is not None:
-            topic.queue.removed(effect.removal, topic.floors.earliest_seq)
+            lost_to = None if kind is Delete else topic.floors
+            topic.queue.removed(effect.removal, topic.floors.earliest_seq, lost_to=lost_to)
         if topic.config.is_ephemeral:
             forget_dead(topic, effect.removal)
     return effect
@@ -67,7 +69,9 @@ def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
     return Effect(Fate.APPLIED, topic.id, removal=apply_evict(topic, op))
 
 
-def _head(_: State, topic: TopicState, op: HeadMark) -> Effect:
+def _head(state: State, topic: TopicState, op: HeadMark) -> Effect:
+    if op.fork is not None:
+        apply_fork(state, topic, op.fork)
     return apply_head(topic, op)
 
 

@@ -13,13 +13,17 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from topics.core.front import ACTIVE_LOC
+from topics.core.front import ACTIVE_LOC, blocks_from
 from topics.core.idempotency import IdemWindow, WriteMemo
 from topics.core.lost import LostRanges
 from topics.core.slots import I64
 from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Lost
+
+DELETED_RANGES_MAX = 1024
+"""Of one router's lag in a mark: some 10 KB."""
 
 SealedRow = tuple[int, int, int, bool, str, int, int]
 """first, count, data_len, sealed, tier, live, live_bytes."""
@@ -33,6 +37,7 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     name: str
     epoch: int
+    ancestors: tuple[tuple[int, int], ...] = ()
     config: TopicConfig
     created_ts: int
     last_ts: int
@@ -63,6 +68,7 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
         id=topic.id,
         name=topic.name,
         epoch=topic.epoch,
+        ancestors=topic.ancestors,
         config=config or topic.config,
         created_ts=topic.created_ts,
         last_ts=topic.last_ts,
@@ -93,6 +99,7 @@ def restore(image: TopicImage) -> TopicState:
     topic = TopicState(
         topic_id=image.id, name=image.name, epoch=image.epoch, config=image.config, created_ts=image.created_ts
     )
+    topic.ancestors = image.ancestors
     floors = topic.floors
     floors.cap_lost = image.cap_lost
     floors.ttl_lost = image.ttl_lost
@@ -131,6 +138,26 @@ def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:
             framed &= np.frombuffer(run.lens[:], np.uint32) > 0
             pieces.append(np.flatnonzero(run.dead(0, run.count) & framed) + run.first_seq)
     return _ranges(np.concatenate(pieces)) if pieces else []
+
+
+def deleted_after(topic: TopicState, seq: int) -> tuple[tuple[int, int], ...] | None:
+    """Seqs above `seq` that were deleted on request, as inclusive ranges; None where an index is not loaded or where
+    they are too many to note. What retention took counts as deleted only where the record had been deleted before."""
+    if seq >= topic.head:
+        return ()
+    pieces: list[I64] = []
+    try:
+        for block in blocks_from(topic, seq + 1):
+            if block.deleted:
+                lo = max(seq + 1 - block.first_seq, 0)
+                pieces.append(np.flatnonzero(block.dead(lo, block.count)) + lo + block.first_seq)
+    except ColdUnavailable:
+        return None
+    ranges = _ranges(np.concatenate(pieces)) if pieces else []
+    front = max(seq + 1, topic.evict_floor), min(topic.floors.delete_below - 1, topic.head)
+    if front[0] <= front[1]:
+        ranges = [front, *(found for found in ranges if not front[0] <= found[0] <= found[1] <= front[1])]
+    return tuple(ranges) if len(ranges) <= DELETED_RANGES_MAX else None
 
 
 def dead_in_files(topic: TopicState) -> list[int]:

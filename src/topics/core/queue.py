@@ -14,9 +14,10 @@ There are no timers per job: `expire` moves what is over to the reclaim list, an
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from topics.core.floors import Floors
     from topics.core.front import Removal
 
 LEASED: Final = 1
@@ -30,6 +31,8 @@ MOVING: Final = 5
 STUCK: Final = 6
 """Its payload is damaged on disk: counted as ready, handed to nobody until the next start."""
 
+LOST_LEASES_MAX: Final = 10_000
+"""Of one queue: a stuck worker's holder is told of the newest."""
 _SLACK = 256  # stale entries a heap may hold beyond twice what is alive
 
 
@@ -56,9 +59,19 @@ class Job:
         return f"Job({self.seq}, state={self.state}, deliveries={self.deliveries}, lease={self.lease_id})"
 
 
+class LostLease(NamedTuple):
+    """Retention took a job while somebody held it."""
+
+    node: str
+    lease_id: int
+    due_at: int
+    reason: str
+
+
 class QueueState:
     __slots__ = (
         "_front",
+        "_lost_due",
         "_reclaim",
         "_timers",
         "cursor",
@@ -68,6 +81,8 @@ class QueueState:
         "in_flight",
         "jobs",
         "lease_ceiling",
+        "lost",
+        "lost_in_flight",
         "moving",
         "next_lease_id",
         "streams",
@@ -83,6 +98,9 @@ class QueueState:
         self.lease_ceiling = 0  # ids up to here may be handed out unlogged: a restart begins above them
         self.dead_lettered = 0
         self.dead_lettered_then: int | None = None  # as of the log position the next snapshot records
+        self.lost: dict[int, LostLease] = {}  # by seq, oldest first, until the lease would have been over
+        self._lost_due = 0  # when the first of them will be over
+        self.lost_in_flight = 0  # leased jobs that retention took, since the start
         self.streams: dict[int, set[int]] = {}  # work stream -> the seqs it holds
         self._timers: list[tuple[int, int, int]] = []  # due_at, seq, lease_id
         self._reclaim: list[int] = []
@@ -199,6 +217,9 @@ class QueueState:
             _, seq, _ = heappop(self._timers)
             self.release(self.jobs[seq])
             any_over = True
+        if self.lost and self._lost_due <= now:
+            self.lost = {seq: lease for seq, lease in self.lost.items() if lease.due_at > now}
+            self._lost_due = min((lease.due_at for lease in self.lost.values()), default=0)
         return any_over
 
     def next_reclaimed(self) -> Job | None:
@@ -218,19 +239,30 @@ class QueueState:
         if job is not None:
             self._leave(job)
 
-    def removed(self, removal: Removal, earliest_seq: int) -> None:
-        """Records of the topic died."""
+    def removed(self, removal: Removal, earliest_seq: int, *, lost_to: Floors | None) -> None:
+        """Records of the topic died: on request, or lost to what moved these floors."""
         one_by_one = 0
         for seqs in removal.seqs:
             one_by_one += len(seqs)
             for seq in seqs.tolist():
                 self.forget(seq)
         if removal.count > one_by_one:
-            self.forget_below(earliest_seq)
+            self._forget_below(earliest_seq, lost_to)
 
-    def forget_below(self, seq: int) -> None:
+    def _forget_below(self, seq: int, lost_to: Floors | None) -> None:
         while self._front and self._front[0] < seq:
-            self.forget(heappop(self._front))
+            job = self.jobs.get(heappop(self._front))
+            if job is not None:
+                if lost_to is not None and job.state == LEASED:
+                    self._lose(job, lost_to.reason_since(job.seq))
+                self.forget(job.seq)
+
+    def _lose(self, job: Job, reason: str) -> None:
+        self.lost_in_flight += 1
+        self._lost_due = min(self._lost_due, job.due_at) if self.lost else job.due_at
+        self.lost[job.seq] = LostLease(job.node, job.lease_id, job.due_at, reason)
+        if len(self.lost) > LOST_LEASES_MAX:
+            del self.lost[next(iter(self.lost))]
 
     def forget_all(self) -> None:
         """A restart that kept no leases: every job is fresh again."""
@@ -239,6 +271,7 @@ class QueueState:
         self._timers.clear()
         self._reclaim.clear()
         self._front.clear()
+        self.lost.clear()
         self.in_flight = self.delayed = self.moving = 0
         self.cursor = 0
 

@@ -16,6 +16,7 @@ from topics.core.queue_fresh import fresh_seqs
 from topics.core.queue_leases import ACKED, CLAIMED, EXTENDED, RELEASED
 from topics.core.topic import TopicState
 from topics.model.ops import LeaseEvent
+from topics.model.results import LostJob
 
 
 def queue_of(topic: TopicState) -> QueueState:
@@ -106,20 +107,26 @@ def give_back(topic: TopicState, event: LeaseEvent, now: int) -> LeaseEvent:
 
 
 class Held(NamedTuple):
-    """Of the seqs of a call: the jobs the caller holds, and the others in request order."""
+    """Of the seqs of a call: the jobs the caller holds, and the others in request order; those among them that
+    retention took while the caller held them."""
 
     jobs: list[Job]
     skipped: list[int]
+    lost: list[LostJob]
 
 
 def held_by(queue: QueueState, node: str, seqs: Sequence[int], fences: Sequence[int | None] | None) -> Held:
     """A seq counts if this node holds it and its token, if there is one, is the current lease id. Once per call."""
     jobs: list[Job] = []
     skipped: list[int] = []
+    lost: dict[int, LostJob] = {}
     seen: set[int] = set()
     for at, seq in enumerate(seqs):
         job = queue.jobs.get(seq)
         fence = None if fences is None else fences[at]
+        gone = queue.lost.get(seq)
+        if gone is not None and gone.node == node and fence in (None, gone.lease_id):
+            lost[seq] = LostJob(seq, gone.reason)
         if (
             job is None
             or job.state != LEASED
@@ -131,7 +138,7 @@ def held_by(queue: QueueState, node: str, seqs: Sequence[int], fences: Sequence[
         else:
             seen.add(seq)
             jobs.append(job)
-    return Held(jobs, skipped)
+    return Held(jobs, skipped, list(lost.values()))
 
 
 def ack_events(topic: TopicState, jobs: Sequence[Job], now: int) -> list[LeaseEvent]:

@@ -60,6 +60,7 @@ def settle_queue(topic: TopicState) -> None:
     if queue is None:
         return
     queue.next_lease_id = max(queue.next_lease_id, queue.lease_ceiling + 1)
+    queue.lost_in_flight = 0  # what the log tells of was counted then
     if not topic.config.keeps_leases:
         queue.forget_all()
         return

@@ -12,10 +12,10 @@ from topics.model.tombstone import Tombstone
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
-    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead` belongs
-    to a reader that is going to read on; `shows_floor` is off where nothing but a tombstone tells the reader of the
-    topic's `earliest_seq`."""
+    """Bounds are clamped already. `epoch` is that of the cursor, None if its owner does not know; `head_limit` is the
+    highest seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead`
+    belongs to a reader that is going to read on; `shows_floor` is off where nothing but a tombstone tells the reader of
+    the topic's `earliest_seq`."""
 
     from_seq: int
     limit: int = 256
@@ -29,7 +29,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadOutcome(NamedTuple):
-    """`scanned` counts the live records looked at, hidden ones included."""
+    """`scanned` counts the live records looked at, hidden ones included. `epoch` is that of `next_from_seq`."""
 
     runs: list[RecordRun]
     records: int
@@ -40,3 +40,4 @@ class ReadOutcome(NamedTuple):
     lag: int
     tombstone: Tombstone | None
     scanned: int
+    epoch: int

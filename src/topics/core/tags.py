@@ -41,6 +41,11 @@ class _Chunk:
             taken += self._take_tag(tag, below)
         return taken
 
+    def find(self, match: TagMatch, wanted: bytes, below: int) -> list[int]:
+        self._settle()
+        tags = [wanted] if match.op == "Eq" else self._tags_with_prefix(wanted)
+        return [seq for tag in tags for seq in self._index.get(tag, ()) if seq < below]
+
     def _settle(self) -> None:
         if not self._tags:
             return
@@ -116,6 +121,11 @@ class TailTags:
         for chunk in self._chunks:
             taken += chunk.take(match, wanted, below)
         return taken
+
+    def find(self, match: TagMatch, *, below: int) -> list[int]:
+        """What `take` would return."""
+        wanted = match.value.encode()
+        return [seq for chunk in self._chunks for seq in chunk.find(match, wanted, below)]
 
     def drop_below(self, seq: int) -> None:
         """The tail has no slot below `seq` any more."""

@@ -42,7 +42,7 @@ class Queue(Topic):
         asked = checked(AckRequest, node=node, **_seqs_and_tokens(jobs))
         fences = asked.check()
         done = self._db.call(lambda engine: engine.queues.ack(self.name, node=node, seqs=asked.seqs, fences=fences))
-        return AckResult(self.name, done.acked, done.skipped, done.ready, done.in_flight)
+        return AckResult(self.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
 
     def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
         """Not done: somebody may claim them again, at once or after a delay."""
@@ -53,7 +53,7 @@ class Queue(Topic):
                 self.name, node=node, seqs=asked.seqs, fences=fences, delay_ms=asked.delay_ms
             )
         )
-        return NackResult(self.name, done.nacked, done.skipped, done.ready, done.in_flight)
+        return NackResult(self.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost)
 
     def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
@@ -64,7 +64,7 @@ class Queue(Topic):
                 self.name, node=node, seqs=asked.seqs, fences=fences, lease_ms=asked.lease_ms
             )
         )
-        return ExtendResult(self.name, done.extended, done.skipped, done.deadlines)
+        return ExtendResult(self.name, done.extended, done.skipped, done.deadlines, done.lost)
 
     def work(
         self,

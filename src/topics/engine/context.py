@@ -16,7 +16,7 @@ from topics.engine.ceiling import Ceilings
 from topics.engine.commit import Commit
 from topics.engine.jobs import Jobs
 from topics.engine.parking import Parking
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
 from topics.engine.witness import Witness
 from topics.errors import TopicNotFound
 from topics.formats.names import shard_of
@@ -27,11 +27,21 @@ Listener = Callable[[TopicState], None]
 
 class Context:
     def __init__(
-        self, *, state: State, commit: Commit, clock: EngineClock, settings: Settings, shards: int, jobs: Jobs
+        self,
+        *,
+        state: State,
+        commit: Commit,
+        clock: EngineClock,
+        settings: Settings,
+        shards: int,
+        jobs: Jobs,
+        chance: Callable[[], int],
     ) -> None:
         self.state = state
         self.commit = commit
         self.clock = clock
+        self.chance = chance
+        """Random bits, for epochs."""
         self.settings = settings
         self.shards = shards
         self.jobs = jobs
@@ -71,20 +81,20 @@ class Context:
 
     def published(self, topic: TopicState) -> None:
         for listener in self.on_published:
-            listener(topic)
+            guarded(listener, topic)
 
     def removed(self, topic: TopicState, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
         """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""
         if flag_after is None:
-            self.jobs.flag_deleted(topic, effect)
+            guarded(self.jobs.flag_deleted, topic, effect)
         else:
             flag_after.then(lambda done: self.jobs.flag_deleted(topic, effect) if done.error is None else None)
         for listener in self.on_removed:
-            listener(topic, effect)
+            guarded(listener, topic, effect)
 
     def deleted(self, topic: TopicState) -> None:
         self.ceilings.forget(topic.id)
         self._groups.pop(topic.id, None)
         self.jobs.topic_removed(topic)
         for listener in self.on_deleted:
-            listener(topic)
+            guarded(listener, topic)

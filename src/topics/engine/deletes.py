@@ -18,7 +18,7 @@ from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, failed, resolved
-from topics.errors import ColdUnavailable, WalReadOnly
+from topics.errors import ColdUnavailable, TopicsError
 from topics.model.match import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.submission import Submission
@@ -96,7 +96,8 @@ class Deletes:
             durable=durable,
             client_frames=1 + len(leases),
         )
-        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op, floors))
+        finish = partial(self._finish, topic, op, floors)
+        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=finish, reclaims=True)
         ctx.witness.hold_until(topic, ticket)
         return ticket
 
@@ -113,7 +114,7 @@ class Deletes:
         sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
         try:
             ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
-        except WalReadOnly as error:
+        except TopicsError as error:
             return failed(error)
         ctx.witness.hold_until(topic, ticket)
         return ticket

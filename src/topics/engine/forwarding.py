@@ -148,7 +148,7 @@ class Forwarding:
         return step.ticket
 
     def _over(self, router: Router, outcome: Outcome, error: BaseException | None) -> None:
-        del self._steps[router.name]
+        self._steps.pop(router.name, None)
         if outcome in (Outcome.BLOCKED, Outcome.FAILED):
             self._back_off(router)
             if error is not None:
@@ -217,7 +217,7 @@ class _Chase:
         while self._router.cursor < self._target:
             step = self._forwarding.step(self._router)
             if not step.done:
-                step.then(self._stepped)
+                step.then(self._stepped, self.ticket.abandon)
                 return
             if step.result() is not Outcome.MOVED:
                 break
@@ -238,7 +238,7 @@ def _after(upstream: Ticket[None], forwarding: Forwarding, router: Router) -> Ti
         if chase is None:
             done.resolve(None)
         else:
-            chase.then(lambda _: done.resolve(None))
+            chase.then(lambda _: done.resolve(None), done.abandon)
 
-    upstream.then(go)
+    upstream.then(go, done.abandon)
     return done

@@ -14,7 +14,7 @@ from typing import Protocol
 from topics.core.append import Reservation, make_append
 from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
 from topics.formats.frame import encode_appends
 from topics.limits import KIB
 from topics.model.appended import Appended
@@ -32,11 +32,14 @@ RECORDS_EACH_MAX = 256
 class Writer(Protocol):
     """Whoever waits for one of the writes, or for several that came together."""
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         """They are committed and published."""
 
     def fail(self, error: BaseException) -> None:
         """They are not, for all that is known."""
+
+    def abandon(self, error: BaseException) -> None:
+        """As `fail`, for those that are not answered."""
 
 
 class WriteTicket(Ticket[Appended]):
@@ -51,9 +54,9 @@ class WriteTicket(Ticket[Appended]):
         self._waiters = None
         self.submitted_s = perf_counter()
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         append_ms = (written_s - self.submitted_s) * 1e3
-        self.resolve(Appended(first_seq, count, first_seq + count - 1, append_ms=append_ms, sync_ms=sync_ms))
+        self.resolve(Appended(first_seq, count, first_seq + count - 1, epoch, append_ms=append_ms, sync_ms=sync_ms))
 
 
 class JointWrite(Submission):
@@ -162,10 +165,18 @@ class JointWrite(Submission):
         self.ticket = None  # the ticket knows us: a cycle would be left to the collector
         if done.error is not None:
             for writer, _ in self._writers:
-                writer.fail(done.error)
+                guarded(writer.fail, done.error)
             return
         written_s, sync_ms = commit.written_s, done.value or 0.0
-        seq = self.first_seq
+        seq, epoch = self.first_seq, self.topic.epoch
         for writer, count in self._writers:
-            writer.written(seq, count, written_s=written_s, sync_ms=sync_ms)
+            guarded(
+                writer.written,
+                seq,
+                count,
+                epoch=epoch,
+                written_s=written_s,
+                sync_ms=sync_ms,
+                otherwise=writer.abandon,
+            )
             seq += count

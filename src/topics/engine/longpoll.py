@@ -15,7 +15,7 @@ from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.engine import Engine
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
 from topics.errors import TopicNotFound
 
 DEADLINES_SPARE = 1024
@@ -56,7 +56,7 @@ class Poll:
         read = (
             self._polls.engine.reads.read(self.topic, self.request) if service is None else service.read(self.request)
         )
-        read.then(self._looked)
+        read.then(self._looked, self.abandon)
 
     def _looked(self, done: Ticket[ReadDone]) -> None:
         self._reading = False
@@ -77,9 +77,11 @@ class Poll:
             self.look()
 
     def topic_deleted(self) -> None:
+        self.abandon(TopicNotFound(self.topic.name))
+
+    def abandon(self, error: BaseException) -> None:
         self._polls.forget(self)
-        if not self.ticket.done:
-            self.ticket.fail(TopicNotFound(self.topic.name))
+        self.ticket.abandon(error)
 
     def cancel(self) -> None:
         """The client has gone: the poll ends now, so that it counts as a running request no longer."""
@@ -126,17 +128,15 @@ class LongPolls:
         while self._deadlines and self._deadlines[0][0] <= now:
             poll = self._waiting.get(heappop(self._deadlines)[1])
             if poll is not None:
-                poll.look()
+                guarded(poll.look, otherwise=poll.abandon)
 
     def finish_all(self) -> None:
         """The server drains: everyone gets an answer now."""
         for poll in list(self._waiting.values()):
             poll.deadline_ms = 0
-            poll.look()
+            guarded(poll.look, otherwise=poll.abandon)
 
     def fail_all(self, error: Exception) -> None:
         """The engine closes: everyone who waits is told."""
         for poll in list(self._waiting.values()):
-            self.forget(poll)
-            if not poll.ticket.done:
-                poll.ticket.fail(error)
+            poll.abandon(error)

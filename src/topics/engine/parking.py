@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from topics.engine.ticket import guarded
+
 
 class Parking:
     def __init__(self) -> None:
@@ -40,4 +42,4 @@ class Parking:
                 if name in self._held:  # taken again by one of them: the rest keeps its order in front of newcomers
                     self._held[name].extendleft(reversed(queue))
                     break
-                queue.popleft()()
+                guarded(queue.popleft())

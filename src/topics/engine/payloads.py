@@ -53,7 +53,7 @@ class _Search:
         if extent is None:
             self._end(None)
         else:
-            self._ctx.jobs.fetch(self._topic, extent).then(self._fetched)
+            self._ctx.jobs.fetch(self._topic, extent).then(self._fetched, self._ticket.abandon)
 
     def _end(self, error: BaseException | None) -> None:
         self._ticket.resolve(Payload(self._walk.found, self._walk.missed, error))

@@ -86,7 +86,7 @@ class _Move:
         elif self._begun < len(self._seqs):
             portion = self._seqs[self._begun : self._begun + self._portion_size()]
             self._begun += len(portion)
-            self._payloads.of(self._topic, portion).then(self._read)
+            self._payloads.of(self._topic, portion).then(self._read, self._kept)
         else:
             self._end()
 
@@ -120,7 +120,7 @@ class _Move:
             ticket = self._append(target, letter_batch(self._topic.name, letters))
         except Exception as error:
             ticket = failed(error)
-        ticket.then(partial(self._sent, letters))
+        ticket.then(partial(self._sent, letters), self._kept)
 
     def _sent(self, letters: list[Letter], done: Ticket[Appended]) -> None:
         if done.error is not None:
@@ -150,7 +150,7 @@ class _Move:
             return
         op = decide_delete_seqs(self._topic, tuple(seqs), reason="dead_letter")
         if op.seqs:
-            self._deletes.log(self._topic, op).then(self._deleted)
+            self._deletes.log(self._topic, op).then(self._deleted, self._kept)
         else:
             self._next()
 
@@ -176,4 +176,5 @@ class _Move:
             job = queue.jobs.get(seq)
             if job is not None and job.state == MOVING:
                 queue.release(job)
-        self.over.resolve(None)
+        if not self.over.done:
+            self.over.resolve(None)

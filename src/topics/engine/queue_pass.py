@@ -98,7 +98,7 @@ class ClaimPass:
             elif obstacle.done:
                 obstacle.result()
             else:
-                obstacle.then(self._cleared)
+                obstacle.then(self._cleared, self._fail)
                 return
         self._deal()
 
@@ -127,7 +127,7 @@ class ClaimPass:
         self._steps.insert(0, self._settle)  # the index will tell what has expired
         loaded: Ticket[None] = Ticket()
         self._ctx.jobs.fetch(self._topic, extent).then(
-            lambda done: loaded.resolve(None) if done.error is None else loaded.fail(done.error)
+            lambda done: loaded.resolve(None) if done.error is None else loaded.fail(done.error), loaded.abandon
         )
         return loaded
 
@@ -141,7 +141,7 @@ class ClaimPass:
         queue = queue_of(topic)
         keeps = topic.config.keeps_leases
         if keeps:
-            self._ctx.commit.check_writable(self._ctx.group_of(topic.id))
+            self._ctx.commit.check_writable(self._ctx.group_of(topic.id), reclaims=True)
         queue.expire(now)
         picked = pick(topic, self._wanted)
         for claimer, places in zip(self._cohort, deal(len(picked.seqs), [c.max for c in self._cohort]), strict=True):
@@ -157,16 +157,15 @@ class ClaimPass:
             waits.append(self._queues.log_leases(topic, events))
         if picked.exhausted:
             waits.append(self._queues.letters.move(topic, picked.exhausted))
-        gathered(waits).then(self._leased)
+        gathered(waits).then(self._leased, self._give_up)
 
     def _leased(self, done: Ticket[None]) -> None:
         if done.error is not None:
-            self._give_back([event for share in self._shares for event in share])
-            self._fail(done.error)
+            self._give_up(done.error)
             return
         seqs = [event.seq for share in self._shares for event in share]
         payload: Ticket[Payload] = self._queues.payloads.of(self._topic, seqs) if seqs else resolved(NOTHING)
-        payload.then(self._deliver)
+        payload.then(self._deliver, self._give_up)
 
     # --- delivering -----------------------------------------------------------------------------------------------
 
@@ -214,10 +213,16 @@ class ClaimPass:
         for event in events:
             apply(self._ctx.state, give_back(self._topic, event, now))
 
+    def _give_up(self, error: BaseException) -> None:
+        """Jobs were dealt, and whoever was not answered will not have them."""
+        for claimer, share in zip(self._cohort, self._shares, strict=True):
+            if not claimer.ticket.done:
+                self._give_back(share)
+        self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         for claimer in self._cohort:
-            if not claimer.ticket.done:
-                claimer.ticket.fail(error)
+            claimer.ticket.abandon(error)
 
 
 NOTHING = Payload({}, [], None)

@@ -30,7 +30,7 @@ from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.ops import LeaseEvent
-from topics.model.results import QueueCounters
+from topics.model.results import LostJob, QueueCounters
 
 log = logging.getLogger("topics.queues")
 
@@ -46,7 +46,8 @@ class Acked(NamedTuple):
     skipped: list[int]
     ready: int
     in_flight: int
-    sync_ms: float = 0.0
+    sync_ms: float
+    lost: list[LostJob]
 
 
 class Nacked(NamedTuple):
@@ -55,6 +56,7 @@ class Nacked(NamedTuple):
     skipped: list[int]
     ready: int
     in_flight: int
+    lost: list[LostJob]
 
 
 class Extended(NamedTuple):
@@ -62,6 +64,7 @@ class Extended(NamedTuple):
     extended: int
     skipped: list[int]
     deadlines: dict[int, int]
+    lost: list[LostJob]
 
 
 class Window(NamedTuple):
@@ -81,6 +84,7 @@ class Queues:
         self._lifecycle = lifecycle
         self._deletes = deletes
         self._windows: dict[int, Window] = {}
+        self._lost_in_flight = 0  # in queues that are gone
         self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a queue; None if there is nothing to do. Set by the router service."""
         self.payloads = Payloads(context)
@@ -106,7 +110,7 @@ class Queues:
         if queue is None:
             return None
         queue.expire(self.context.clock.now_ms())
-        return QueueCounters(queue.ready(topic.count), queue.in_flight, queue.dead_lettered)
+        return QueueCounters(queue.ready(topic.count), queue.in_flight, queue.dead_lettered, queue.lost_in_flight)
 
     # --- claim ----------------------------------------------------------------------------------------------------
 
@@ -125,7 +129,7 @@ class Queues:
             self.join(topic, [claimer])
             return resolved(None)
 
-        self._lifecycle.when_free(name, begin).then(claimer.begun)
+        self._lifecycle.when_free(name, begin).then(claimer.begun, claimer.ticket.abandon)
         return claimer
 
     def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
@@ -192,12 +196,12 @@ class Queues:
             sync_ms = getattr(done, "sync_ms", 0.0) if topic.config.is_fsync else 0.0
             answer.resolve(self._acked(topic, held, count=len(events), sync_ms=sync_ms))
 
-        ticket.then(over)
+        ticket.then(over, answer.abandon)
         return answer
 
     def _acked(self, topic: TopicState, held: Held, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
         queue = queue_of(topic)
-        return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms)
+        return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms, held.lost)
 
     def _ack_failed(self, topic: TopicState, events: Sequence[LeaseEvent]) -> None:
         """The jobs are there still, and nobody's."""
@@ -223,7 +227,8 @@ class Queues:
 
     def _nacked(self, topic: TopicState, held: Held) -> Nacked:
         queue = queue_of(topic)
-        return Nacked(topic.name, len(held.jobs), held.skipped, queue.ready(topic.count), queue.in_flight)
+        ready = queue.ready(topic.count)
+        return Nacked(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
 
     def extend(
         self, name: str, *, node: str, seqs: Sequence[int], lease_ms: int, fences: Fences = None
@@ -233,7 +238,8 @@ class Queues:
 
         def act(topic: TopicState, held: Held, now: int) -> Ticket[Extended]:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
-            done = Extended(topic.name, len(events), held.skipped, {event.seq: event.deadline for event in events})
+            deadlines = {event.seq: event.deadline for event in events}
+            done = Extended(topic.name, len(events), held.skipped, deadlines, held.lost)
             return chain(self._change(topic, events), lambda _: resolved(done))
 
         return self._on_held(name, node, seqs, fences, act)
@@ -314,7 +320,14 @@ class Queues:
             if topic.queue is not None and self.context.group_of(topic.id) == group:
                 note_position(topic.queue)
 
+    def lost_in_flight(self) -> int:
+        """Leased jobs of all queues that retention took since the start, of those that are gone too."""
+        queues = (topic.queue for topic in self.context.state.by_id.values() if topic.queue is not None)
+        return self._lost_in_flight + sum(queue.lost_in_flight for queue in queues)
+
     def _deleted(self, topic: TopicState) -> None:
+        if topic.queue is not None:
+            self._lost_in_flight += topic.queue.lost_in_flight
         window = self._windows.pop(topic.id, None)
         for claimer in () if window is None else window.cohort:
             claimer.ticket.fail(TopicNotFound(topic.name))

@@ -44,7 +44,7 @@ class Quota:
         if ticket.done:
             return self._try_again(name, write) if _is_over(ticket) else ticket
         target: Ticket[T] = Ticket()
-        ticket.then(partial(self._finish, name, write, target))
+        ticket.then(partial(self._finish, name, write, target), target.abandon)
         return target
 
     def _finish(self, name: str, write: Callable[[], Ticket[T]], target: Ticket[T], ticket: Ticket[T]) -> None:
@@ -53,7 +53,7 @@ class Quota:
     def _try_again(self, name: str, write: Callable[[], Ticket[T]]) -> Ticket[T]:
         """Nothing may be due: then the second try costs little, and is refused like the first."""
         target: RoomTicket[T] = RoomTicket()
-        self.make_room(name).then(lambda _: forward(_attempt(write), target))
+        self.make_room(name).then(lambda _: forward(_attempt(write), target), target.abandon)
         return target
 
     def make_room(self, name: str) -> Ticket[None]:

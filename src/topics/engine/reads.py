@@ -96,7 +96,7 @@ class _Walk:
         if extent is None:
             self._ticket.resolve(ReadDone(self._walk.result(), len(self._cold)))
         else:
-            self._ctx.jobs.fetch(self._topic, extent).then(self._fetched)
+            self._ctx.jobs.fetch(self._topic, extent).then(self._fetched, self._ticket.abandon)
 
     def _fetched(self, done: Ticket[Fetched]) -> None:
         if done.error is not None:
@@ -106,7 +106,8 @@ class _Walk:
         if fetched.cold_segments and extent is not None and extent.view is not None:
             self._cold.add(extent.view.first_seq)
         if extent is not None and extent.place is Place.INDEX and not self._settling.is_settled(self._topic):
-            self._settling.settle(self._topic).then(partial(self._settled, fetched))  # only now can it tell what is due
+            due = self._settling.settle(self._topic)  # only now can it tell what that is
+            due.then(partial(self._settled, fetched), self._ticket.abandon)
         else:
             self._feed(fetched)
 

@@ -94,7 +94,9 @@ class Rederive:
 
     def _trace(self, source: SourceLog) -> None:
         for router in self._state.routers.from_source(source.topic.id):
-            Trace(router, source, is_deep=self._is_deep(source.topic.id))
+            place = self.places.get(router.name)
+            dead = None if place is None else place.dead
+            Trace(router, source, dead=dead, is_deep=self._is_deep(source.topic.id))
 
     def _is_deep(self, topic_id: int) -> bool:
         """Can records of this topic have come through so many routers that the hop count matters?"""
@@ -113,6 +115,9 @@ class Rederive:
             source = self._sources.get(feed.topic.id)
             if source is not None:
                 source.pending = feed.ops
+                for op in feed.ops:
+                    if isinstance(op, Delete):
+                        source.doubt(op)
         while self._advance(feeds, take) or self._force(feeds):
             pass
         for feed in feeds.values():

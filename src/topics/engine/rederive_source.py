@@ -13,10 +13,12 @@ log says so. At the end everything that is left is copied as usual.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 import numpy as np
 
+from topics.core.delete import bound_of
 from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.front import blocks_from
 from topics.core.router import Router
@@ -26,51 +28,56 @@ from topics.core.slots import Slots
 from topics.core.tail import TailRun
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable, TopicsError
+from topics.model.match import TagMatch
 from topics.model.ops import DELETED, Append, Delete, Evict, Op
 from topics.model.run import RecordRun
 
 Read = Callable[[TopicState, Extent], RecordRun]
 """Fetch records of one place, now; raises a TopicsError where that cannot be done."""
 
+Ranges = Sequence[tuple[int, int]]
+"""Ascending and disjoint, both ends included."""
+
 FILL_RECORDS = 1024
 
 
 class SourceLog:
-    """One source topic: where its records lie in the log, and which of them were dead before the log was read."""
+    """One source topic: where its records lie in the log, and which of them the log's deletes have taken so far.
+
+    Flags and floors of the topic say less than they seem to: they may be younger than any frame, because a snapshot is
+    captured behind its position and flags are set at once. So deletes are judged here by their frames alone, and what
+    had died before the first of them is known from the place of each router (`RouterMark.dead`)."""
 
     def __init__(self, topic: TopicState, *, after: int, marked_to: int, read: Read) -> None:
         self.topic = topic
         self._read = read
+        self._after = after
         self.traces: list[Trace] = []
         self.pending: Iterable[Op] = ()  # frames of it that are still to be replayed
         self._appends: list[Append] = []
         self._firsts: list[int] = []
-        dead = _dead_slots(topic, after=after)
-        # No checkpoint had finished with these, so the deletes that killed them are in the log and will come by.
-        self._revived = {seq for seq in dead if seq > marked_to}
-        self._dead_before = dead - self._revived
+        self._flagged = _dead_slots(topic, after=after)
+        self._killed: set[int] = set()
         self._deleted_below = 0
+        # For places that do not say what was dead. What no checkpoint had finished with, the log's deletes have killed.
+        self._flagged_to = marked_to
+        self._below = min(topic.floors.delete_below, marked_to + 1)
 
     # --- while its frames are replayed ----------------------------------------------------------------------------
 
     def appended(self, op: Append) -> None:
-        """A record that was flagged in its segment before its own frame came by is alive until its delete does."""
         if not self._firsts or op.first_seq > self._firsts[-1]:
             self._appends.append(op)
             self._firsts.append(op.first_seq)
-        if self._dead_before:
-            seqs = self._dead_before.intersection(range(op.first_seq, op.first_seq + op.count))
-            self._revived |= seqs
-            self._dead_before -= seqs
 
     def before(self, op: Delete | Evict) -> None:
         """Records are about to die."""
         places = {mark.name: mark.cursor for mark in op.routed}
+        if isinstance(op, Delete):
+            self.doubt(op)
         for trace in self.traces:
             cursor = places.get(trace.router.name)
             if cursor is not None:
-                if isinstance(op, Delete):
-                    trace.is_broken |= self._is_open(op, trace.walk, cursor)
                 trace.extend(cursor, crosses=True)
         if isinstance(op, Evict):
             for trace in self.traces:
@@ -79,21 +86,44 @@ class SourceLog:
         else:
             self._bury(op)
 
-    def _is_open(self, op: Delete, walk: int, cursor: int) -> bool:
-        """Does the delete cover a record that was dead already when the segments were loaded? It may be the one that
-        killed it, after it was copied, or not."""
-        return any(walk < seq <= cursor and _covers(op, seq) for seq in self._dead_before)
+    def doubt(self, op: Delete) -> None:
+        """Does the delete cover a record that may have been dead before? It may be the one that killed it, after it was
+        copied, or not: a router whose place does not say is not to be traced."""
+        unsure = [trace for trace in self.traces if trace.dead is None and not trace.is_broken]
+        covered = op.seqs if op.seqs is not None else [seq for seq in self._oldest_dead() if seq < bound_of(op)]
+        if unsure and any(map(self._was_dead, covered)):
+            for trace in unsure:
+                trace.is_broken = True
+
+    def _was_dead(self, seq: int) -> bool:
+        """As far as flags and floors tell. A record whose own frame comes by is alive until its delete does."""
+        is_dead = seq < self._below or (seq <= self._flagged_to and seq in self._flagged)
+        return is_dead and self._logged(seq) is None
+
+    def _oldest_dead(self) -> list[int]:
+        return [self._after + 1] if self._after + 1 < self._below else sorted(self._flagged)[:1]
 
     def _bury(self, op: Delete) -> None:
-        self._revived = {seq for seq in self._revived if not self._covers(op, seq)}
-        if op.seqs is None and op.match is None and op.bound_head is not None:
-            bound = op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head)
-            self._deleted_below = max(self._deleted_below, bound)
+        if op.seqs is not None:
+            self._killed.update(seq for seq in op.seqs if seq > self._after)
+        elif op.match is None:
+            self._deleted_below = max(self._deleted_below, bound_of(op))
+        else:
+            try:
+                self._killed.update(self._matching(op.match, bound_of(op)))
+            except TopicsError:  # the cold store does not answer
+                for trace in self.traces:
+                    trace.is_broken = True
 
-    def _covers(self, op: Delete, seq: int) -> bool:
-        if not _covers(op, seq) or op.match is None:
-            return _covers(op, seq)
-        return any(op.match.matches(run.record(at).tag) for run, at in self.records([seq]))
+    def _matching(self, match: TagMatch, bound: int) -> Iterator[int]:
+        """Records with such a tag, also where floors or flags have passed them already: indexes need not have those."""
+        yield from (seq for seq in self.topic.tags.find(match, below=bound) if seq > self._after)
+        for block in self.topic.sealed.from_seq(self._after + 1):
+            if block.first_seq < bound:
+                seqs = (block.view.tag_slots(match) + block.first_seq).tolist()
+                yield from (seq for seq in seqs if self._after < seq < bound)
+        unsure = sorted(seq for seq in self._flagged if seq < bound and seq not in self._killed)
+        yield from (run.seq(at) for run, at in self.records(unsure) if match.matches(run.record(at).tag))
 
     def _logged(self, seq: int) -> Append | None:
         at = bisect_right(self._firsts, seq)
@@ -111,21 +141,27 @@ class SourceLog:
 
     # --- what is in it --------------------------------------------------------------------------------------------
 
-    def candidates(self, lo: int, hi: int) -> Iterator[int]:
-        """Seqs `lo..hi` that were not deleted on request, as far as that is known now; ends at a hole."""
+    def candidates(self, lo: int, hi: int, dead: Ranges | None) -> Iterator[int]:
+        """Seqs `lo..hi` that were not deleted on request by now; ends at a hole. `dead` were so before the first frame;
+        None: the flags tell, as far as they do."""
         at = lo
         for block in blocks_from(self.topic, lo):
             first = max(block.first_seq, lo)
             if first > hi or first > at:
                 break
             stop = min(block.next_seq, hi + 1)
-            alive = self._alive(block, first - block.first_seq, stop - block.first_seq)
-            seqs = {block.first_seq + slot for slot in alive} | {s for s in self._revived if first <= s < stop}
-            yield from (seq for seq in sorted(seqs) if seq >= self._deleted_below)
+            seqs: Iterable[int] = range(max(first, self._deleted_below), stop)
+            if dead is not None:
+                yield from (seq for seq in seqs if seq not in self._killed and not _inside(dead, seq))
+            else:
+                alive = set(self._alive(block, first - block.first_seq, stop - block.first_seq))
+                alive |= {seq - block.first_seq for seq in self._flagged if first <= seq < stop}
+                alive.difference_update(seq - block.first_seq for seq in self._killed)
+                yield from (seq for seq in seqs if seq - block.first_seq in alive and not self._was_dead(seq))
             at = stop
 
     def _alive(self, block: Slots, lo: int, hi: int) -> list[int]:
-        """Slots that are not deleted; for a cold segment its index is fetched, if it has to be."""
+        """Slots that are not flagged; for a cold segment its index is fetched, if it has to be."""
         try:
             alive: list[int] = block.live_slots(lo, hi).tolist()
         except ColdUnavailable:
@@ -195,8 +231,9 @@ class SourceLog:
 class Trace:
     """One router, and what it had copied."""
 
-    def __init__(self, router: Router, source: SourceLog, *, is_deep: bool) -> None:
+    def __init__(self, router: Router, source: SourceLog, *, dead: Ranges | None, is_deep: bool) -> None:
         self.router = router
+        self.dead = dead
         self.source = source
         self.walk = router.cursor
         self.taken: list[int] = []
@@ -224,7 +261,7 @@ class Trace:
 
     def _take(self, upto: int) -> None:
         upto = self.source.reaches(self.walk + 1, upto)
-        self.taken += self.source.candidates(self.walk + 1, upto)
+        self.taken += self.source.candidates(self.walk + 1, upto, self.dead)
         self.walk = max(self.walk, upto)
 
     def _gap_at(self, seq: int) -> int | None:
@@ -284,12 +321,9 @@ def _dead_slots(topic: TopicState, *, after: int) -> set[int]:
     return {seq for seq in dead if seq > after}
 
 
-def _covers(op: Delete, seq: int) -> bool:
-    """By position; whether a tag matches is another matter."""
-    if op.seqs is not None:
-        return seq in op.seqs
-    assert op.bound_head is not None
-    return seq < (op.bound_head if op.before_seq is None else min(op.before_seq, op.bound_head))
+def _inside(ranges: Ranges, seq: int) -> bool:
+    at = bisect_right(ranges, seq, key=itemgetter(0))
+    return at > 0 and seq <= ranges[at - 1][1]
 
 
 def _extent(op: Append, seqs: list[int]) -> Extent:

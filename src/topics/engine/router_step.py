@@ -74,6 +74,7 @@ class Step:
         self._over = over
         self._shared = shared
         self._walk: ReadWalk | None = None
+        self._ended = False
         self.ticket: Ticket[Outcome] = Ticket()
 
     def run(self) -> None:
@@ -125,7 +126,7 @@ class Step:
         needs_room = dest.config.ttl_ms and dest.config.discard == "reject"
         for topic in (source, dest) if needs_room else (source,):
             if not self._settling.is_settled(topic):
-                self._settling.settle(topic).then(self._resume)
+                self._settling.settle(topic).then(self._resume, self._fail)
                 return True
         return False
 
@@ -171,7 +172,7 @@ class Step:
             return
         if extent.view is not None and extent.view.tier == "cold" and not self.ticket.done:
             self.ticket.resolve(Outcome.COLD)
-        self._ctx.jobs.fetch(source, extent).then(partial(self._fetched, source, walk))
+        self._ctx.jobs.fetch(source, extent).then(partial(self._fetched, source, walk), self._fail)
 
     def _fetched(self, source: TopicState, walk: ReadWalk, done: Ticket[Fetched]) -> None:
         try:
@@ -250,14 +251,14 @@ class Step:
             release(dest, reservation, reuse_seqs=True)
             raise
         self._router.reserve(cursor=upto, count=len(copies))
-        ticket.then(self._appended)
+        ticket.then(self._appended, self._fail)
 
     def _look_for_room(self, dest: TopicState) -> None:
         """What has expired counts until somebody looks; then the step begins anew, once."""
         quota, self._quota = self._quota, None
         if quota is None:
             raise Throttled.cap("max_total_bytes", max=self._ctx.settings.max_total_bytes)
-        quota.make_room(dest.name).then(self._resume)
+        quota.make_room(dest.name).then(self._resume, self._fail)
 
     def _appended(self, done: Ticket[Appended]) -> None:
         self._arrived(done.error)
@@ -317,7 +318,7 @@ class Step:
             _give_back(dest, first, last, error)
             router.failed()
             raise
-        ticket.then(lambda done: self._arrived(done.error))
+        ticket.then(lambda done: self._arrived(done.error), self._fail)
 
     def _lost(self, dest: TopicState, mark: HeadMark, _: Submission) -> None:
         effect = apply(self._ctx.state, mark)
@@ -334,6 +335,9 @@ class Step:
         self._end(Outcome.FAILED, error)
 
     def _end(self, outcome: Outcome, error: BaseException | None = None) -> None:
+        if self._ended:
+            return
+        self._ended = True
         self._over(outcome, error)
         if not self.ticket.done:
             self.ticket.resolve(outcome)

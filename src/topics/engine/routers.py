@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from topics.core.apply import apply
+from topics.core.capture import deleted_after
 from topics.core.effects import Effect
 from topics.core.router import Router
 from topics.core.router_rules import check_router
@@ -157,9 +160,9 @@ class Routers:
                 return
             error = done.error
             there = [create for create in creates if create.topic_id in self._ctx.state.by_id]
-            gathered([self._undo(create) for create in there]).then(lambda _: answer.fail(error))
+            gathered([self._undo(create) for create in there]).then(lambda _: answer.fail(error), answer.abandon)
 
-        ticket.then(over)
+        ticket.then(over, answer.abandon)
         return answer
 
     def _undo(self, create: TopicCreate) -> Ticket[None]:
@@ -254,25 +257,25 @@ class Routers:
                 return self._ctx.jobs.checkpoint()
         return resolved(None)
 
-    def _detach(self, topic: TopicState) -> Ticket[list[str]]:
+    def _detach(self, topic: TopicState) -> Ticket[list[RouterDef]]:
         return self._caught_up(self._table.from_source(topic.id), lambda: self._detach_now(topic))
 
-    def _detach_now(self, topic: TopicState) -> Ticket[list[str]]:
-        names = [router.name for router in self._table.of_topic(topic.id)]
+    def _detach_now(self, topic: TopicState) -> Ticket[list[RouterDef]]:
+        routers = [router.definition for router in self._table.of_topic(topic.id)]
         self._ctx.witness.hold(topic)
-        ticket = chain(self._copies_durable(topic), lambda _: resolved(names))
+        ticket = chain(self._copies_durable(topic), lambda _: resolved(routers))
 
-        def over(done: Ticket[list[str]]) -> None:
+        def over(done: Ticket[list[RouterDef]]) -> None:
             if done.error is not None:
                 self._ctx.witness.let_go(topic)
 
         ticket.then(over)
         return ticket
 
-    def _detached(self, topic: TopicState, names: list[str]) -> Ticket[None]:
+    def _detached(self, topic: TopicState, routers: list[RouterDef]) -> Ticket[None]:
         """Routers went with their topic, in memory and in the log; frames of their own are only for good measure."""
         self._ctx.witness.let_go(topic)
-        gone = [RouterDelete(name) for name in names if self._table.get(name) is None]
+        gone = [RouterDelete(router.name) for router in routers if self._table.get(router.name) is None]
         for op in gone:
             self._forget(op.name)
         if not gone:
@@ -293,7 +296,19 @@ class Routers:
         """Where all routers stand, in the same instant as the records of their destinations are collected."""
         by_id = self._ctx.state.by_id
         routers = [router for router in self._table if router.dest_id in by_id]
-        return Places(self._table, [(router, router.mark(dest_head=by_id[router.dest_id].head)) for router in routers])
+        return Places(self._table, [(router, self._mark(router, by_id[router.dest_id])) for router in routers])
+
+    def _mark(self, router: Router, dest: TopicState) -> RouterMark:
+        """What died before its turn is noted with the place: a start cannot tell it from what was copied and died
+        later, because flags and floors on disk are younger than the place. A delete that comes later is in the log."""
+        mark, source = router.mark(dest_head=dest.head), self._ctx.state.by_id.get(router.source_id)
+        if source is None:
+            return mark
+        dead = deleted_after(source, router.cursor)
+        promised = router.sworn_mark(dest_head=dest.head).cursor
+        if dead is not None and any(first <= promised for first, _ in dead):
+            dead = None  # copied or not: that depends on whether what is on its way arrives
+        return replace(mark, dead=dead)
 
     def marked(self, marks: Places) -> None:
         """A checkpoint's mark with these places is synced."""

@@ -100,7 +100,7 @@ class Settling:
         wait: Ticket[None] = Ticket()
         self._waits.append((now + PATIENCE_MS, wait))
         self._ctx.wake_at(clock.now_ms() + PATIENCE_MS)
-        loaded.then(lambda _: None if wait.done else wait.resolve(None))
+        loaded.then(lambda _: None if wait.done else wait.resolve(None), wait.abandon)
         return wait
 
     def _due(self, topic: TopicState) -> Evict | None:

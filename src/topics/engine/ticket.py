@@ -1,15 +1,36 @@
 """Ticket: the promise that a command is answered exactly once, now or after its commit.
 
 Always holds: a ticket is resolved or failed once; every waiter is called once, in order of arrival, on the owner's
-thread. Made by the engine's services, awaited by the doors (server, embedded library, simulator)."""
+thread. A waiter that raises ends nobody else's turn, neither that of other waiters nor that of whoever answers: it is
+logged, and those who wait behind it are failed (`otherwise`). Made by the engine's services, awaited by the doors
+(server, embedded library, simulator)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
+
+log = logging.getLogger("topics.engine")
+
+CALLBACK_FAILED = "a callback failed"
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+Otherwise = Callable[[BaseException], None]
+"""Fails those who wait behind a callback that raised, unless they are answered already."""
+
+
+def guarded(callback: Callable[..., object], *args: Any, otherwise: Otherwise | None = None, **named: Any) -> None:
+    """Run a callback of somebody else. What it raises is our own mistake, and must not cost others their answer."""
+    try:
+        callback(*args, **named)
+    except Exception as error:
+        log.exception(CALLBACK_FAILED)
+        if otherwise is not None:
+            otherwise(error)
 
 
 class Ticket(Generic[T]):
@@ -23,8 +44,12 @@ class Ticket(Generic[T]):
         self.error: BaseException | None = None
         self._waiters: list[Callable[[Ticket[T]], None]] | None = None
 
-    def then(self, waiter: Callable[[Ticket[T]], None]) -> None:
-        """Call `waiter(self)` once the outcome is known; at once if it is known already."""
+    def then(self, waiter: Callable[[Ticket[T]], None], otherwise: Otherwise | None = None) -> None:
+        """Call `waiter(self)` once the outcome is known; at once if it is known already. Give `otherwise` if somebody
+        waits for what the waiter does: it is told when the waiter raises. Without it, a waiter that is called at once
+        raises to its caller."""
+        if otherwise is not None:
+            waiter = partial(guarded, waiter, otherwise=otherwise)
         if self.done:
             waiter(self)
         elif self._waiters is None:
@@ -40,6 +65,11 @@ class Ticket(Generic[T]):
         self.error = error
         self._finish()
 
+    def abandon(self, error: BaseException) -> None:
+        """Fail it, unless it is answered."""
+        if not self.done:
+            self.fail(error)
+
     def result(self) -> T:
         """The value, or the error raised. Only for a ticket that is done."""
         assert self.done, "a ticket was asked for its result before it had one"
@@ -53,7 +83,7 @@ class Ticket(Generic[T]):
         waiters, self._waiters = self._waiters, None
         if waiters is not None:
             for waiter in waiters:
-                waiter(self)
+                guarded(waiter, self)
 
 
 def resolved(value: T) -> Ticket[T]:

@@ -16,7 +16,7 @@ import msgspec
 
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
 from topics.model.ops import ConfigUpdate, Delete, Evict, HeadMark, Op, Pin, RouterMark
 
 
@@ -78,7 +78,7 @@ class Witness:
         if not self._held[topic.id]:
             del self._held[topic.id]
             for step in self._waiting.pop(topic.id, ()):
-                step()
+                guarded(step)
 
     def hold_until(self, topic: TopicState, ticket: Ticket[Any]) -> None:
         """For a frame on its way; a topic that is no source needs nothing."""

@@ -40,12 +40,14 @@ class LostRange(_Row, frozen=True):
 
 
 class RouterMark(_Map, frozen=True, kw_only=True):
-    """State of one router at one moment; `routed` of a source and `routers` of a checkpoint."""
+    """State of one router at one moment; `routed` of a source and `routers` of a checkpoint. The latter has `dead`:
+    source seqs `first..last` above the cursor that were deleted by then; left out where that is not known."""
 
     name: str
     cursor: U64
     forwarded_total: U64
     dest_base: U64
+    dead: tuple[tuple[U64, U64], ...] | None = None
 
 
 class Pin(_Map, frozen=True, kw_only=True):
@@ -138,14 +140,23 @@ class Lease(_Map, frozen=True, kw_only=True):
     stream: bool = False
 
 
+class Fork(_Row, frozen=True):
+    """The topic's epoch from here on, and the head up to which the one before it is valid."""
+
+    epoch: U64
+    head: U64
+
+
 class HeadWatermark(_Map, frozen=True, kw_only=True):
-    """`lease_ceiling`: lease ids up to here may have been handed out without a frame of their own."""
+    """`lease_ceiling`: lease ids up to here may have been handed out without a frame of their own. `fork`: the
+    directory was found to be a copy."""
 
     ceiling: U64
     resume_at: U64 | None = None
     lost: tuple[LostRange, ...] = ()
     pin: Pin | None = None
     lease_ceiling: U64 = 0
+    fork: Fork | None = None
 
 
 class OpenMark(_Map, frozen=True, kw_only=True, tag_field="kind", tag="open"):

@@ -6,7 +6,7 @@ into frames by `engine`. Seq ranges in ops are those of the log: `lost` is inclu
 """
 
 from array import array
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -34,12 +34,14 @@ Lost = tuple[int, int, LostReason]
 
 
 class RouterMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one router stood: written beside what could otherwise take its source records away."""
+    """Where one router stood: written beside what could otherwise take its source records away. `dead`, of a checkpoint
+    only, are the ranges above the cursor that were deleted before their turn; None: not noted."""
 
     name: str
     cursor: int
     forwarded_total: int
     dest_base: int
+    dead: tuple[tuple[int, int], ...] | None = None
 
 
 class Append(msgspec.Struct, gc=False):
@@ -142,10 +144,18 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     dest_base: int
 
 
+class Fork(NamedTuple):
+    """The epoch from here on, and the head up to which the one before it is valid."""
+
+    epoch: int
+    head: int
+
+
 class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
     """Raises the seq ceiling; `resume_at` moves the head to just below it, `lost` says what lies in between.
 
-    `lease_ceiling` is the same for lease ids: a restart hands out none at or below it."""
+    `lease_ceiling` is the same for lease ids: a restart hands out none at or below it. `fork`: the directory was found
+    to be a copy."""
 
     topic_id: int
     ceiling: int
@@ -153,6 +163,7 @@ class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[Lost, ...] = ()
     pin: Pin | None = None
     lease_ceiling: int = 0
+    fork: Fork | None = None
 
 
 class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):

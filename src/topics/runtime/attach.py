@@ -73,7 +73,8 @@ class Attach:
             self._seal(topic, segment, dead)
         reached(topic, self._reached.get(topic.id, 0))
         newest = loaded.sealed[-1].segment if loaded.sealed else None
-        if newest is not None and newest.last_seq > (0 if item is None else item.head) and _can_count(newest):
+        is_newer = newest is not None and newest.count > 0 and newest.last_seq > (0 if item is None else item.head)
+        if newest is not None and is_newer and _can_count(newest):
             written_until(topic, newest.checked_ts(newest.count - 1))
         if loaded.active is not None:
             load_active(topic, _columns(loaded.active), dead=dead)

@@ -26,11 +26,12 @@ from topics.core.topic import TopicState
 from topics.engine.encode import submission
 from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
-from topics.engine.ticket import Ticket, chain, failed, resolved
+from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.formats.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
-from topics.runtime.driver import Driver
+from topics.runtime.custody import Custody
+from topics.runtime.driver import Driver, carried_out
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
 from topics.runtime.jobs import KernelJobs
@@ -58,6 +59,7 @@ class Checkpointer:
         jobs: KernelJobs,
         settings: Settings,
         *,
+        custody: Custody,
         elsewhere: Converter | None = None,
     ) -> None:
         """`elsewhere` computes on another processor; where it is given, long runs use it."""
@@ -65,6 +67,7 @@ class Checkpointer:
         self._store = store
         self._driver = driver
         self._jobs = jobs
+        self._custody = custody
         self._rules = SealRules(
             max_events=settings.segment_max_events,
             max_bytes=settings.segment_max_bytes,
@@ -75,13 +78,16 @@ class Checkpointer:
         self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
+        self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
         self._running: Ticket[Positions] | None = None
-        self._trouble = Trouble(log, "checkpoint")
+        self.trouble = Trouble(log, "checkpoint")
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
         self.topics_marked = 0
         """By the last run."""
         self.failures_total = 0
+        self.mark_bytes = 0
+        """Of the log, all that marks took."""
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
         engine.context.on_removed.append(lambda topic, _: self._published(topic))
@@ -107,7 +113,8 @@ class Checkpointer:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._dirty)
+        due_ms = self._seal_due_ms
+        return bool(self._dirty) or (due_ms is not None and self._engine.context.clock.now_ms() >= due_ms)
 
     @property
     def running(self) -> bool:
@@ -120,7 +127,7 @@ class Checkpointer:
         waiting for it and running again, because it may have collected before the caller's records came."""
         if self._running is not None:
             again: Ticket[Positions] = Ticket()
-            self._running.then(lambda _: _follow(self.run, again))
+            self._running.then(lambda _: _follow(self.run, again), again.abandon)
             return again
         try:
             ticket = chain(self._barriers(), self._collect_and_write)
@@ -141,9 +148,21 @@ class Checkpointer:
         self._running = None
         if done.error is None:
             self.runs_total += 1
+            self._seal_due_ms = self._next_seal_ms()
         else:
             self.failures_total += 1
-        self._trouble.over(done.error)
+        self.trouble.over(done.error)
+
+    def _next_seal_ms(self) -> int | None:
+        """Idle topics are sealed by age, too (storage.md section 6.4)."""
+        age_ms = self._rules.max_age_ms
+        actives = (
+            self._store.topics[topic.id].active
+            for topic in self._engine.state.by_id.values()
+            if topic.id in self._store.topics and not topic.config.is_ephemeral
+        )
+        first_ts = (active.first_ts for active in actives if active is not None and active.count)
+        return min((ts + age_ms for ts in first_ts), default=None) if age_ms else None
 
     def _barriers(self) -> Ticket[Positions]:
         positions: Positions = {}
@@ -181,19 +200,24 @@ class Checkpointer:
         job = self._job(list(works.values()))
         ticket: Ticket[Positions] = Ticket()
 
-        def written(result: CheckpointResult | None, error: BaseException | None) -> None:
-            if error is not None or result is None:
+        def written(done: Ticket[CheckpointResult]) -> None:
+            if done.error is not None:
                 self._dirty |= dirty
-                ticket.fail(error or AssertionError("a checkpoint gave no result"))
+                ticket.fail(done.error)
                 return
+            result = done.result()
             routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
             marks = self._mark(result, positions, routers)
             marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
-            marks.then(partial(self._marked, result, positions, dirty, ticket))
+            marks.then(partial(self._marked, result, positions, dirty, ticket), ticket.abandon)
 
-        self._driver.run(lambda: checkpoint.run(job), written)
+        carried_out(self._driver.run, lambda: self._write(job)).then(written, ticket.abandon)
         return ticket
+
+    def _write(self, job: CheckpointJob) -> CheckpointResult:
+        self._custody.require()
+        return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:
         job = CheckpointJob(
@@ -249,6 +273,7 @@ class Checkpointer:
         tickets: list[Ticket[None]] = []
         try:
             for index, marks in by_group.items():
+                store.groups[index].rotate_for_checkpoint()
                 position = positions[store.groups[index].key]
                 sub = checkpoint_submission(
                     n=number,
@@ -258,15 +283,18 @@ class Checkpointer:
                     routers=routers if index == 0 else (),
                     ts=context.clock.now_ms(),
                 )
-                tickets.append(context.commit.submit(index, sub, finish=lambda _: None, internal=True))
+                tickets.append(context.commit.submit(index, sub, finish=self._mark_written, internal=True))
         except Exception as error:
             tickets.append(failed(error))
         return all_done(tickets)
 
+    def _mark_written(self, mark: Submission) -> None:
+        self.mark_bytes += mark.size
+
     @staticmethod
     def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
         known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
-        sealed_to = done.sealed[-1].last_seq if done.sealed else known
+        sealed_to = max([known, *(segment.last_seq for segment in done.sealed)])  # a hole may have been filled
         active = None if done.active is None else done.active.mark
         return topic_mark(topic, seq=max(done.seq, topic.ckpt_seq), active=active, sealed_to=sealed_to)
 
@@ -281,10 +309,10 @@ class Checkpointer:
         if marks.error is not None:
             self._dirty |= dirty
             error = marks.error
-            self._driver.run(result.abandon, lambda _, __: ticket.fail(error))
+            carried_out(self._driver.run, result.abandon).then(lambda _: ticket.fail(error), ticket.abandon)
             return
         switching = in_portions(self._driver, result.topics, lambda done: self._switch(result, done))
-        switching.then(partial(self._switched, result, positions, ticket))
+        switching.then(partial(self._switched, result, positions, ticket), ticket.abandon)
 
     def _switched(
         self, result: CheckpointResult, positions: Positions, ticket: Ticket[Positions], switching: Ticket[None]
@@ -339,4 +367,4 @@ def _batch(collected: PendingBatch, needed_from: int | None) -> Batch:
 
 
 def _follow(start: Callable[[], Ticket[Positions]], target: Ticket[Positions]) -> None:
-    start().then(lambda done: target.fail(done.error) if done.error is not None else target.resolve(done.result()))
+    forward(start(), target)

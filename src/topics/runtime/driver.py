@@ -6,13 +6,28 @@ engine state belongs to one *owner* at a time: the loop's thread, the holder of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from topics.engine.ticket import Ticket
 
 T = TypeVar("T")
 
 Outcome = Callable[["T | None", "BaseException | None"], None]
+
+
+def carried_out(run: Callable[[Callable[[], Any], Outcome[Any]], None], job: Callable[[], T]) -> Ticket[T]:
+    """The ticket of a job; `run` is one of the driver's: `carried_out(driver.run_read, job)`. Whoever goes on from the
+    outcome does so as a waiter, so that its own mistakes are answered too."""
+    ticket: Ticket[T] = Ticket()
+
+    def done(value: T | None, error: BaseException | None) -> None:
+        if error is not None:
+            ticket.fail(error)
+        else:
+            ticket.resolve(value)  # type: ignore[arg-type]
+
+    run(job, done)
+    return ticket
 
 
 class Driver(Protocol):

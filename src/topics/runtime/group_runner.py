@@ -104,7 +104,7 @@ class GroupRunner:
 
     def _write_here(self, batch: list[Submission]) -> None:
         try:
-            self.wal.write(batch)
+            self._write(batch)
         except CommitFailed as error:
             self._commit.write_failed(self.index, batch, error)
             self.request_sync()  # what was written before may still be synced; if not, its waiters are told there
@@ -115,6 +115,16 @@ class GroupRunner:
             self.wal.stats.slow_writes += 1
         waiting = self._commit.written(self.index, batch)
         self._tell_thread(durable=waiting)
+
+    def _write(self, batch: list[Submission]) -> None:
+        """What no file system should raise is a failed write too: whoever waits for the batch is told."""
+        try:
+            self.wal.write(batch)
+        except CommitFailed:
+            raise
+        except Exception as error:
+            log.exception("writing to the log of group %r failed in an unforeseen way", self.wal.key)
+            raise CommitFailed("unknown", cause="write") from error
 
     def _tell_thread(self, *, durable: int) -> None:
         """Wake the thread only when it has something new to know: a sync to do, or, unless it is about to look itself,
@@ -210,7 +220,7 @@ class GroupRunner:
 
     def _write_there(self, batch: list[Submission]) -> bool:
         try:
-            self.wal.write(batch)
+            self._write(batch)
         except CommitFailed as error:
             failure = error
             self._post(lambda: self._done_there(lambda: self._commit.write_failed(self.index, batch, failure)))
@@ -249,4 +259,6 @@ class GroupRunner:
         self._post(lambda: self._commit.synced(self.index, lsn))
 
     def _report_failure(self, error: BaseException, *, cause: ReadOnlyCause) -> None:
-        self._post(lambda: self._commit.sync_failed(self.index, error, cause))
+        """A failure of the log says itself what it came from."""
+        known = error.cause if isinstance(error, CommitFailed) else cause
+        self._post(lambda: self._commit.sync_failed(self.index, error, known))

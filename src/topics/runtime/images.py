@@ -20,6 +20,7 @@ def topic_from_item(item: TopicItem) -> TopicState:
             id=item.id,
             name=item.name,
             epoch=item.epoch,
+            ancestors=tuple((row.epoch, row.head) for row in item.ancestors),
             config=TopicConfig.from_stored(item.config),
             created_ts=item.created_ts,
             last_ts=item.last_ts,
@@ -99,6 +100,7 @@ def router_item(router: Router, place: RouterMark) -> RouterItem:
         cursor=place.cursor,
         forwarded_total=place.forwarded_total,
         dest_base=place.dest_base,
+        dead=place.dead,
     )
 
 
@@ -124,6 +126,10 @@ def router_from_item(item: RouterItem) -> tuple[RouterPut, RouterMark]:
         rev=item.rev,
     )
     place = RouterMark(
-        name=item.name, cursor=item.cursor, forwarded_total=item.forwarded_total, dest_base=item.dest_base
+        name=item.name,
+        cursor=item.cursor,
+        forwarded_total=item.forwarded_total,
+        dest_base=item.dest_base,
+        dead=item.dead,
     )
     return op, place

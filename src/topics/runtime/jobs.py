@@ -20,7 +20,7 @@ from topics.engine.jobs import Fetched
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.model.run import EMPTY_RUN
-from topics.runtime.driver import Driver
+from topics.runtime.driver import Driver, carried_out
 from topics.runtime.store import Store
 from topics.storage.fetch import ActiveRead, FetchResult, Moved, Read, SealedRead, WalRead
 from topics.storage.segments.sealed import SealedSegment
@@ -50,22 +50,24 @@ class KernelJobs:
             ticket.resolve(Fetched(None))
             return ticket
 
-        def done(result: FetchResult | None, error: BaseException | None) -> None:
+        def fetched(done: Ticket[FetchResult]) -> None:
+            error = done.error
             moved = isinstance(error, Moved) or (isinstance(error, ColdUnavailable) and not cold)
             if moved or (error is not None and self._is_outdated(extent)):
                 ticket.resolve(Fetched(None))
             elif error is not None:
                 ticket.fail(error)
             else:
-                assert result is not None
+                result = done.result()
                 part = result.parts[0]
                 ticket.resolve(Fetched(part.run, seq_next=part.seq_next, cold_segments=result.cold_segments))
 
         cold = extent.view is not None and extent.view.tier == "cold"
         if cold:
-            self._driver.run_cold(lambda: self._fetch_cold(read), done)
+            reading = carried_out(self._driver.run_cold, lambda: self._fetch_cold(read))
         else:
-            self._driver.run_read(lambda: self._store.fetcher.fetch([read]), done)
+            reading = carried_out(self._driver.run_read, lambda: self._store.fetcher.fetch([read]))
+        reading.then(fetched, ticket.abandon)
         return ticket
 
     def _fetch_cold(self, read: Read) -> FetchResult:
@@ -81,18 +83,14 @@ class KernelJobs:
         view: SealedSegment = extent.view  # type: ignore[assignment]
         asked = not view.ready
 
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                ticket.fail(error)
+        def came(done: Ticket[None]) -> None:
+            if done.error is not None:
+                ticket.fail(done.error)
                 return
-            try:
-                self.index_came(topic, view.first_seq)
-            except Exception as failure:
-                ticket.fail(failure)
-                return
+            self.index_came(topic, view.first_seq)
             ticket.resolve(Fetched(EMPTY_RUN, cold_segments=int(asked)))
 
-        self._driver.run_cold(view.load_index, done)
+        carried_out(self._driver.run_cold, view.load_index).then(came, ticket.abandon)
 
     def index_came(self, topic: TopicState, first_seq: int) -> None:
         block = topic.sealed.by_first_seq(first_seq)

@@ -10,12 +10,15 @@ function of its inputs, and every file-system call of it is a crash point with a
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from topics.clock import Clock, Host
 from topics.config import Settings
+from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
@@ -48,6 +51,10 @@ class SimDriver:
         self.hold_cold = False
         """While set, cold jobs wait: a cold store that does not answer."""
         self._cold: deque[Callable[[], None]] = deque()
+        self.hold_background = False
+        """While set, background jobs wait: a checkpoint or a snapshot stands still between its pieces while clients go
+        on."""
+        self._background: deque[Callable[[], None]] = deque()
         self.clock: Clock = SimClock()
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
@@ -79,9 +86,11 @@ class SimDriver:
         return  # time moves when the test says so
 
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
-        self._steps.append(lambda: _carry_out(job, done))
+        queue = self._background if self.hold_background else self._steps
+        queue.append(lambda: _carry_out(job, done))
 
-    run_read = run
+    def run_read(self, job: Callable[[], T], done: Outcome[T]) -> None:
+        self._steps.append(lambda: _carry_out(job, done))
 
     def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._cold.append(lambda: _carry_out(job, done))
@@ -104,6 +113,13 @@ class SimDriver:
             assert self.turn(), "a job waits for something that never happens"
         raise AssertionError("the simulation does not come to rest")
 
+    def step_background(self) -> bool:
+        """Carry out one job that is held. False if there is none."""
+        if not self._background:
+            return False
+        self._background.popleft()()
+        return True
+
     def turn(self) -> bool:
         """The next thing that is due: a flush, else a step, else a sync. False when nothing is."""
         if self._flush_due:
@@ -112,6 +128,9 @@ class SimDriver:
             return True
         if self._steps:
             self._steps.popleft()()
+            return True
+        if self._background and not self.hold_background:
+            self._background.popleft()()
             return True
         if self._cold and not self.hold_cold:
             self._cold.popleft()()
@@ -177,6 +196,7 @@ class SimWriter:
             self._commit.sync_failed(self._index, error, error.cause)
         else:
             self._commit.synced(self._index, lsn)
+            self._wal.prepare_next()
         return True
 
 
@@ -211,6 +231,7 @@ class SimKernel:
             clock=clock,
             host=host or SimHost(),
             instance=lambda: INSTANCE,
+            chance=partial(random.Random(clock.wall_ms()).getrandbits, EPOCH_CHANCE_BITS),
             open_cold=open_cold,
         )
         driver = SimDriver()

@@ -209,8 +209,8 @@ class OrderMonitor:
     def renaming(self, src: str) -> None:
         with self.mutex:
             tracked = self.files.get(src)
-            if not src.endswith(".tmp") or tracked is None:
-                return
+            if not src.endswith(".tmp") or src.endswith(".tags.tmp") or tracked is None:
+                return  # sidecars are derived and checked in full whenever they are opened
             if not tracked.clean() or tracked.cut_stamp:
                 self._violate(f"rename of {src} before the fsync of its bytes")
             if tracked.settled and not tracked.fsynced:  # made by this process

@@ -22,6 +22,7 @@ from topics.engine.delivery.synced import Synced
 from topics.engine.delivery.tuning import Tuning
 from topics.engine.delivery.watched import Routed, Watched, Watcher
 from topics.engine.reads import Reads
+from topics.engine.ticket import guarded
 
 TOP_PRIORITY = 1000.0
 
@@ -224,7 +225,7 @@ class Delivery:
         routing, entry.routing = entry.routing, None
         self._forget_idle(entry.watched)
         if routing is not None and not entry.watched.deleted:
-            routing()
+            guarded(routing)
         return False
 
     # --- time -----------------------------------------------------------------------------------------------------

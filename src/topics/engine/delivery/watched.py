@@ -6,6 +6,7 @@ again before the next publication."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sized
 from typing import Any, Protocol
@@ -15,7 +16,9 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.patience import Patience
 from topics.engine.delivery.ready import Entry
 from topics.engine.reads import ReadDone, Reads
-from topics.engine.ticket import Ticket
+from topics.engine.ticket import Ticket, guarded
+
+log = logging.getLogger("topics.delivery")
 
 
 class Watcher(Protocol):
@@ -26,6 +29,9 @@ class Watcher(Protocol):
 
     def topic_deleted(self) -> None:
         """The topic is gone; nothing follows."""
+
+    def abandon(self, error: BaseException) -> None:
+        """Serving it failed, by a mistake of ours."""
 
 
 class Watched(Entry):
@@ -78,15 +84,19 @@ class Watched(Entry):
         service = Service(self, reads, now_ms)
         behind, watchers = self.behind, self.watchers
         for watcher in targets:
-            if watcher in watchers and watcher.serve(service):
-                behind[watcher] = None
+            try:
+                if watcher in watchers and watcher.serve(service):
+                    behind[watcher] = None
+            except Exception as error:  # of one watcher; the others are served
+                log.exception("a watcher of topic %r could not be served", self.topic.name)
+                guarded(watcher.abandon, error)
         return bool(behind)
 
     def _say_goodbye(self) -> bool:
         watchers, self.watchers = self.watchers, {}
         self.behind.clear()
         for watcher in watchers:
-            watcher.topic_deleted()
+            guarded(watcher.topic_deleted)
         return False
 
     def add(self, watcher: Watcher, *, fill_records: int, fill_bytes: int) -> None:

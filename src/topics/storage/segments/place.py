@@ -8,6 +8,7 @@ not canonically padded is used as it was found.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from topics.formats.names import SegmentPart, segment_name, topic_dir_name
@@ -71,6 +72,7 @@ class SegmentEnv:
         self.may_write = may_write
         self.keeps_all = keeps_all
         self.deferred: list[Callable[[], None]] = []
+        self.sidecar_lock = Lock()
 
     def report(self, finding: Finding) -> None:
         """Keep a finding made at run time until the runtime collects it."""

@@ -17,6 +17,7 @@ from topics.errors import ColdUnavailable
 from topics.formats.buffers import I64, U32, gather_u8, pieces
 from topics.formats.columns import decode_columns
 from topics.formats.idx import Idx
+from topics.formats.names import TMP_SUFFIX
 from topics.formats.sidecar import TagSidecar, encode_sidecar, sidecar_matches
 from topics.storage.fs import write_all
 
@@ -132,13 +133,18 @@ def _described_by_frames(entries: Idx, data: memoryview | bytes) -> Idx:
 
 
 def write_sidecar(place: TopicDir, first_seq: int, content: bytes | memoryview) -> None:
-    """Put a sidecar in its place; a failure is no failure, because it can always be built again."""
+    """Put a sidecar in its place, whole; a failure is no failure, because it can always be built again. Others may read
+    or map the old one at this moment, so that is never cut or overwritten: a mapping of it must stay what it was."""
+    path = place.file(first_seq, "tags")
+    temp = path + TMP_SUFFIX
     try:
-        file = place.fs.open(place.file(first_seq, "tags"), "create")
-        try:
-            write_all(file, 0, content)
-        finally:
-            file.close()
+        with place.env.sidecar_lock:  # two threads may build the same one
+            file = place.fs.open(temp, "create")
+            try:
+                write_all(file, 0, content)
+            finally:
+                file.close()
+            place.fs.rename(temp, path)
     except OSError:
         pass
 

@@ -109,6 +109,13 @@ def _raise(into: dict[int, int], topic_id: int, seq: int) -> None:
     into[topic_id] = max(into.get(topic_id, 0), seq)
 
 
+def synced_behind(behind: Behind, place: tuple[int, int]) -> bool:
+    """Whether a frame behind `place` proves that it was synced: a `ckpt` mark is written once the log is synced up to
+    the position in it."""
+    bodies = [body for columns in behind.stretches for body in columns.bodies.values()]
+    return any(isinstance(body, CkptMark) and (body.file, body.off) > place for body in bodies)
+
+
 def has_frame_behind(behind: Behind, place: int) -> bool:
     """Whether a valid frame starts at or behind `place`, or the search could not rule it out."""
     return behind.exhausted or any(len(c) and int(c.offset[-1]) >= place for c in behind.stretches)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Final
 
+from msgspec.structs import replace as replace_struct
+
 from topics.errors import WalMissing
 from topics.formats.frame import SUM_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
@@ -25,6 +27,7 @@ from topics.storage.wal.ends import (
     highest_seqs,
     log_end,
     reads_clean,
+    synced_behind,
     valid_behind,
 )
 from topics.storage.wal.files import Position, WalFile, WalFiles
@@ -47,9 +50,19 @@ def scan_group(
     start: Position | None = None,
     snapshot_gen: int = 0,
     salvage: bool = False,
+    left_over: bool = False,
 ) -> GroupScan:
-    """Read one group from its recorded position, or from its first file of a generation the snapshot still needs."""
-    return _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
+    """Read one group from its recorded position, or from its first file of a generation the snapshot still needs.
+
+    `left_over`: the snapshot's layout does not write it any more. Its position is the end of all it ever held then, and
+    its files may have gone."""
+    scan = _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
+    if scan.ends_early and left_over:
+        scan.ends_early = False
+    elif scan.ends_early and start is not None and scan.end.kind != "damage":
+        reason = "the log ends before this place, which was synced"
+        scan.end = replace_struct(scan.end, kind="damage", number=start.file, offset=start.off, reason=reason)
+    return scan
 
 
 class _Scan:
@@ -64,6 +77,7 @@ class _Scan:
         self.start = start
         self.snapshot_gen = snapshot_gen
         self.out = GroupScan(listing)
+        self.out.start = start
         self.opens: dict[int, OpenFrame | None] = {}
         self.kept_bytes = 0
 
@@ -152,7 +166,7 @@ class _Scan:
             if not reads_clean(columns, end):
                 self._end_inside(pending[i:], buffer, columns, end)
                 return
-            if not is_last and not self._numbered(file, pending[i + 1]):
+            if not is_last and not self._numbered(file, pending[i + 1], end):
                 self._cut(pending[i + 1 :], "damage", number=file.number, offset=end, reason="numbering")
                 return
 
@@ -193,10 +207,13 @@ class _Scan:
         kept = buffer if keep else None
         self.out.files.append(ScannedFile(file, gen=self.out.last_gen, start=start, columns=columns, buffer=kept))
 
-    def _numbered(self, file: WalFile, following: WalFile) -> bool:
+    def _numbered(self, file: WalFile, following: WalFile, end: int) -> bool:
         """Whether `following` is the next file, none missing and none cut."""
         expected = file.number + self.out.frames
-        if self.out.exact:
+        was_cut = self.start is not None and self.start.file == file.number and end < self.start.off
+        if (
+            self.out.exact or was_cut
+        ):  # a start that found it cut has begun the next file with this number (`_name_next`)
             return following.number == expected
         # Frames in front of the recorded position could not be counted; what follows it could.
         return following.number > file.number + len(self.out.files[-1].columns)
@@ -207,10 +224,11 @@ class _Scan:
         """The log stops inside `rest[0]`."""
         file = rest[0]
         reason = columns.reason or "incomplete submission"
-        if len(rest) > 1:
+        behind = valid_behind(buffer, end)
+        if len(rest) > 1 or synced_behind(behind, Position(file.number, end)):
             kind: EndKind = "damage"
         else:
-            kind = "hole" if has_frame_behind(valid_behind(buffer, end), columns.end) else "torn"
+            kind = "hole" if has_frame_behind(behind, columns.end) else "torn"
         self._cut(rest, kind, number=file.number, offset=end, reason=reason)
 
     def _cut(self, rest: Sequence[WalFile], kind: EndKind, *, number: int, offset: int, reason: str) -> None:
@@ -263,8 +281,15 @@ class _Scan:
             out.next_number = out.end.pieces[0].number
         if start is not None and self._behind_end(start):
             out.beyond = True
+            out.ends_early = self._ends_before(start)
             out.next_number = max(out.next_number, start.file + 1)
             out.notices.append(f"{self.listing.dir}: recorded position {tuple(start)} lies behind the end of the log")
+
+    def _ends_before(self, start: Position) -> bool:
+        """Whether frames that were synced behind `start` are gone: the log stops before it, or right there, and what is
+        in front of it is not what it was."""
+        last = self.out.last
+        return last is None or last.number < start.file or self.out.tail <= start.off
 
     def _behind_end(self, start: Position) -> bool:
         last = self.out.last
