@@ -202,3 +202,77 @@ def test_topic_ids_of_a_cut_log_are_not_given_again() -> None:
     assert "late" not in rig.sim.engine.state.topics
     rig.create("later", "fsync")
     assert rig.sim.engine.state.topic("later").id > given
+
+
+def test_a_file_that_ends_inside_a_frame_was_cut_whatever_was_recorded() -> None:
+    """A writer never writes over the end of a file, so no crash leaves half of a frame there."""
+    world = written()
+    path = logs(world.disk)[-1]
+    whole = world.disk.contents(path)
+    token = world.rig.ledger.tokens("fsync")[40].encode()
+    disk = world.disk.clone()
+    disk.tamper(path, lambda data: data[: whole.index(token) + 3])
+    with pytest.raises(StartRefused, match="damaged in file"):
+        start(world, disk, wal_damage="refuse")
+    rig = start(world, disk)
+    assert rig.sim.kernel.recovered.damage == 1
+    for name in ("fsync", "disk", "memory"):
+        seen = read_all(rig.sim, name)
+        assert all(seq in seen.records or seen.announced(seq) for seq in world.rig.ledger.instance(name).acked())
+
+
+def test_a_newest_file_without_its_first_frame_was_whole_if_current_names_it() -> None:
+    world = World(wal_file_bytes=4096)
+    world.rig.create("t", "fsync")
+    for _ in range(20):
+        world.rig.write("t", 1, size=300)
+    world.disk.kill()
+    disk = world.disk.reboot()
+    disk.tamper(logs(disk)[-1], lambda data: data[:4])
+    rig = start(world, disk)
+    assert rig.sim.kernel.recovered.damage == 1
+    seen = read_all(rig.sim, "t")
+    acked = world.rig.ledger.instance("t").acked()
+    assert all(seq in seen.records or seen.announced(seq) for seq in acked)
+    assert len(seen.records) < len(acked)
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_frame_that_fails_after_a_kill_was_good_once_and_after_a_reboot_may_have_been_torn(reboots: bool) -> None:
+    """While kernel and file system live, a frame that was written whole is as it was written."""
+    world = World(wal_file_bytes=1 << 16)
+    world.rig.create("t", "fsync")
+    world.rig.write("t", 3)
+    world.disk.kill()
+    disk = world.disk.reboot()
+    token = world.rig.ledger.tokens("t")[2].encode()
+    at = disk.contents(logs(disk)[0]).index(token)
+    disk.tamper(logs(disk)[0], lambda data: data[:at] + b"?" + data[at + 1 :])
+    if reboots:
+        world.host.reboot()
+    rig = start(world, disk)
+    assert rig.sim.kernel.recovered.damage == (0 if reboots else 1)
+    seen = read_all(rig.sim, "t")
+    assert reboots or all(seen.announced(seq) for seq in (1, 2, 3))
+
+
+def test_seqs_of_frames_that_fail_between_valid_ones_are_announced_and_not_used_again() -> None:
+    """The last frame of a write fails, and nothing that can be read says that its seq was used."""
+    world = World(wal_file_bytes=1 << 16)
+    world.rig.create("a", "fsync")
+    world.rig.create("f", "fsync")
+    world.rig.write("a", 2)
+    world.rig.write("f", 1)
+    world.disk.power_cut(None, "keep_all")
+    world.host.reboot()
+    disk = world.disk.reboot()
+    token = world.rig.ledger.tokens("a")[1].encode()
+    at = disk.contents(logs(disk)[0]).index(token)
+    disk.tamper(logs(disk)[0], lambda data: data[:at] + b"?" + data[at + 1 :])
+    rig = start(world, disk)
+    seen = read_all(rig.sim, "a")
+    assert all(seen.announced(seq) for seq in (1, 2))
+    rig.write("a", 1)
+    first_seq = world.rig.ledger.instance("a").writes[-1].first_seq
+    assert first_seq is not None
+    assert first_seq > 2

@@ -30,7 +30,7 @@ from tests.powercut.topics_under_load import ROUTERS, THREADS, TOPICS
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 CUTS_PER_DISK = 20
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 SHUTDOWNS = {"flush": FLUSH, "journal": LOG_FLUSH, "nothing": NO_LOG_FLUSH}
 ENDS = ("nothing", "nothing", "journal", "journal", "flush", "kill", "unmount")
 SETTINGS = {

@@ -154,8 +154,9 @@ class Recovery:
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
         for scan in scans:
-            if scan.ends_early and snapshot is not None:
-                note_used(self._state, scan, shards=snapshot.shards, file_bytes=self._settings.wal_file_bytes)
+            if scan.end.set_aside:
+                shards = self._settings.wal_shards if snapshot is None else snapshot.shards
+                note_used(self._state, scan, recorded_shards=shards, file_bytes=self._settings.wal_file_bytes)
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -205,6 +206,7 @@ class Recovery:
             start=None if snapshot is None else positions_of(snapshot).get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._settings.salvage,
+            unharmed=self._lock.same_boot(self._boot),
             left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
         )
 
@@ -249,6 +251,7 @@ class Recovery:
             marks=self._marks,
             items={item.id: item for item in topics},
             trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,
+            log_is_whole=not any(scan.end.set_aside for scan in scans),
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec.structs import replace as replace_struct
 
 from topics.errors import WalMissing
-from topics.formats.frame import SUM_BYTES
+from topics.formats.frame import HEAD_BYTES, SUM_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
 from topics.storage.fs import Fs
 from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
@@ -23,12 +23,15 @@ from topics.storage.wal.ends import (
     EndKind,
     GroupEnd,
     end_of_data,
+    frame_bytes,
     has_frame_behind,
     highest_seqs,
+    lengths_agree,
     log_end,
     reads_clean,
     synced_behind,
     valid_behind,
+    whole_size,
 )
 from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.measure import count_frames, read_used
@@ -51,12 +54,14 @@ def scan_group(
     snapshot_gen: int = 0,
     salvage: bool = False,
     left_over: bool = False,
+    unharmed: bool = False,
 ) -> GroupScan:
     """Read one group from its recorded position, or from its first file of a generation the snapshot still needs.
 
     `left_over`: the snapshot's layout does not write it any more. Its position is the end of all it ever held then, and
-    its files may have gone."""
-    scan = _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
+    its files may have gone. `unharmed`: neither the kernel nor the file system died since it was written, so a frame
+    that was written to its last byte is as it was written."""
+    scan = _Scan(fs, listing, files, start, snapshot_gen, unharmed=unharmed).run(salvage=salvage)
     if scan.ends_early and left_over:
         scan.ends_early = False
     elif scan.ends_early and start is not None and scan.end.kind != "damage":
@@ -69,13 +74,21 @@ class _Scan:
     """One run of `scan_group`."""
 
     def __init__(
-        self, fs: Fs, listing: GroupListing, files: WalFiles, start: Position | None, snapshot_gen: int
+        self,
+        fs: Fs,
+        listing: GroupListing,
+        files: WalFiles,
+        start: Position | None,
+        snapshot_gen: int,
+        *,
+        unharmed: bool,
     ) -> None:
         self.fs = fs
         self.listing = listing
         self.table = files
         self.start = start
         self.snapshot_gen = snapshot_gen
+        self.unharmed = unharmed
         self.out = GroupScan(listing)
         self.out.start = start
         self.opens: dict[int, OpenFrame | None] = {}
@@ -145,6 +158,8 @@ class _Scan:
         last = pending[-1]
         if self.start is not None and self.start.file == last.number:
             return  # a snapshot recorded a place in it, so it was complete once
+        if self.listing.current == last.number:
+            return  # so was a file that CURRENT names
         buffer = read_used(last.file)
         if has_frame_behind(valid_behind(buffer, 0), 0):
             return
@@ -227,22 +242,45 @@ class _Scan:
         behind = valid_behind(buffer, end)
         if len(rest) > 1 or synced_behind(behind, Position(file.number, end)):
             kind: EndKind = "damage"
+        elif self.opens[file.number] is None or self._crosses_end(file, buffer, columns):
+            kind, self.out.tail_lost = "damage", True
+        elif self._rotted(buffer, columns):
+            kind = "damage"
         else:
             kind = "hole" if has_frame_behind(behind, columns.end) else "torn"
         self._cut(rest, kind, number=file.number, offset=end, reason=reason)
+
+    @staticmethod
+    def _crosses_end(file: WalFile, buffer: bytes, columns: WalColumns) -> bool:
+        """Whether the bad frame was cut with its file: a writer never begins one that the file has no room for."""
+        at, size = columns.end, file.file.size()
+        if columns.stop is not Stop.BAD:
+            return False
+        if size - at < HEAD_BYTES:
+            return any(buffer[at:])
+        return at + whole_size(buffer, at) > size and lengths_agree(buffer, at)
+
+    def _rotted(self, buffer: bytes, columns: WalColumns) -> bool:
+        """Whether neither the kernel nor the file system died since, and what is at the end is not the beginning of a
+        frame and zeros behind it, as a write leaves it that was cut off. Then no crash made it bad."""
+        size = whole_size(buffer, columns.end)
+        behind = columns.end + size - SUM_BYTES if size else columns.end
+        return self.unharmed and columns.stop is Stop.BAD and any(buffer[behind:])
 
     def _cut(self, rest: Sequence[WalFile], kind: EndKind, *, number: int, offset: int, reason: str) -> None:
         """Collect what is cut off: from `offset` on in file `number`, and all of the other files."""
         pieces: list[CutPiece] = []
         highest: dict[int, int] = {}
-        frames = 0
+        frames = unread = 0
         for file in rest:
             buffer = read_used(file.file)
             start = offset if file.number == number else 0
             piece_end = end_of_data(buffer, start)
             if kind != "torn":
                 piece_end = min(len(buffer), piece_end + SUM_BYTES)  # a valid frame may end in zeros of its checksum
-                frames += highest_seqs(valid_behind(buffer, start), highest)
+                behind = valid_behind(buffer, start)
+                frames += highest_seqs(behind, highest)
+                unread += piece_end - start - sum(map(frame_bytes, behind.stretches))
             pieces.append(CutPiece(file.number, file.path, start, piece_end))
         self.out.end = GroupEnd(
             kind=kind,
@@ -251,6 +289,7 @@ class _Scan:
             reason=reason,
             pieces=(*pieces, *self.out.end.pieces),
             frames=frames,
+            unread_bytes=unread,
             highest=highest,
         )
         if self.out.files and self.out.files[-1].file.number == number and not offset:

@@ -46,7 +46,8 @@ class GroupScan:
     `files` are replayed in order. `last` is the file that a writer would go on in, good up to `tail`; it holds `frames`
     frames, a guess from above unless `exact`. `start` is the recorded position, if there is one. `beyond`: the frames
     in front of it do not lead there, so nobody may append behind them. `ends_early`: the log does not reach it, so
-    frames that were synced are gone. `next_number` names a new file in every case.
+    frames that were synced are gone. `tail_lost`: so are those from `tail` on, because the
+    file was cut. `next_number` names a new file in every case.
     """
 
     def __init__(self, listing: GroupListing) -> None:
@@ -65,6 +66,7 @@ class GroupScan:
         self.start: Position | None = None
         self.beyond = False
         self.ends_early = False
+        self.tail_lost = False
         self.next_number = 1
         self.current = listing.current
         self.from_first = False
