@@ -257,7 +257,7 @@ def test_a_frame_that_fails_after_a_kill_was_good_once_and_after_a_reboot_may_ha
 
 
 def test_seqs_of_frames_that_fail_between_valid_ones_are_announced_and_not_used_again() -> None:
-    """Row 36: the last frame of a write fails, and nothing that can be read says that its seq was used."""
+    """The last frame of a write fails, and nothing that can be read says that its seq was used."""
     world = World(wal_file_bytes=1 << 16)
     world.rig.create("a", "fsync")
     world.rig.create("f", "fsync")
