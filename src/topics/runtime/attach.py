@@ -110,9 +110,7 @@ class Attach:
 
     def _syncs_deletes(self, topic: TopicState) -> bool:
         """By its class, which no frame of the log has changed since the snapshot."""
-        config = topic.config
-        synced = config.is_fsync or (config.durability == "disk" and not config.is_queue)
-        return synced and topic.id not in self._marks.reconfigured
+        return topic.config.syncs_deletes and topic.id not in self._marks.reconfigured
 
 
 def _can_count(segment: SealedSegment) -> bool:
