@@ -12,6 +12,8 @@ PYTHON ?= $(shell scripts/find-python.sh)
 # One more than there are processors: many tests wait for other processes.
 WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 SECONDS ?= 60
+CUTS ?= 500
+STATES ?=
 ONLY ?=
 ARGS ?=
 
@@ -21,7 +23,7 @@ BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),y
 SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
 TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
 
-.PHONY: help setup run test check bench sim planted clean
+.PHONY: help setup run test check bench sim powercut planted clean
 
 help:
 	@echo 'make run     start what there is'
@@ -29,7 +31,8 @@ help:
 	@echo 'make setup   environment in $(VENV), so that $(BIN)/topics works'
 	@echo 'make check   lint, types, layers'
 	@echo 'make bench   all benchmarks in sequence (ONLY=name picks some)'
-	@echo 'make sim     long simulation runs (SECONDS=60)'
+	@echo 'make sim     long simulation runs (SECONDS=60), and crash states for as long (STATES=2000000: until so many)'
+	@echo 'make powercut shut file systems down under a server, again and again (root; CUTS=500)'
 	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
 	@echo 'make clean   remove the environment and caches'
 
@@ -53,7 +56,10 @@ bench: $(TEST_ENV)
 	$(BIN)/python bench/run.py $(ONLY)
 
 sim: $(TEST_ENV)
-	@scripts/sim.sh $(SECONDS) $(ARGS)
+	@scripts/sim.sh $(SECONDS) "$(STATES)" $(ARGS)
+
+powercut: $(TEST_ENV)
+	$(BIN)/python -m tests.powercut.run --cuts $(CUTS) $(ARGS)
 
 planted: $(TEST_ENV)
 	$(BIN)/python scripts/planted.py $(ARGS)

@@ -105,7 +105,7 @@ class Server:
         return answer
 
     def pressure(self) -> float:
-        self._socket.sendall(b"GET /v0/metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        self._socket.sendall(b"GET /v0/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         text = read_answer(self._socket).decode()
         return float(
             next(line for line in text.splitlines() if line.startswith("topics_delivery_pressure ")).split()[1]
@@ -115,7 +115,8 @@ class Server:
 def request(method: str, path: str, body: object = None) -> bytes:
     text = b"" if body is None else json.dumps(body).encode()
     head = (
-        f"{method} {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     )
     return head.encode() + text
 
@@ -165,7 +166,7 @@ def server(*, placed: Callable[[], None] = anywhere, **settings: object) -> Iter
 def open_stream(server: Server, topics: dict[str, object], **fields: object) -> socket.socket:
     made = server.call("POST", "/v0/watch", {"topics": topics, "heartbeat_ms": 60_000, **fields})
     stream = server.connect()
-    stream.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: b\r\n\r\n".encode())
+    stream.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return stream
 
 

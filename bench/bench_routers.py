@@ -39,7 +39,7 @@ class Watcher:
         session = call("POST", address, "/v0/watch", {"topics": {topic: {"tail": True}}})
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)))
-        self.socket.sendall(f"GET {session['stream_url']} HTTP/1.1\r\nHost: b\r\n\r\n".encode())
+        self.socket.sendall(f"GET {session['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         self._seen = b""
         while b"caught-up" not in self._seen:
             self._seen += self.socket.recv(1 << 16)
@@ -55,7 +55,8 @@ class Watcher:
 
 
 def post(connection: socket.socket, path: str, body: bytes) -> None:
-    head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\n{fields}\r\n"
     connection.sendall(head.encode() + body)
 
 

@@ -25,9 +25,10 @@ from topics.server.bind import bound_address, open_listeners, raise_file_limit
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 
-REQUEST = b"POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-SLOW = b"GET /slow HTTP/1.1\r\nHost: a\r\nX-Slow: " + b"x" * 1000
-STREAM = b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n"
+FIELDS = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+REQUEST = b"POST /v0/topics/t HTTP/1.1\r\n" + FIELDS + b"\r\n{}"
+SLOW = b"GET /slow HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"x" * 1000
+STREAM = b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class ToyApp:

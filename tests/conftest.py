@@ -24,7 +24,7 @@ settings.load_profile("sim" if "SIM_SECONDS" in os.environ else "ci")
 
 JAVA_MAJOR_MIN = 17
 SIM_SECONDS_DEFAULT = 5.0
-CRASH_STATES_MIN = 50_000
+CRASH_STATES_MIN = 100_000
 LONGEST = (
     "crash/test_crash_segments",
     "spark/test_spark_jobs",
@@ -33,9 +33,11 @@ LONGEST = (
     "sim/test_machine",
     "spark/test_spark_reads",
     "spark/test_cluster",
+    "crash/test_crash_floors",
     "crash/test_crash_nested",
     "spark/test_stream_kills",
     "spark/test_live_histories",
+    "crash/test_crash_routed_floors",
     "crash/test_crash_layouts",
     "spark/test_pipeline",
     "kill/test_kill",
@@ -130,8 +132,8 @@ def too_few_crash_states(counts: dict[str, int]) -> bool:
     ours = {nodeid: count for nodeid, count in counts.items() if nodeid.startswith("tests/crash/")}
     if not ours or "CRASH_FINER" in os.environ:
         return False
+    from tests.crash.every import ALL
     from tests.crash.test_crash_nested import NAMES
-    from tests.crash.workloads import ALL
 
     return len(ours) >= len(ALL) + len(NAMES) and sum(ours.values()) < CRASH_STATES_MIN
 

@@ -69,7 +69,7 @@ def kinds(report: Report, data: Path) -> None:
 
 def read(data: Path, given: dict[str, str]) -> int:
     options = read_options({"path": str(data), "subscribe": "bench", **given}, streaming=False)
-    spec = read_spec(options, table_fields(options.table_columns, with_loss=False), None)
+    spec = read_spec(options, table_fields(options.table_columns, with_loss=False))
     return sum(batch.num_rows for task in plan_batch(options) for batch in scan(task, spec))
 
 

@@ -81,7 +81,8 @@ class Bench:
     def one_percent(self) -> None:
         lo = self.records // 2
         hi = lo + self.records // 100
-        self.table(pushdown="true").where(f"seq >= {lo} AND seq < {hi}").selectExpr("sum(length(data))").collect()
+        chosen = {"startingOffsets": f'{{"bench":{lo}}}', "endingOffsets": f'{{"bench":{hi}}}'}
+        self.table(**chosen).selectExpr("sum(length(data))").collect()
 
     def batch_to_nothing(self) -> None:
         self.table().write.format("noop").mode("overwrite").save()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from topics.client import aconnect, connect
     from topics.config import Settings
     from topics.embedded import open_database as open  # noqa: A004
-    from topics.errors import DataLoss, TopicsError, Unreachable
+    from topics.errors import DataLoss, TopicsError, TopicsWarning, Unreachable
     from topics.model.paging import Gap
     from topics.model.results import Job, Record
     from topics.model.values import Event, Json
@@ -37,6 +37,7 @@ __all__ = [
     "Record",
     "Settings",
     "TopicsError",
+    "TopicsWarning",
     "Unreachable",
     "__version__",
     "aconnect",
@@ -53,6 +54,7 @@ _HOMES = {
     "Record": "topics.model.results:Record",
     "Settings": "topics.config:Settings",
     "TopicsError": "topics.errors:TopicsError",
+    "TopicsWarning": "topics.errors:TopicsWarning",
     "Unreachable": "topics.errors:Unreachable",
     "aconnect": "topics.client:aconnect",
     "connect": "topics.client:connect",

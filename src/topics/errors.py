@@ -14,6 +14,8 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── RecordTooLarge              400 record_too_large
     │   ├── Unauthorized                401 unauthorized
     │   ├── Forbidden                   403 forbidden
+    │   ├── HostNotAllowed              403 host_not_allowed
+    │   ├── OriginNotAllowed            403 origin_not_allowed
     │   ├── TopicNotFound               404 topic_not_found
     │   ├── RouterNotFound              404 router_not_found
     │   ├── NotFound                    404 not_found
@@ -35,7 +37,9 @@ through a client. Imported by every layer; imports nothing of ours.
     │   ├── Corruption                      bytes at a place fail their check
     │   └── StorageIo                       a read failed           retryable
     ├── NotReady                        503 not_ready                  retryable
-    │   └── ColdUnavailable                 the cold store is unreachable
+    │   ├── ColdUnavailable                 the cold store is unreachable
+    │   └── RotationFailed                  a log shard could not begin its next file, and tries again
+    ├── DiskFull                        503 disk_full                  retryable
     ├── ShuttingDown                    503 shutting_down              retryable
     ├── StartRefused                        the data directory must not be opened as it is
     │   ├── DataDirLocked
@@ -96,6 +100,10 @@ def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]
     return error
 
 
+class TopicsWarning(UserWarning):
+    """Something that the server left out of account, as it said in its answer."""
+
+
 # --- the call was wrong ---------------------------------------------------------------------------------------------
 
 
@@ -144,7 +152,34 @@ class Forbidden(RequestRefused):
 
     @classmethod
     def for_topic(cls, topic: str) -> Self:
+        """`topic` is a name that the caller has sent."""
         return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
+
+
+class HostNotAllowed(RequestRefused):
+    """A server without keys answers only to names that no stranger can make a browser believe in."""
+
+    code = "host_not_allowed"
+    status = 403
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"this server has no keys and does not know the host {host!r}: list it in TOPICS_ALLOWED_HOSTS, "
+            "use an address or localhost, or set keys"
+        )
+
+
+class OriginNotAllowed(RequestRefused):
+    """A page of another origin would change something on a server without keys."""
+
+    code = "origin_not_allowed"
+    status = 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            f"this server has no keys and takes no changes from pages of {origin}: list the origin in "
+            "TOPICS_ALLOWED_ORIGINS, or set keys"
+        )
 
 
 class TopicNotFound(RequestRefused):
@@ -189,6 +224,7 @@ class RouterCycle(RequestRefused):
 
     def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
+        self.cycle = tuple(cycle)
 
 
 class TopicExistsIncompatible(RequestRefused):
@@ -297,7 +333,7 @@ class Internal(TopicsError):
     default_message = "internal error"
 
 
-ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "writer_dead"]
+ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "removed", "writer_dead"]
 
 
 class WalReadOnly(Internal):
@@ -344,7 +380,7 @@ class StorageIo(Internal):
 
 
 class NotReady(TopicsError):
-    """Recovery still runs; `replay_progress` is 0.0..1.0."""
+    """Recovery still runs, or writes are refused; `replay_progress` is 0.0..1.0."""
 
     code = "not_ready"
     status = 503
@@ -352,6 +388,13 @@ class NotReady(TopicsError):
 
     def __init__(self, replay_progress: float, *, message: str = "recovery is still running") -> None:
         super().__init__(message, detail={"replay_progress": replay_progress})
+
+    @classmethod
+    def refusing_writes(cls, problems: Sequence[str]) -> Self:
+        """For the readiness probe only: calls that need no log are served."""
+        error = cls(1.0, message=problems[0])
+        error.detail = {"replay_progress": 1.0, "problems": list(problems)}
+        return error
 
 
 class ColdUnavailable(NotReady):
@@ -361,6 +404,34 @@ class ColdUnavailable(NotReady):
         super().__init__(1.0, message=f"the cold store {store} is unavailable: {reason}")
         self.store = store
         self.reason = reason
+
+
+class DiskFull(TopicsError):
+    """A log shard has no space for it; nothing was stored. Writes resume by themselves when there is space again."""
+
+    code = "disk_full"
+    status = 503
+    retryable = True
+    default_message = "the server's disk is full: nothing was stored, and writes resume when there is space again"
+    cause: ClassVar[ReadOnlyCause] = "no_space"
+
+
+class RotationFailed(NotReady):
+    """A log shard could not begin its next file (no descriptor is left, say); nothing was stored. It tries again."""
+
+    cause: ClassVar[ReadOnlyCause] = "rotate"
+
+    def __init__(self) -> None:
+        super().__init__(
+            1.0, message="the log cannot begin a new file: nothing was stored, and writes resume when it can"
+        )
+
+
+def log_refusal(cause: ReadOnlyCause) -> DiskFull | RotationFailed | WalReadOnly:
+    """What a read-only log shard answers."""
+    if cause == "no_space":
+        return DiskFull()
+    return RotationFailed() if cause == "rotate" else WalReadOnly(cause)
 
 
 class ShuttingDown(TopicsError):
@@ -401,9 +472,12 @@ class ColdStoreMismatch(StartRefused):
 
 
 class DataLoss(TopicsError):
-    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there."""
+    """Records in `gap_from..gap_to` (both lost) are gone for `reason`; raised by readers that chose to stop there. A
+    reader that goes on does so from `position`, if it is known."""
 
-    def __init__(self, *, topic: str, gap_from: int, gap_to: int, reason: str) -> None:
+    def __init__(
+        self, *, topic: str, gap_from: int, gap_to: int, reason: str, position: int | str | None = None
+    ) -> None:
         told = f"records {gap_from}..{gap_to} of topic {topic!r} are lost ({reason})"
         if reason == "recreated":  # the range is what the topic holds, not what it lost
             told = f"topic {topic!r} was created again or ends before the cursor (recreated): it is at seq {gap_to} now"
@@ -417,6 +491,7 @@ class DataLoss(TopicsError):
         self.gap_from = gap_from
         self.gap_to = gap_to
         self.reason = reason
+        self.position = position
 
 
 class Unreachable(TopicsError):
@@ -435,21 +510,3 @@ class ConfigError(TopicsError):
     """A setting is wrong; raised before the disk is touched."""
 
     exit_status = 2
-
-
-# --- from the wire back into the tree --------------------------------------------------------------------------------
-
-_BY_CODE: dict[str, type[TopicsError]] = {
-    cls.code: cls for root in (RequestRefused, TopicsError) for cls in root.__subclasses__() if "code" in vars(cls)
-} | {"invalid_request": InvalidRequest, "internal": Internal}
-
-
-def error_from_wire(*, code: str, status: int, message: str, detail: Detail | None = None) -> TopicsError:
-    """The error a server reported. A code we do not know keeps its code and status, and is retryable on 429 and 503."""
-    cls = _BY_CODE.get(code, TopicsError)
-    error = cls.__new__(cls)
-    TopicsError.__init__(error, message, detail=detail)
-    if cls is TopicsError:
-        after_s = _retry_after_s(status)
-        vars(error).update(code=code, status=status, retryable=after_s is not None, retry_after_s=after_s)
-    return error

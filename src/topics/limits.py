@@ -38,6 +38,7 @@ class Clamp(msgspec.Struct, frozen=True, kw_only=True):
 
 NAME_BYTES_MAX = 255  # topic and router names; fits one path segment and one length byte
 JSON_DEPTH_MAX = 127  # nesting levels, the body object included: 128 is refused, so no parser can run out of stack
+FIELDS_MAX = 100_000  # of a body with unknown or repeated ones, outside payloads: 10,000 records have four each
 RECORDS_PER_WRITE_MAX = 10_000  # one submission must stay one bounded slice of loop time
 RECORD_BYTES_MAX = 1 * MIB  # text of data + meta: a record is an event, not a file
 META_BYTES_MAX = 16 * KIB  # text of meta, which is rendered even where data is left out
@@ -108,6 +109,7 @@ WS_BUFFER_MESSAGES = 4
 BUFFER_GRACE_MS = 5000  # lagged this long: unsent frames are dropped and the cursor goes back
 SLOW_TIMEOUT_MS = 30_000  # not one byte taken for this long: the connection is closed
 SESSION_TTL_MS = 300_000  # a watch session without an open stream
+SESSION_YIELD_MS = 10_000  # and where its place is needed: five times what a stream tells a browser to wait
 SSE_RETRY_MS = 2000  # what a stream tells the browser to wait before reconnecting
 WORK_HEARTBEAT_MS = 15_000  # work streams have no heartbeat option
 WORK_RECHECK_MS = 250  # expiries and nack delays under a quiet work stream

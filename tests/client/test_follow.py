@@ -22,6 +22,7 @@ from topics.client import following
 from topics.client.client import Client
 from topics.client.retry import RetryPolicy
 from topics.errors import ConfigError, DataLoss, MethodNotAllowed, TopicNotFound
+from topics.model.position import Position
 from topics.net import sse
 from topics.wire.sse import CAUGHT_UP, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id, shutdown_data
 
@@ -69,8 +70,8 @@ class Streams:
         elif request.startswith(b"GET /v0/watch/wid_1"):
             cursors = decode_id(header(request, b"last-event-id"))
             assert cursors is not None
-            self.opened.append(cursors)
-            self.stream(connection, cursors["a"])
+            self.opened.append({name: position.seq for name, position in cursors.items()})
+            self.stream(connection, cursors["a"].seq)
 
     def stream(self, connection: socket.socket, cursor: int) -> None:
         frames = [record_frame(first, min(first + 1, LAST)) for first in range(cursor + 1, LAST + 1, 2)]
@@ -220,7 +221,7 @@ def test_what_a_new_topic_sent_and_nobody_got_is_told_again() -> None:
                 made = f'{{"wid":"wid_1","stream_url":"/","session_ttl_ms":1,"topics":{start}}}'
                 connection.sendall(response(made.encode()))
             elif request.startswith(b"GET"):
-                given = (decode_id(header(request, b"last-event-id")) or {"a": self.sent})["a"]
+                given = (decode_id(header(request, b"last-event-id")) or {"a": Position(self.sent)})["a"].seq
                 self.opened.append({"a": given})
                 self.stream(connection, min(self.sent, given))
 

@@ -17,13 +17,14 @@ from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
+from topics.storage.fs import Fs
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
 from topics.wire.keys import parse_keys
 
 
-class WallClock:
-    """The system's clock, which a test may push forward."""
+class PushedClock:
+    """The system's clock; a test may let time pass at once."""
 
     def __init__(self) -> None:
         self._system = SystemClock()
@@ -33,14 +34,16 @@ class WallClock:
         return self._system.wall_ms() + self.ahead_ms
 
     def monotonic(self) -> float:
-        return self._system.monotonic()
+        return self._system.monotonic() + self.ahead_ms / 1000
 
 
 class LiveServer:
     """Start with `with LiveServer(tmp_path, max_topics=2) as server:`; keywords are settings."""
 
-    def __init__(self, data_dir: Path, **settings: Any) -> None:
-        self.clock = WallClock()
+    def __init__(self, data_dir: Path, *, fs: Fs | None = None, **settings: Any) -> None:
+        """`fs`: a disk whose calls fail where a test says so."""
+        self.clock = PushedClock()
+        self._fs = fs or OsFs()
         self.settings = Settings.from_kwargs(data_dir=str(data_dir), wal_shards=2, wal_file_bytes=1 << 20, **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="live-server", daemon=True)
@@ -71,7 +74,7 @@ class LiveServer:
         return self.run(call())
 
     async def _start(self) -> None:
-        recovered = recover(SteadyFs(OsFs()), settings=self.settings, clock=self.clock, host=SystemHost())
+        recovered = recover(SteadyFs(self._fs), settings=self.settings, clock=self.clock, host=SystemHost())
         self.driver = AioDriver(self._loop, cold_threads=1)
         self.kernel = Kernel(recovered, settings=self.settings, driver=self.driver)
         self.driver.attach(flush=self.kernel.flush, tick=self.kernel.tick)
@@ -81,7 +84,7 @@ class LiveServer:
         transport = TransportSettings(
             max_body_bytes=self.settings.max_body_bytes, gzip_min_bytes=self.settings.gzip_min_bytes
         )
-        self.server = Server(self.app.app, transport, clock=self.clock)
+        self.server = Server(self.app.app, transport, clock=SystemClock())
         listener = socket.socket()
         listener.setblocking(False)
         listener.bind(("127.0.0.1", 0))

@@ -18,7 +18,8 @@ from topics.errors import Internal
 def request(method: str, path: str, body: Any = None) -> bytes:
     text = b"" if body is None else json.dumps(body).encode()
     lines = (
-        f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
     )
     return lines.encode() + text
 

@@ -109,8 +109,9 @@ def test_damage_behind_the_batch_leaves_the_batch_whole() -> None:
 
 
 def test_let_go_it_has_nothing() -> None:
-    ahead = Ahead()
-    ahead.hold(7, np.array([3, 5], np.int64), RecordRun(b"", (0, 0), b"\0\0"))
+    rig, ahead = sealed(), Ahead()
+    two = next(iter(rig.read("t", ReadRequest(from_seq=0, limit=2)).runs))
+    ahead.hold(7, np.array([3, 5], np.int64), two)
     assert ahead.find(7, 3) is ahead.find(7, 5) is ahead
     assert [ahead.find(7, seq) for seq in (2, 4, 6)] == [None] * 3
     assert ahead.find(8, 3) is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 from tests.crash.ledger import Instance, Ledger, Seen, Write
 
 from topics.config import Settings
+from topics.core.manifest import stored_blocks
 from topics.core.read import ReadRequest
+from topics.core.topic import TopicState
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
@@ -43,7 +46,7 @@ class Joined:
         self.instance = instance
         self.writes = writes
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         assert count == len(self.writes)
         self.instance.created = True
         for seq, write in enumerate(self.writes, first_seq):
@@ -78,6 +81,7 @@ class Rig:
 
     def create(self, name: str, durability: str = "disk", **config: Any) -> Instance:
         instance = self.ledger.begin(name, durability, cap=config.get("cap_records", 0))
+        instance.mortal = bool(config.get("cap_bytes") or config.get("ttl_ms"))
         if config.get("type") == "queue":
             instance.queue = "kept" if config.get("leases_durable") else "forgotten"
             instance.dead_letter = config.get("dead_letter") or ""
@@ -88,6 +92,7 @@ class Rig:
     def configure(self, name: str, durability: str = "disk", **config: Any) -> None:
         instance = self.ledger.instance(name)
         instance.cap = min(filter(None, (instance.cap, config.get("cap_records", 0))), default=0)
+        instance.mortal |= bool(config.get("cap_bytes") or config.get("ttl_ms"))
         instance.ephemeral |= durability == "ephemeral"
         self._put_topic(name, durability, config)
         instance.durability = durability
@@ -169,6 +174,24 @@ class Rig:
         own = set(self.ledger.tokens(name))
         instance.copies |= {seq: token for seq, token in read_all(self.sim, name).records.items() if token not in own}
 
+    def observe(self, name: str) -> None:
+        """Ask for the topic's state, and read once from every cursor up to its front; remember what the answers told
+        of floors: `earliest_seq`, and for which cursors a loss at the front."""
+        state = self.sim.call(lambda engine: engine.topic_state(name))
+        self._saw(name, earliest=state.earliest_seq)
+        for cursor in range(state.earliest_seq):
+            outcome = self.sim.call(lambda engine, at=cursor: engine.read(name, ReadRequest(from_seq=at))).outcome  # type: ignore[misc]
+            gap = outcome.tombstone
+            is_prefix = gap is not None and gap.gap_from == cursor + 1 and gap.gap_to + 1 == gap.earliest_seq
+            is_lost_range = len(self.sim.engine.state.topics[name].lost) > 0
+            self._saw(name, earliest=outcome.earliest_seq, floor=cursor + 2 if is_prefix and not is_lost_range else 1)
+
+    def _saw(self, name: str, *, earliest: int, floor: int = 1) -> None:
+        instance = self.ledger.instance(name)
+        assert earliest >= instance.earliest_seen, f"{name}: earliest_seq fell"
+        instance.earliest_seen = earliest
+        instance.floor_seen = max(instance.floor_seen, floor)
+
     def delete(self, name: str, *, before_seq: int | None = None, match: str | None = None) -> None:
         instance = self.ledger.instance(name)
         doomed = self._doomed(name, before_seq, match)
@@ -244,8 +267,30 @@ def read_all(sim: SimKernel, name: str, *, tags: dict[int, str] | None = None) -
         cursor = outcome.next_from_seq
         if outcome.caught_up:
             topic = sim.engine.state.topics[name]
-            return Seen(records, gaps, topic.head, topic.earliest_seq, topic.evict_floor, topic.count, topic.config)
+            check_manifest(topic, set(records))
+            return _agreed(topic, records, gaps)
     raise AssertionError("a reader never catches up")
+
+
+def check_manifest(topic: TopicState, live: set[int]) -> None:
+    """What a bulk reader is told: blocks that are disjoint and ascending, each live record in one, and its count."""
+    blocks = stored_blocks(topic)
+    spans = [(block.first_seq, block.last_seq) for block in blocks]
+    assert all(lo <= hi for lo, hi in spans), f"{topic.name}: a block of {spans} is empty"
+    assert all(one[1] < two[0] for one, two in pairwise(spans)), f"{topic.name}: blocks overlap: {spans}"
+    held = [sum(lo <= seq <= hi for seq in live) for lo, hi in spans]
+    assert sum(held) == len(live), f"{topic.name}: {spans} hold {sum(held)} of {len(live)} live records"
+    assert held == [block.live for block in blocks], f"{topic.name}: blocks {blocks} hold {held} live records"
+    assert all(held), f"{topic.name}: a block of {spans} holds nothing"
+
+
+def _agreed(topic: TopicState, records: dict[int, str], gaps: list[tuple[int, int]]) -> Seen:
+    """What a full read gave is what the topic says of itself, whatever happened to it."""
+    name, head, earliest = topic.name, topic.head, topic.earliest_seq
+    assert topic.count == len(records), f"{name}: count {topic.count}, but {len(records)} can be read"
+    assert earliest == min(records, default=head + 1), f"{name}: earliest_seq {earliest} is not the first record"
+    assert 1 <= topic.evict_floor <= earliest <= head + 1, f"{name}: floors out of order"
+    return Seen(records, gaps, head, earliest, topic.evict_floor, topic.count, topic.config)
 
 
 def survey(sim: SimKernel) -> dict[str, Seen]:

@@ -1,8 +1,8 @@
 """Judging: every crash a workload could have had, each judged by restarts and the ledger of its moment.
 
 A state counts once: two crashes that leave the same files after the same answers are one. Every fourth state is started
-twice, and every fourth one is written to, because what follows a start depends on it far less than on the disk it
-found; what can be said without a write is said of all."""
+twice, every fourth one is checkpointed and killed again, and every fourth one is written to, because what follows a
+start depends on it far less than on the disk it found; what can be said without a write is said of all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.crash.fates import fates
 from tests.crash.harness import Rig, survey
-from tests.crash.ledger import Ledger, check
+from tests.crash.ledger import Ledger, Seen, check
 from tests.crash.workloads import Workload
 
 from topics.testing import SimFs
@@ -49,10 +49,15 @@ def points_of(workload: Workload) -> CrashPoints:
     return points
 
 
-def distinct_states(workload: Workload) -> Iterator[CrashState]:
-    """Every point as a kill and as a power cut of every fate, without those that leave what another one left."""
-    met: set[bytes] = set()
-    for state in _states(points_of(workload), Random(workload.name), round(workload.fineness * FINER)):
+def distinct_states(
+    workload: Workload, *, seed: int = 0, fineness: int | None = None, met: set[bytes] | None = None
+) -> Iterator[CrashState]:
+    """Every point as a kill and as a power cut of every fate, without those that leave what another one left, here or
+    among the states `met` before. Another `seed` draws other chances."""
+    met = set() if met is None else met
+    rng = Random(f"{workload.name} {seed}" if seed else workload.name)
+    fineness = round(workload.fineness * FINER) if fineness is None else fineness
+    for state in _states(points_of(workload), rng, fineness):
         known = fingerprint(state)
         if known not in met:
             met.add(known)
@@ -113,20 +118,38 @@ def judge(workload: Workload, state: CrashState, number: int) -> None:
     ledger = state.note
     assert isinstance(ledger, Ledger)
     power_cut = state.how != "kill"
-    host = SimHost("boot-2") if power_cut else SimHost()
+    host = host_after(state.how, number)
     rig = start(workload, state.disk, ledger.copy(), host, number)
     before = survey(rig.sim)
     check(ledger, before, power_cut=power_cut)
+    assert rig.sim.kernel.recovered.damage == 0, "a crash was taken for damage"
     if number % EVERY == 0:
         state.disk.kill()
         rig = start(workload, state.disk.reboot(), rig.ledger, host, number + 1)
         assert survey(rig.sim) == before, "the second restart shows another state"
+    if number % EVERY == 2:
+        rig = checkpointed(workload, rig, state.disk, before, host, number)
     for name, topic in list(rig.sim.engine.state.topics.items()):
         taken = max([*rig.ledger.instance(name).acked(), *before[name].records], default=0)
         assert topic.reserved_head >= taken, f"{name}: the next seq, {topic.reserved_head + 1}, was used before"
         if number % EVERY == 1:
             next_seq_is_new(rig, name, taken)
             every_job_can_be_claimed(rig, name)
+
+
+def host_after(how: str, number: int, boot: str = "boot-2") -> SimHost:
+    """By turns the machine lost its power, or only the file system died: then the boot id is the same as before."""
+    return SimHost(boot) if how != "kill" and number // EVERY % 2 else SimHost()
+
+
+def checkpointed(workload: Workload, rig: Rig, disk: Any, before: dict[str, Seen], host: SimHost, number: int) -> Rig:
+    """What the log brought back goes to segments: nothing changes by that, nor by a kill behind it."""
+    rig.checkpoint()
+    assert survey(rig.sim) == before, "a checkpoint after the restart changed what can be read"
+    disk.kill()
+    rig = start(workload, disk.reboot(), rig.ledger, host, number + 1)
+    assert survey(rig.sim) == before, "a restart behind that checkpoint shows another state"
+    return rig
 
 
 def start(workload: Workload, disk: Any, ledger: Ledger, host: SimHost, number: int) -> Rig:

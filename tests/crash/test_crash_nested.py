@@ -9,10 +9,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig, survey
 from tests.crash.judging import LATER_MS, collecting_rarely, distinct_states, fingerprint, noted
 from tests.crash.ledger import Ledger, check
-from tests.crash.workloads import BY_NAME, Workload
+from tests.crash.workloads import Workload
 
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState
@@ -34,6 +35,12 @@ NAMES = (
     "drop-and-recreate",
     "switch-classes",
     "one-to-three",
+    "count-checkpoint-disk",
+    "count-unseen-fsync",
+    "bytes-snapshot-disk",
+    "ttl-checkpoint-fsync",
+    "routed-count-checkpoint-fsync",
+    "routed-count-unseen-disk",
 )
 
 
@@ -49,6 +56,7 @@ def crashes_after(workload: Workload, state: CrashState, rng: Random) -> list[Cr
     for name, seen in survey(rig.sim).items():
         instance = ledger.instance(name)
         instance.served = dict(seen.records)
+        instance.earliest_seen, instance.floor_seen = seen.earliest, seen.floor
         if state.how != "kill":
             # What this crash took is settled: a later one is judged by what was acked after it.
             instance.gone |= {seq for seq in instance.acked() if seq not in seen.records and seen.announced(seq)}

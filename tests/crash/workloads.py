@@ -221,6 +221,35 @@ def _evict(rig: Rig) -> None:
     rig.snapshot()
 
 
+def _segments_by_tag(rig: Rig) -> None:
+    rig.create("f", "fsync")
+    for tag in ("a", "b", "c", "d"):
+        rig.write("f", 4, tag=tag)
+    rig.write("f", 2, tag="e")
+    rig.checkpoint()
+
+
+def _drop_segments(rig: Rig) -> None:
+    """Whole segments go from the middle and from the front while the log still has all they held."""
+    rig.delete("f", match="b")
+    rig.tick()
+    rig.write("f", 1, tag="e")
+    rig.delete("f", before_seq=6)
+    rig.tick()
+    rig.checkpoint()
+    rig.delete("f", match="d")
+    rig.tick()
+    rig.write("f", 2)
+
+
+def _rotate_for_checkpoint(rig: Rig) -> None:
+    """Checkpoints that find the log more than half full begin a file, and snapshots let go of the old ones."""
+    for _ in range(2):
+        rig.write("f", 3, size=750)
+        rig.checkpoint()
+        rig.snapshot()
+
+
 def _configure(rig: Rig) -> None:
     rig.configure("d", cap_records=3)
     rig.write("d", 2)
@@ -424,6 +453,8 @@ SEGMENT_WORKLOADS = [
     Workload("relocation", _history, _relocate, TIERED, fineness=2),
     Workload("drop-and-recreate", _two_classes, _drop_and_recreate, fineness=8),
     Workload("evict", _capped, _evict, fineness=2),
+    Workload("rotate-for-checkpoint", _two_classes, _rotate_for_checkpoint, fineness=1),
+    Workload("drop-segments", _segments_by_tag, _drop_segments, fineness=1),
 ]
 MIXED_WORKLOADS = [
     Workload("long", _two_classes, _long, {**REWRITING, "wal_shards": 2}, fineness=0),
@@ -455,14 +486,3 @@ LAYOUT_WORKLOADS = [
     ),
     Workload("rotation-one-to-eight", _two_classes, _rotation, shards_after=(8, 1), fineness=4),
 ]
-ALL = [
-    *LOG_WORKLOADS,
-    *ONE_TOPIC_WORKLOADS,
-    *ONE_TURN_WORKLOADS,
-    *SEGMENT_WORKLOADS,
-    *MIXED_WORKLOADS,
-    *QUEUE_WORKLOADS,
-    *ROUTER_WORKLOADS,
-    *LAYOUT_WORKLOADS,
-]
-BY_NAME = {workload.name: workload for workload in ALL}

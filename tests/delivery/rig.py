@@ -26,7 +26,9 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.tuning import Tuning
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
-from topics.net.messages import Line
+from topics.net.messages import AllowanceOwner, Line
+from topics.server.room import Room
+from topics.server.stream_share import StreamShare
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs
@@ -49,7 +51,9 @@ class Frame(NamedTuple):
 class Pipe:
     """The client's end of a connection: it takes what comes, or only what it is told to take."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._share: StreamShare | None = None
         self.reads = True
         self.closed = False
         self.was_aborted = False
@@ -68,6 +72,10 @@ class Pipe:
 
     def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = 0) -> None:
         self._drained, self._low_bytes = callback, low_bytes
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self._room, owner, self.buffered_bytes)
+        return self._share
 
     def on_close(self, callback: Callable[[], None]) -> None:
         if self.closed:
@@ -102,6 +110,8 @@ class Pipe:
         """The connection is gone."""
         if not self.closed:
             self.closed = True
+            if self._share is not None:
+                self._share.close()
             for callback in self._on_close:
                 callback()
 
@@ -143,8 +153,8 @@ class Stream(Pipe):
 class WsClient(Pipe):
     """A client of a socket; `reading` is whether the server reads its commands."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, room: Room) -> None:
+        super().__init__(room)
         self.reading = True
         self.close_code: int | None = None
         self._inbox: list[tuple[bytes, bool]] = []
@@ -212,7 +222,11 @@ class Rig:
             tuning=tuning,
             patience=patience,
         )
+        self.room = Room(self, self.clock.monotonic)  # type: ignore[arg-type]  # all it wants of a loop
         self.sockets: list[WsClient] = []
+
+    def call_soon(self, turn: Callable[[], None]) -> None:
+        self.sim.driver.soon(turn)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -228,6 +242,7 @@ class Rig:
             elapsed_ms -= step
             self.clock.advance(step)
             self.sim.tick()
+            self.room.tick()
             self.pump()
 
     # --- what is written ----------------------------------------------------------------------------------------------
@@ -273,9 +288,9 @@ class Rig:
         return self.live.sessions.add(places, read_options(**options), heartbeat_ms=heartbeat_ms, owner=None)
 
     def open(self, session: Session, *, last_id: bytes | None = None, reads: bool = True, pump: bool = True) -> Stream:
-        stream = Stream()
+        stream = Stream(self.room)
         stream.reads = reads
-        session.resume(decode_id(last_id))
+        session.resume(decode_id(last_id), self.sim.engine.state.topics)
         WatchStream(self.live.services, session, stream).begin()
         if pump:
             self.pump()
@@ -285,7 +300,7 @@ class Rig:
         return self.open(self.session(starts, **options), reads=reads)
 
     def socket(self, key: Key | None = None) -> WsClient:
-        client = WsClient()
+        client = WsClient(self.room)
         Socket(self.live.services, client, key).begin()
         self.sockets.append(client)
         return client
@@ -327,7 +342,8 @@ def parse_frames(received: bytes) -> list[Frame]:
     for text in whole:
         fields = dict(line.split(b": ", 1) for line in text.split(b"\n"))
         if b"event" in fields:
-            cursors = decode_id(fields.get(b"id"))
+            positions = decode_id(fields.get(b"id"))
+            cursors = None if positions is None else {name: position.seq for name, position in positions.items()}
             frames.append(Frame(fields[b"event"].decode(), json.loads(fields[b"data"]), cursors))
     return frames
 

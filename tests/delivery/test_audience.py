@@ -26,7 +26,7 @@ def seated(rig: Rig, name: str = "a") -> int:
 
 def open_alone(rig: Rig, starts: dict[str, int | str]) -> Stream:
     """A stream that is never served together with others."""
-    stream = Stream()
+    stream = Stream(rig.room)
     stream.shares = False
     WatchStream(rig.live.services, rig.session(starts), stream).begin()
     rig.pump()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 
 from topics.api.bodies import Bodies, Pool, seqs_of
+from topics.wire.base64url import encode_base64url
 from topics.wire.records import View, render_list
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]
@@ -335,11 +336,12 @@ def test_frames_of_a_stream_are_what_the_contract_shows() -> None:
     rig = Rig()
     rig.write("invoices", *range(7))
     stream = rig.watch({"invoices": 6})
-    ts = rig.clock.wall_ms()
+    ts, epoch = rig.clock.wall_ms(), rig.topic("invoices").epoch
+    id = encode_base64url(f'{{"invoices":"7-e{epoch:x}","invoices":7}}'.encode()).decode()
     assert stream.received.decode() == (
         "retry: 2000\n\n"
-        "id: eyJpbnZvaWNlcyI6N30\nevent: record\n"
+        f"id: {id}\nevent: record\n"
         'data: {"topic":"invoices","from_seq":6,"head_seq":7,"records":[{"$seq":7,"$ts":'
-        f'{ts},"data":6}}],"to_seq":7}}\n\n'
-        'id: eyJpbnZvaWNlcyI6N30\nevent: caught-up\ndata: {"topic":"invoices","head_seq":7}\n\n'
+        f'{ts},"data":6}}],"to_seq":7,"next":"7-e{epoch:x}"}}\n\n'
+        f'id: {id}\nevent: caught-up\ndata: {{"topic":"invoices","head_seq":7,"next":"7-e{epoch:x}"}}\n\n'
     )

@@ -277,7 +277,7 @@ def test_a_client_that_goes_frees_its_place_at_once(server: LiveServer, client: 
     url = client.ok("POST", "/v0/watch", {"topics": {topic: {}}, "heartbeat_ms": 60_000})["stream_url"]
     before = streams_open(server)
     raw = socket.create_connection(("127.0.0.1", server.port))
-    raw.sendall(f"GET {url} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    raw.sendall(f"GET {url} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     wait_for(lambda: streams_open(server) == before + 1)
     if how == "half_close":
         raw.shutdown(socket.SHUT_WR)
@@ -301,7 +301,7 @@ def test_an_h2_stream_that_is_cancelled_frees_its_place(server: LiveServer, topi
     peer = H2Connection()
     peer.initiate_connection()
     peer.send_headers(
-        1, [(":method", "GET"), (":path", url), (":scheme", "http"), (":authority", "x")], end_stream=True
+        1, [(":method", "GET"), (":path", url), (":scheme", "http"), (":authority", "localhost")], end_stream=True
     )
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.sendall(peer.data_to_send())
@@ -318,7 +318,13 @@ def test_an_h2_stream_that_is_cancelled_frees_its_place(server: LiveServer, topi
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     keys = "all,reader:read:open,other:read:open,writer:write"
-    settings = {"api_keys": keys, "max_sse_connections": 3, "max_sse_connections_per_key": 2, "max_watch_sessions": 6}
+    settings: dict[str, Any] = {
+        "api_keys": keys,
+        "max_sse_connections": 3,
+        "max_sse_connections_per_key": 2,
+        "max_watch_sessions": 6,
+        "client_share": 1.0,
+    }
     with LiveServer(tmp_path_factory.mktemp("guarded"), **settings) as live:
         admin = Client(live.port, http2=False, key="all")
         admin.put("open-a")

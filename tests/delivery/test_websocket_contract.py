@@ -67,8 +67,9 @@ def test_a_conversation(ws: ClientConnection, topic: str) -> None:
     }
     record = hear(ws)
     assert record.pop("records")[0]["data"] == {"n": 1}
+    assert (position := record.pop("next")).startswith("1-e")
     assert record == {"op": "record", "topic": topic, "from_seq": 0, "to_seq": 1, "head_seq": 1}
-    assert hear(ws) == {"op": "caught_up", "topic": topic, "head_seq": 1}
+    assert hear(ws) == {"op": "caught_up", "topic": topic, "head_seq": 1, "next": position}
     say(ws, "publish", topic=topic, records=[{"data": 2}], request_id=3)
     assert [hear(ws)["op"] for _ in range(3)] == ["ack", "record", "caught_up"]
     say(ws, "unsubscribe", topic=topic, request_id=4)
@@ -216,7 +217,8 @@ def test_shutdown_says_so_and_closes_with_1001(tmp_path: Path) -> None:
 def handshake(server: LiveServer) -> RawClient:
     raw = RawClient(server.port)
     raw.send(
-        b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\n"
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
     assert raw.head().status == 101

@@ -152,7 +152,7 @@ def test_the_applying_of_a_commit_that_raises_fails_its_write_and_no_other(world
 
 def test_joint_writes_are_answered_whatever_one_of_their_waiters_does(world: World) -> None:
     class Clumsy(Ticket[Any]):
-        def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+        def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
             raise Mistake
 
     clumsy = Clumsy()

@@ -45,6 +45,31 @@ def test_after_a_kill_on_the_same_boot_nothing_is_missing_and_no_range_is_opened
         assert (seen[name].head, len(seen[name].records), seen[name].gaps) == (17, 17, [])
 
 
+@pytest.mark.parametrize("pattern", POWER_PATTERNS)
+def test_a_file_system_that_dies_and_comes_back_on_the_same_boot_counts_as_a_power_cut(pattern: str) -> None:
+    """Row 53."""
+    world = world_of("disk", "memory", seq_reserve=100)
+    for _ in range(5):
+        world.rig.write("disk", 3)
+        world.rig.write("memory", 3)
+    seen = world.lose_file_system(pattern)
+    for name in ("disk", "memory"):
+        world.rig.write(name)
+        first_seq = world.rig.ledger.instance(name).writes[-1].first_seq
+        assert first_seq == seen[name].head + 1 > 17
+    world.kill()
+
+
+def test_after_the_start_that_follows_a_dead_file_system_a_kill_announces_nothing_more() -> None:
+    world = world_of("disk", seq_reserve=100)
+    world.rig.write("disk", 3)
+    first = world.lose_file_system()["disk"]
+    assert first.announced(3)
+    world.rig.write("disk", 3)
+    again = world.kill()["disk"]
+    assert (again.head, again.gaps) == (first.head + 3, first.gaps)
+
+
 @pytest.mark.parametrize("text", [b"", b"garbage\xff", b"pid=1\nboot=-\n", b"pid=1\n"])
 def test_a_boot_line_that_says_nothing_counts_as_a_reboot(text: bytes) -> None:
     """Row 55."""

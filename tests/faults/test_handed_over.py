@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from topics.engine.ticket import Ticket
-from topics.errors import CommitFailed, WalReadOnly
+from topics.errors import CommitFailed, DiskFull
 from topics.model.appended import Appended
 from topics.model.config import TopicConfig
 from topics.model.record import RecordIn, WriteBatch, build_batch
@@ -46,7 +46,7 @@ def test_seqs_of_batches_that_failed_one_by_one_are_used_again() -> None:
     thread = Thread()
     first, second, third = thread.take(2), thread.take(3), thread.take(1)
     thread.fill_disk(first[1])
-    with pytest.raises(WalReadOnly):
+    with pytest.raises(DiskFull):
         thread.take(1)
     thread.commit.refuse(0, second[1])
     thread.commit.refuse(0, third[1])

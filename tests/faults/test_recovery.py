@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.faults.world import WAL, World
 
+from topics.api.probes import problems_of
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
-from topics.errors import CommitFailed, TopicsError, WalReadOnly
+from topics.errors import CommitFailed, DiskFull, TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.match import parse_match
 from topics.model.router import RouterDef
@@ -43,7 +44,7 @@ def test_a_disk_that_is_full_for_everything_refuses_writes_and_resumes_when_ther
         world.rig.checkpoint()
     _, ticket = world.rig.submit("f", 1)
     assert ticket is None or isinstance(ticket.error, TopicsError)
-    with pytest.raises(WalReadOnly) as refused:
+    with pytest.raises(DiskFull) as refused:
         world.rig.create("g", "fsync")
     assert refused.value.cause == "no_space"
     del world.rig.ledger.instances["g"]
@@ -245,20 +246,91 @@ def test_a_wall_clock_turned_back_revives_no_lease_and_stops_no_timer() -> None:
     assert world.rig.claim("q", 5, node="third") == []
 
 
-def test_a_wall_clock_a_year_ahead_expires_more_and_says_so() -> None:
+def test_a_wall_clock_that_stays_a_year_ahead_expires_more_after_ten_minutes_and_says_so() -> None:
     """Row 136."""
     world = World()
-    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.create("t", "fsync", ttl_ms=HOUR_MS)
     world.rig.create("u", "fsync")
     world.rig.write("t", 2)
     world.rig.write("u", 2)
     world.clock.set_wall_ms(world.clock.wall_ms() + YEAR_MS)
+    assert sorted(world.seen()["t"].records) == [1, 2]
+    world.rig.tick()
+    assert any("wall clock" in problem for problem in problems_of(world.rig.sim.kernel))
+    world.rig.tick(600_000)
     world.rig.ledger.instance("t").ephemeral = True  # it expires, announced
     seen = world.seen()
     assert not seen["t"].records
     assert seen["t"].announced(1)
     assert len(seen["u"].records) == 2
     assert world.kill() == world.seen()
+
+
+def due_times(world: World) -> None:
+    """A record lives its TTL, a lease its length, a nacked job waits its delay, a key is remembered: all from now."""
+    rig, clock = world.rig, world.clock
+    rig.write("t", 1)
+    newest = world.rig.sim.engine.state.topics["t"].head
+    rig.write("q", 2)
+    held, nacked = rig.claim("q", 1, node="a", lease_ms=30_000), rig.claim("q", 1, node="b")
+    rig.nack("q", nacked, node="b", delay_ms=30_000)
+    rig.tick(29_000)
+    assert rig.claim("q", 9, node="c") == []
+    assert newest in world.seen()["t"].records
+    rig.tick(1_002 + 30_000 // 15)
+    assert sorted(rig.claim("q", 9, node="c")) == sorted([*held, *nacked])
+    rig.ack("q", [*held, *nacked], node="c")
+    assert newest in world.seen()["t"].records
+    clock.advance(30_000 + 60_000 // 15)
+    instance = rig.ledger.instance("t")
+    instance.gone |= set(instance.acked())
+    assert newest not in world.seen()["t"].records, "it expired on time"
+    assert world.seen()["t"].announced(newest)
+
+
+@pytest.mark.parametrize("how", ["running", "kill", "cut", "stop"])
+@pytest.mark.parametrize("stays", ["a moment", "an hour"])
+def test_after_a_clock_that_was_a_year_ahead_everything_is_due_when_it_should_be(stays: str, how: str) -> None:
+    """Row 136: running, and started while the clock was wrong."""
+    world = World()
+    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.create("q", "fsync", type="queue", leases_durable=True)
+    world.rig.create("kept", "fsync")
+    due_times(world)
+    right = world.clock.wall_ms()
+    world.clock.set_wall_ms(right + YEAR_MS)
+    passed = 1_000 if stays == "a moment" else HOUR_MS
+    world.rig.tick(passed // 2)
+    world.rig.write("kept", 1)
+    if how != "running":
+        getattr(world, how)()
+    world.rig.tick(passed // 2)
+    world.rig.write("kept", 1)
+    world.clock.set_wall_ms(right + passed)
+    if how != "running":
+        getattr(world, how)()
+    ahead_ms = world.rig.sim.engine.state.topics["kept"].last_ts - world.clock.wall_ms()
+    assert (ahead_ms > HOUR_MS) is (stays == "an hour"), "a clock that is wrong for a moment marks nothing"
+    due_times(world)
+    due_times(world)
+
+
+def test_a_clock_that_is_a_year_ahead_for_a_moment_expires_nothing_and_ends_no_lease() -> None:
+    """Row 136."""
+    world = World()
+    world.rig.create("t", "fsync", ttl_ms=60_000)
+    world.rig.create("q", "fsync", type="queue", leases_durable=True)
+    world.rig.write("t", 2)
+    world.rig.write("q", 1)
+    assert world.rig.claim("q", lease_ms=30_000) == [1]
+    right = world.clock.wall_ms()
+    for ahead_ms in (61_000, HOUR_MS, YEAR_MS, 10 * YEAR_MS):
+        world.clock.set_wall_ms(right + ahead_ms)
+        world.rig.tick(0)
+        assert sorted(world.seen()["t"].records) == [1, 2]
+        assert world.rig.claim("q", node="other") == []
+    world.clock.set_wall_ms(right)
+    assert sorted(world.kill()["t"].records) == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["stop", "cut", "kill"])
@@ -289,7 +361,7 @@ def test_a_snapshot_that_cannot_be_installed_removes_nothing_and_is_tried_again(
     world = busy()
     for kind in ("fsync", "rename", "sync_dir"):
         fault: Any = world.faults.fail(kind, "*meta*", code=errno.EIO, times=FOREVER)
-        before = world.disk.listdir("data/wal")
+        before = [name for name in world.disk.listdir("data/wal") if name.startswith("wal-")]
         with pytest.raises((TopicsError, OSError)):
             world.rig.snapshot()
         assert set(before) <= set(world.disk.listdir("data/wal"))

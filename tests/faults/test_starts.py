@@ -12,7 +12,7 @@ import pytest
 from tests.crash.harness import Rig, survey
 from tests.faults.world import WAL, World
 
-from topics.errors import TopicsError, WalReadOnly
+from topics.errors import DiskFull, TopicsError
 from topics.testing import FOREVER, FaultFs, SimClock, SimFs, SimHost
 from topics.testing.faultfs import CHANGING, KINDS, Call
 
@@ -118,7 +118,7 @@ def test_without_space_to_allocate_the_log_again_reads_work_and_writes_resume_wh
     rig = Rig(faults, world.rig.ledger, clock=world.clock, host=world.host)
     assert full.hits
     assert len(survey(rig.sim)["f"].records) == 5
-    with pytest.raises(WalReadOnly) as refused:
+    with pytest.raises(DiskFull) as refused:
         rig.sim.call(lambda engine: engine.drop_topic("m"))
     assert refused.value.cause == "no_space"
     full.lift()
@@ -146,7 +146,7 @@ def test_what_a_start_without_space_found_lost_is_lost_for_the_next_start_too(du
         assert world.rig.sim.kernel.store.groups[0].read_only is None
     if then == "snapshot":
         world.rig.tick(5_100)
-        assert world.disk.contents("data/.topics.lock").endswith(f"boot={world.host.boot_id()}\n".encode())
+        assert world.disk.contents("data/.topics.lock").endswith(b"\nboot=boot-2 sim:2\n")
         world.rig.write("t", 1)
     world.before_start = lambda _: None
     again = (world.stop() if then == "stop" else world.kill())["t"]

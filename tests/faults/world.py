@@ -36,6 +36,11 @@ class World:
         self.disk.power_cut(None, pattern)
         return self.restart_after_cut(**settings)
 
+    def lose_file_system(self, pattern: Any = "lose_all", **settings: Any) -> dict[str, Seen]:
+        """The volume goes and is mounted again; the kernel lives on."""
+        self.disk.power_cut(None, pattern)
+        return self._start(power_cut=True, **settings)
+
     def restart_after_cut(self, **settings: Any) -> dict[str, Seen]:
         """The machine is started again."""
         self.host.reboot()

@@ -16,6 +16,7 @@ from topics.formats.frame import HEAD_BYTES, FrameType, blob, encode_appends, en
 from topics.formats.segment import DELETED_BYTE, empty_slots, encode_segment_frames
 from topics.formats.sidecar import encode_sidecar
 from topics.formats.snapshot import (
+    AncestorItem,
     DeadRange,
     DelayedItem,
     DeliveriesItem,
@@ -52,7 +53,8 @@ CONFIG: dict[str, Any] = {
     "dead_letter": None,
     "leases_durable": False,
 }
-FLOORS = {
+EPOCH = (1_700_000_000_000 << 11) | 5
+FLOORS: Any = {
     "evict_floor": 5,
     "cap_lost": 4,
     "ttl_lost": 3,
@@ -156,6 +158,12 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
             pin=b.Pin(router="orders->audit", cursor=9, forwarded_total=70000, dest_base=3),
         ),
     ),
+    "head-watermark-fork": (
+        FrameType.HEAD_WATERMARK,
+        10,
+        0,
+        b.HeadWatermark(ceiling=306, fork=b.Fork(EPOCH, 50)),
+    ),
 }
 
 SNAPSHOT = Snapshot(
@@ -210,6 +218,17 @@ LAGGING_SNAPSHOT = msgspec.structs.replace(
     topics=(),
     routers=(RouterItem(**ROUTER, cursor=9, forwarded_total=70000, dest_base=3, dead=LAGGING.dead),),
 )
+
+FORKED = msgspec.structs.replace(
+    SNAPSHOT,
+    topics=(
+        msgspec.structs.replace(
+            SNAPSHOT.topics[0], epoch=EPOCH + 1, ancestors=(AncestorItem(1, 50), AncestorItem(EPOCH, 60))
+        ),
+    ),
+    last_epoch=EPOCH + 1,
+)
+"""Of a data directory that is a copy of a copy."""
 
 EXAMPLE_BLOB = blob(b'{"qty":1}', b'{"k":"v"}')
 """The record of the worked examples."""
@@ -267,6 +286,7 @@ def golden_bytes() -> dict[str, bytes]:
         "segment-data": data,
         "segment-idx": idx,
         "snapshot": encode_snapshot(SNAPSHOT),
+        "snapshot-forked": encode_snapshot(FORKED),
         "snapshot-lag": encode_snapshot(LAGGING_SNAPSHOT),
         "sidecar": encode_sidecar(tags=[b"b", None, b"a:1", b"b"], sizes=[9, 0, 1, 1], data_len=len(data)),
     }

@@ -5,6 +5,7 @@ import xxhash
 from tests.formats.samples import (
     BODIES,
     EXAMPLE_BLOB,
+    FORKED,
     GOLDEN,
     LAGGING_SNAPSHOT,
     SNAPSHOT,
@@ -131,6 +132,7 @@ def test_the_golden_segment_pair_agrees_and_decodes() -> None:
 
 def test_the_golden_snapshot_decodes_to_its_body() -> None:
     assert decode_snapshot(read_golden("snapshot")) == SNAPSHOT
+    assert decode_snapshot(read_golden("snapshot-forked")) == FORKED
     assert decode_snapshot(read_golden("snapshot-lag")) == LAGGING_SNAPSHOT
 
 

@@ -7,18 +7,100 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.clock import Clock, EngineClock, Host, SystemClock, SystemHost
+from topics.clock import BELIEVE_MS, JUMP_MS, START_JUMP_MS, Clock, EngineClock, Host, SystemClock, SystemHost
 from topics.testing.clock import SimClock, SimHost
 
+YEAR_MS = 365 * 24 * 3_600_000
 
-def test_the_engine_clock_stands_still_while_the_wall_clock_is_behind() -> None:
-    wall = SimClock(wall_ms=1000)
+
+def pair(wall_ms: int = 1_000_000_000) -> tuple[SimClock, EngineClock]:
+    wall = SimClock(wall_ms=wall_ms)
     engine = EngineClock(wall)
-    assert engine.now_ms() == 1000
-    wall.set_wall_ms(400)
-    assert engine.now_ms() == 1000
-    wall.set_wall_ms(1001)
-    assert engine.now_ms() == 1001
+    assert engine.now_ms() == wall_ms
+    return wall, engine
+
+
+def test_the_engine_clock_goes_on_while_the_wall_clock_is_behind_until_they_meet() -> None:
+    wall, engine = pair()
+    began = engine.now_ms()
+    wall.set_wall_ms(began - 3_600)
+    for _ in range(16):
+        wall.advance(1_000)
+        engine.now_ms()
+    assert engine.now_ms() == began + 15_000, "a sixteenth slower"
+    wall.advance(3_600 * 16)
+    assert engine.now_ms() == wall.wall_ms()
+    wall.advance(5)
+    assert engine.now_ms() == wall.wall_ms()
+
+
+def test_small_looks_are_slowed_down_as_large_ones_are() -> None:
+    wall, engine = pair()
+    began = engine.now_ms()
+    wall.set_wall_ms(began - 10_000)
+    for _ in range(1_600):
+        wall.advance(1)
+        engine.now_ms()
+    assert engine.now_ms() == began + 1_500
+
+
+@pytest.mark.parametrize("ahead_ms", [JUMP_MS + 1, YEAR_MS])
+def test_a_wall_clock_far_ahead_for_a_moment_changes_nothing(ahead_ms: int) -> None:
+    wall, engine = pair()
+    right = wall.wall_ms()
+    wall.set_wall_ms(right + ahead_ms)
+    assert engine.now_ms() == right
+    wall.advance(BELIEVE_MS - 1)
+    assert engine.now_ms() == right + BELIEVE_MS - 1
+    wall.set_wall_ms(right + BELIEVE_MS - 1)
+    assert engine.now_ms() == wall.wall_ms()
+    wall.advance(BELIEVE_MS * 3)
+    assert engine.now_ms() == wall.wall_ms()
+
+
+def test_a_wall_clock_that_stays_far_ahead_is_believed_after_a_while_and_time_goes_on_when_it_is_set_right() -> None:
+    wall, engine = pair()
+    wall.set_wall_ms(wall.wall_ms() + YEAR_MS)
+    engine.now_ms()
+    wall.advance(BELIEVE_MS)
+    wrong = wall.wall_ms()
+    assert engine.now_ms() == wrong
+    wall.set_wall_ms(wrong - YEAR_MS)
+    assert engine.now_ms() == wrong
+    wall.advance(16_000)
+    assert engine.now_ms() == wrong + 15_000
+
+
+def test_a_wall_clock_that_keeps_jumping_is_not_believed() -> None:
+    wall, engine = pair()
+    right = wall.wall_ms()
+    for turn in range(1, 9):
+        wall.set_wall_ms(right + turn * BELIEVE_MS // 2 + turn * YEAR_MS)
+        engine.now_ms()
+        wall.advance(BELIEVE_MS // 2)
+    assert engine.now_ms() == right + 4 * BELIEVE_MS
+
+
+def test_a_step_of_a_time_daemon_is_followed_at_once() -> None:
+    wall, engine = pair()
+    wall.set_wall_ms(wall.wall_ms() + JUMP_MS)
+    assert engine.now_ms() == wall.wall_ms()
+
+
+def test_a_start_takes_the_wall_clock_unless_stored_times_speak_against_it() -> None:
+    for stored_ms, wall_ms, now_ms in [
+        (0, 10**12, 10**12),
+        (5_000, 4_000, 5_000),
+        (5_000, 5_000 + START_JUMP_MS, 5_000 + START_JUMP_MS),
+        (5_000, 5_001 + START_JUMP_MS, 5_000),
+    ]:
+        engine = EngineClock(wall := SimClock(wall_ms=wall_ms))
+        engine.raise_to(stored_ms)
+        assert engine.now_ms() == now_ms
+        wall.advance(BELIEVE_MS)
+        assert engine.now_ms() == (
+            wall.wall_ms() if now_ms == wall_ms or wall_ms > now_ms else 5_000 + BELIEVE_MS - 1_000
+        )
 
 
 def test_recovery_can_raise_the_engine_clock_but_not_lower_it() -> None:
@@ -29,15 +111,37 @@ def test_recovery_can_raise_the_engine_clock_but_not_lower_it() -> None:
     assert engine.now_ms() == 5000
 
 
-@given(st.lists(st.integers(min_value=0, max_value=2**48), max_size=30))
-def test_whatever_the_wall_clock_does_now_is_the_highest_so_far(walls: list[int]) -> None:
-    wall = SimClock(wall_ms=0)
-    engine = EngineClock(wall)
-    highest = 0
-    for wall_ms in walls:
+STEPS = st.tuples(st.integers(0, 2**40), st.integers(0, 20 * 60_000))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_whatever_the_wall_clock_does_now_goes_on_and_by_no_more_than_it_may(steps: list[tuple[int, int]]) -> None:
+    wall, engine = pair()
+    before = engine.now_ms()
+    for wall_ms, passed_ms in steps:
         wall.set_wall_ms(wall_ms)
-        highest = max(highest, wall_ms)
-        assert engine.now_ms() == highest
+        wall.advance(passed_ms)
+        now = engine.now_ms()
+        assert now - before >= passed_ms - passed_ms // 16 - 1, "never standing still"
+        assert now <= max(before + passed_ms, wall.wall_ms()), "never ahead of both"
+        before = now
+
+
+@given(st.lists(STEPS, max_size=20))
+def test_once_the_wall_clock_is_right_again_the_engine_clock_comes_back_to_it(steps: list[tuple[int, int]]) -> None:
+    wall, engine = pair(2**39)
+    right = wall.wall_ms()
+    for wall_ms, passed_ms in steps:
+        wall.set_wall_ms(wall_ms)
+        wall.advance(passed_ms)
+        right += passed_ms
+        engine.now_ms()
+    wall.set_wall_ms(right)
+    apart = abs(engine.now_ms() - right)
+    wall.advance(max(apart * 16, BELIEVE_MS))
+    engine.now_ms()
+    wall.advance(16)
+    assert engine.now_ms() == wall.wall_ms()
 
 
 def test_a_simulated_clock_moves_only_when_told() -> None:

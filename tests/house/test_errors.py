@@ -13,6 +13,7 @@ from topics.errors import (
     Corruption,
     CorruptSegment,
     DataLoss,
+    DiskFull,
     Forbidden,
     Internal,
     InvalidRequest,
@@ -23,6 +24,7 @@ from topics.errors import (
     NotReady,
     PayloadTooLarge,
     RecordTooLarge,
+    RotationFailed,
     RouterCycle,
     RouterNotFound,
     ShuttingDown,
@@ -37,8 +39,8 @@ from topics.errors import (
     UnsupportedMediaType,
     WalFull,
     WalReadOnly,
-    error_from_wire,
 )
+from topics.wire.reported import error_from_wire
 
 # One row for each row of the table in http-api.md section 5.2.
 CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [
@@ -89,6 +91,8 @@ CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [
     (WalFull(), 429, "throttled", None),
     (Internal(), 500, "internal", None),
     (NotReady(0.25), 503, "not_ready", {"replay_progress": 0.25}),
+    (NotReady.refusing_writes(["a"]), 503, "not_ready", {"replay_progress": 1.0, "problems": ["a"]}),
+    (DiskFull(), 503, "disk_full", None),
     (ShuttingDown(), 503, "shutting_down", None),
 ]
 IDS = [f"{status}-{code}-{type(error).__name__}" for error, status, code, _ in CONTRACT]
@@ -129,6 +133,7 @@ def test_only_429_and_503_say_when_to_come_back(error: TopicsError) -> None:
         (Corruption(file="wal", offset=9, reason="xxh3"), Internal),
         (StorageIo("read failed"), Internal),
         (ColdUnavailable("s3://b", reason="timeout"), NotReady),
+        (RotationFailed(), NotReady),
     ],
 )
 def test_a_storage_error_is_caught_as_the_error_a_client_would_see(
@@ -145,12 +150,14 @@ def test_no_internal_error_shows_a_detail_on_the_wire() -> None:
 def test_only_what_may_succeed_later_is_retryable() -> None:
     retryable = {cls.__name__ for cls in every_class() if cls.retryable}
     assert retryable == {
+        "RotationFailed",
         "TopicFull",
         "Throttled",
         "WalFull",
         "StorageIo",
         "NotReady",
         "ColdUnavailable",
+        "DiskFull",
         "ShuttingDown",
         "Unreachable",
     }

@@ -95,3 +95,26 @@ def test_missing_system_packages_are_named_in_one_sentence_and_do_not_fail(tmp_p
     )
     assert done.returncode == 0
     assert "install openjdk-17-jre-headless to have it." in done.stderr
+
+
+INSTALL = re.compile(r"pip install (?P<rest>[^\n`\"]*)")
+
+
+def installed_names(text: str) -> set[str]:
+    """The names of packages that a text tells its reader to install, apart from options, files and folders."""
+    found: set[str] = set()
+    for match in INSTALL.finditer(text):
+        for word in re.split(r"[\s\\&;:]+", match["rest"].replace("'", "")):
+            if (name := NAME.match(word)) and "/" not in word and not word.endswith((".txt", ".whl")):
+                found.add(normal(name[0]))
+                break  # what follows the first name may be prose
+    return found
+
+
+def test_nothing_tells_people_to_install_a_package_that_is_not_ours() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    kinds = (".md", ".py", ".sh", ".html", ".yml", ".yaml", ".txt")
+    files = [ROOT / name for name in listed.stdout.splitlines() if name.endswith(kinds)]
+    told = {name for file in files if file.is_file() for name in installed_names(file.read_text())}
+    assert "topics" not in told, "`topics` on PyPI is somebody else's package; ours is topicsdb"
+    assert normal(project()["name"]) in told

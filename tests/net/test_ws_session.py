@@ -81,6 +81,19 @@ def test_exactly_the_limit_is_taken_and_one_byte_more_is_1009() -> None:
     assert read([CONVERSATIONS[4]]) == ([WsEnd(1009)], b"\x88\x02" + struct.pack("!H", 1009))
 
 
+@pytest.mark.parametrize("before", [b"", frame(1, b"x" * 60, fin=False)], ids=["alone", "last fragment"])
+def test_a_frame_that_declares_too_much_is_refused_before_its_payload_comes(before: bytes) -> None:
+    declared = struct.pack("!BBQ", 0x80 if before else 0x82, 0x80 | 127, 1 << 40)
+    events, output = read([before, declared])
+    assert events == [WsEnd(1009)]
+    assert output[2:4] == struct.pack("!H", 1009)
+
+
+def test_what_fits_by_itself_but_not_behind_the_fragments_before_is_refused_by_its_header() -> None:
+    events, _ = read([frame(1, b"x" * 60, fin=False), frame(0, b"x" * 41)[:2]])
+    assert events == [WsEnd(1009)]
+
+
 def test_nothing_is_read_behind_a_close() -> None:
     assert read([CONVERSATIONS[7]])[0] == [WsMessage(b"last", is_text=True), WsEnd(1005)]
 

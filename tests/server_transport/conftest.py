@@ -18,6 +18,7 @@ from topics.config.bind import BindAddress
 from topics.errors import InvalidRequest
 from topics.net import sse
 from topics.net.answers import error_response
+from topics.net.limits import CONNECTIONS_MAX
 from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink
 from topics.net.ws import handshake_problem
 from topics.server.bind import bound_address, open_listeners
@@ -247,9 +248,16 @@ def start_server() -> Iterator[StartServer]:
     servers: list[Live] = []
 
     def start(
-        *, clock: Clock | None = None, max_body_bytes: int = 1 << 26, gzip_min_bytes: int = 0, **how: Any
+        *,
+        clock: Clock | None = None,
+        max_body_bytes: int = 1 << 26,
+        gzip_min_bytes: int = 0,
+        connections_max: int = CONNECTIONS_MAX,
+        **how: Any,
     ) -> Live:
-        settings = TransportSettings(max_body_bytes=max_body_bytes, gzip_min_bytes=gzip_min_bytes)
+        settings = TransportSettings(
+            max_body_bytes=max_body_bytes, gzip_min_bytes=gzip_min_bytes, connections_max=connections_max
+        )
         live = Live(settings, clock=clock or SystemClock(), **how)
         servers.append(live)
         return live

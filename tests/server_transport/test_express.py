@@ -30,7 +30,7 @@ from topics.testing.simfs import SimFs
 from topics.wire.keys import parse_keys
 from topics.wire.records import View, render_runs
 
-LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'
 
 
@@ -112,7 +112,9 @@ class Door:
 
     def post(self, bodies: list[bytes], *, name: str = "t", query: str = "", fields: str = "") -> list[Answer]:
         """Each body on a connection of its own, all in one turn."""
-        lines = f"POST /v0/topics/{name}{query} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{fields}"
+        lines = (
+            f"POST /v0/topics/{name}{query} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{fields}"
+        )
         peers = self.prime(len(bodies), lines)
         for (connection, _), body in zip(peers, bodies, strict=True):
             self.send(connection, lines, body)
@@ -175,8 +177,10 @@ def test_writes_of_one_record_go_the_short_way(door: Door) -> None:
 
 
 def test_both_ways_give_the_same_bytes(door: Door) -> None:
-    usual = door.usual(WRITE % 1).without_times().replace(b"%d" % door.head(), b"N")
-    short = door.post([WRITE % 1])[0].without_times().replace(b"%d" % door.head(), b"N")
+    usual = door.usual(WRITE % 1).without_times()
+    usual = re.sub(rb"\b%d\b" % door.head(), b"N", usual)
+    short = door.post([WRITE % 1])[0].without_times()
+    short = re.sub(rb"\b%d\b" % door.head(), b"N", short)
     assert door.taken == [True]
     assert short == usual
 
@@ -194,7 +198,7 @@ def test_the_query_means_what_it_means_elsewhere(door: Door, query: str) -> None
         b'{"data":null}',
         b'{"data":{"a":1,"a":2} , "tag":"x","node":"n","meta":{"k":"v"}}',
         b'{"data":12345678901234567890123,"meta":null}',
-        b'{"data":"\\ud83d\\ude00 \xf0\x9f\x98\x80","tag":null,"unknown":[1]}',
+        b'{"data":"\\ud83d\\ude00 \xf0\x9f\x98\x80","tag":null}',
         b'{"data":[' + b"[" * 100 + b"]" * 100 + b"]}",
     ],
 )

@@ -303,7 +303,9 @@ class World:
         return Asked(raw, "write", name, ids)
 
     def request(self, method: str, path: str, body: bytes, fields: str = "", *, chunked: bool = False) -> bytes:
-        lines = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{self.fields}{fields}"
+        lines = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{self.fields}{fields}"
+        )
         blank = b"\r\n" if self.rng.random() < 0.02 else b""
         if chunked:
             return (

@@ -13,9 +13,10 @@ from h2.settings import SettingCodes
 from tests.server_transport.test_h2 import H2Client
 
 from topics.limits import MIB
-from topics.net.limits import UNSENT_ALL_BYTES_MAX
+from topics.net.limits import UNSENT_ALL_BYTES_MAX, UNSENT_FREE_BYTES, UNSENT_LARGE_BYTES_MAX, UNSENT_SMALL_BYTES
 from topics.server import h2_connection, h2_output
 from topics.server.room import Room, Share
+from topics.server.stream_share import StreamShare
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -194,7 +195,8 @@ class Deaf:
 
 
 def full(bench: Bench) -> list[Deaf]:
-    return [Deaf(bench, UNSENT_ALL_BYTES_MAX // 8 + size) for size in range(8)]
+    """Nothing large is made any more."""
+    return [Deaf(bench, UNSENT_LARGE_BYTES_MAX // 8 + size) for size in range(8)]
 
 
 def test_a_large_page_waits_until_connections_that_take_nothing_are_cut() -> None:
@@ -205,7 +207,7 @@ def test_a_large_page_waits_until_connections_that_take_nothing_are_cut() -> Non
     assert bench.read == []
     bench.pass_seconds(2)
     assert bench.read == ["honest"]
-    assert [each.is_cut for each in slow] == [False] * 3 + [True] * 5  # those that hold most, until half of it is free
+    assert [each.is_cut for each in slow] == [False] * 5 + [True] * 3  # those that hold most, until half of it is free
 
 
 def test_who_takes_what_it_was_given_is_not_cut() -> None:
@@ -255,12 +257,12 @@ def test_pages_that_never_come_do_not_keep_others_from_reading() -> None:
     connections = [Deaf(bench) for _ in range(64)]
     for connection in connections:
         connection.ask("cold", 8 * MIB)
-    assert len(bench.read) == 32
+    assert len(bench.read) == 24
     connections[0].ask("resident")
     assert bench.read[-1] == "resident"
     connections[0].share.answered("cold")
     bench.settle()
-    assert bench.read.count("cold") == 33
+    assert bench.read.count("cold") == 25
 
 
 def test_an_answer_that_made_ones_wait_for_is_made_and_nobody_is_cut_for_it() -> None:
@@ -286,6 +288,117 @@ def test_who_left_is_not_woken() -> None:
     for each in slow:
         each.cut()
     bench.settle()
+    bench.pass_seconds(10)
+    assert bench.read == []
+    assert bench.room.held_bytes == 0
+
+
+# --- one budget for answers and streams -------------------------------------------------------------------------------
+
+
+class Listener:
+    """A stream; it takes nothing by itself."""
+
+    def __init__(self, bench: Bench, name: str = "stream", unsent_bytes: int = 0) -> None:
+        self.bench = bench
+        self.name = name
+        self.sent = self.unsent = unsent_bytes
+        self.queued = self.making = 0
+        self.is_cut = False
+        self.share = StreamShare(bench.room, self, lambda: self.unsent)
+        self.share.measure()
+
+    def sent_bytes(self) -> int:
+        return self.sent
+
+    def queued_bytes(self) -> int:
+        return self.queued
+
+    def making_bytes(self) -> int:
+        return self.making
+
+    def has_room_again(self) -> None:
+        """It renders at once, as a feed does in its next service."""
+        if self.share.grant(MIB) == MIB:
+            self.bench.read.append(self.name)
+            self.sent += MIB
+            self.unsent += MIB
+            self.share.measure()
+
+    def too_slow(self) -> None:
+        self.is_cut = True
+        self.unsent = 0
+
+
+def test_answers_and_streams_share_one_budget() -> None:
+    bench = Bench()
+    full(bench)
+    assert Listener(bench).share.grant(MIB) == UNSENT_FREE_BYTES
+    assert Listener(bench, unsent_bytes=UNSENT_FREE_BYTES).share.grant(MIB) == 0
+    bench = Bench()
+    for _ in range(8):
+        Listener(bench, unsent_bytes=UNSENT_LARGE_BYTES_MAX // 8)
+    assert not Deaf(bench).share.has_room(MIB)
+    assert Deaf(bench).share.has_room(UNSENT_SMALL_BYTES)
+
+
+def test_what_is_queued_and_what_is_rendered_counts_as_what_is_sent() -> None:
+    bench = Bench()
+    listener = Listener(bench, unsent_bytes=1000)
+    listener.queued, listener.making = 200, 30
+    listener.share.measure()
+    assert bench.room.held_bytes == 1230
+    listener.share.close()
+    assert bench.room.held_bytes == 0
+
+
+def test_beyond_the_whole_budget_only_who_took_everything_gets_a_little() -> None:
+    bench = Bench()
+    Deaf(bench, UNSENT_ALL_BYTES_MAX)
+    quiet, behind = Listener(bench), Listener(bench, unsent_bytes=UNSENT_FREE_BYTES)
+    assert quiet.share.grant(UNSENT_SMALL_BYTES) == UNSENT_FREE_BYTES
+    assert quiet.share.grant(UNSENT_SMALL_BYTES, least_bytes=UNSENT_SMALL_BYTES) == 0
+    assert behind.share.grant(UNSENT_SMALL_BYTES) == 0
+    assert Deaf(bench).share.has_room(UNSENT_FREE_BYTES)
+    assert not Deaf(bench).share.has_room(UNSENT_FREE_BYTES + 1)
+
+
+def test_streams_that_wait_take_turns_and_only_as_many_as_there_is_room_for_are_woken() -> None:
+    bench = Bench()
+    slow = full(bench)
+    waiting = [Listener(bench, f"stream {number}", UNSENT_FREE_BYTES) for number in range(5)]
+    assert [each.share.grant(MIB) for each in waiting] == [0] * 5
+    slow[0].unsent -= MIB + 6 * UNSENT_FREE_BYTES
+    slow[0].share.measure()
+    bench.settle()
+    assert bench.read == ["stream 0", "stream 1"]  # the first left less than one free, and that is enough for one more
+    slow[1].unsent = 0
+    slow[1].share.measure()
+    bench.settle()
+    assert bench.read[2:] == ["stream 2", "stream 3", "stream 4"]
+
+
+def test_a_stream_that_takes_nothing_is_cut_when_others_wait_and_one_that_takes_some_is_not() -> None:
+    bench = Bench()
+    stuck, moving = (Listener(bench, unsent_bytes=UNSENT_LARGE_BYTES_MAX // 2) for _ in range(2))
+    Deaf(bench).ask("honest", MIB)
+    for _ in range(6):
+        moving.sent += 100_000  # was taken, and as much again was sent
+        moving.share.measure()
+        bench.pass_seconds(1)
+    assert stuck.is_cut
+    assert not moving.is_cut
+    assert bench.read == ["honest"]
+
+
+def test_a_stream_that_left_is_not_woken() -> None:
+    bench = Bench()
+    slow = full(bench)
+    gone = Listener(bench, "gone", UNSENT_FREE_BYTES)
+    assert gone.share.grant(MIB) == 0
+    gone.share.close()
+    for each in slow:
+        each.cut()
     bench.pass_seconds(10)
     assert bench.read == []
     assert bench.room.held_bytes == 0

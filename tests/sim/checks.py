@@ -6,11 +6,13 @@ through nothing else, so that a test can put a lie in its mouth."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tests.core.model import Config, Model, Rec
 from tests.sim.invariants import agrees, holds
 
+from topics.core.manifest import stored_blocks
 from topics.core.read import ReadOutcome, ReadRequest
 from topics.model.results import TopicState
 from topics.testing.driver import SimKernel
@@ -95,6 +97,10 @@ class Checks:
         return Facts(
             topic.id, told.head_seq, told.earliest_seq, topic.evict_floor, told.count, told.bytes, lost, topic.config
         )
+
+    def manifest(self, name: str) -> list[tuple[int, int, int]]:
+        """First and last seq and live records of each block that a bulk reader is told of."""
+        return [(block.first_seq, block.last_seq, block.live) for block in stored_blocks(self.real(name))]
 
     def settle(self) -> None:
         """Let floors that are due be moved, as any observer would."""
@@ -182,6 +188,7 @@ class Checks:
         holds(11, facts.earliest == (got[0][0] if got else facts.head + 1), facts)
         self.check_nothing_came_back(name, found, live)
         self.check_every_seq(name, got, gaps)
+        self.check_manifest(name, [seq for seq, _, _ in got])
         holds(21, (got, gaps) == self.follow(name, 3), "another page size")
 
     def check_nothing_came_back(self, name: str, found: list[tuple[int, bytes]], live: list[tuple[int, bytes]]) -> None:
@@ -198,6 +205,13 @@ class Checks:
         told = {seq for lo, hi in gaps for seq in range(lo, hi + 1)} | {seq for seq, _, _ in got}
         log = self.model.topic(name).log
         holds(18, not [rec for rec in log if rec.seq not in told and rec.fate != "deleted"], gaps)
+
+    def check_manifest(self, name: str, live: list[int]) -> None:
+        blocks = self.manifest(name)
+        ends = [seq for first, last, _ in blocks for seq in (first, last)]
+        holds(56, ends == sorted(ends) and all(one[1] < two[0] for one, two in pairwise(blocks)), blocks)
+        held = [sum(first <= seq <= last for seq in live) for first, last, _ in blocks]
+        holds(56, held == [count for *_, count in blocks] and sum(held) == len(live), f"{blocks}, live {live}")
 
     def follow(
         self, name: str, limit: int, nodes: frozenset[bytes] | None = None, *, judged: bool = False

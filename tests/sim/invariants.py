@@ -1,4 +1,4 @@
-"""The invariants of semantics.md section 17 up to 40, by number, and how a check names the one it checks.
+"""The invariants of semantics.md section 17 up to 40, and 56, by number, and how a check names the one it checks.
 
     holds(3, now >= then, "head fell")
 
@@ -52,6 +52,7 @@ INVARIANTS = {
     38: "disk: the same after a kill; after a power cut a prefix is, and the rest is announced",
     39: "memory, ephemeral: whatever is read was written; config and order persist",
     40: "recovering twice gives the same state as recovering once",
+    56: "a manifest's blocks are ascending and disjoint, and each live record is in one of them and counted there",
 }
 REACHED: Counter[int] = Counter()
 _only: int | None = None

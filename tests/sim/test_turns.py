@@ -43,7 +43,7 @@ class Joined(Ticket[list[Any]]):
         super().__init__()
         self.answers: list[Any] = [None] * count
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         assert count == len(self.answers)
         self.resolve([(seq, 1, seq, False) for seq in range(first_seq, first_seq + count)])
 

@@ -32,7 +32,7 @@ def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.Monkey
     from topics.spark.start import missing
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert missing() == "Spark is not installed: pip install 'topics[spark]'"
+    assert missing() == "Spark is not installed: pip install 'topicsdb[spark]'"
 
 
 def findings(**environment: str) -> tuple[int, dict[str, dict[str, object]]]:
@@ -51,11 +51,9 @@ def test_the_doctor_finds_a_broken_package_that_hides_all_sources(tmp_path: Path
     assert found["data source pyspark_topics"]["ok"]
 
 
-def test_the_doctor_looks_at_java_interpreter_and_pushdown(tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.sql.python.filterPushdown.enabled   true\n")
-    code, found = findings(PATH=str(tmp_path), JAVA_HOME="", PYSPARK_PYTHON="/no/python", SPARK_CONF_DIR=str(tmp_path))
+def test_the_doctor_looks_at_java_and_interpreter(tmp_path: Path) -> None:
+    code, found = findings(PATH=str(tmp_path), JAVA_HOME="", PYSPARK_PYTHON="/no/python")
     assert code == 1
     assert "Java 17" in str(found["java"]["finding"])
     assert (found["java"]["ok"], found["spark interpreter"]["ok"]) == (False, False)
     assert "/no/python" in str(found["spark interpreter"]["finding"])
-    assert "is on in spark-defaults.conf" in str(found["spark pushdown"]["finding"])

@@ -19,7 +19,7 @@ def test_defaults_are_the_documented_ones() -> None:
     options = read_options(PATH, streaming=False)
     assert options.names == ("orders",)
     assert options.on_loss == "fail"
-    assert (options.verify, options.pushdown, options.records_per_partition_max) == (True, False, 500_000)
+    assert (options.verify, options.records_per_partition_max) == (True, 500_000)
     assert options.table_columns == ("topic", "epoch", "seq", "ts", "node", "tag", "data", "meta")
 
 
@@ -70,7 +70,6 @@ def test_bad_reads_are_refused(given: dict[str, str], sentence: str) -> None:
     [
         ({"endingOffsets": "latest"}, True, "endingOffsets is for batch reads"),
         ({"limit": "5"}, True, "limit is for batch reads"),
-        ({"pushdown": "true"}, True, "pushdown is for batch reads"),
         ({"trimCommitted": "true"}, True, "needs url, not path"),
     ],
 )

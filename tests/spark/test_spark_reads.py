@@ -82,19 +82,6 @@ def test_columns_and_schemas_choose_what_is_decoded(spark: SparkSession, world: 
     assert df.count() == len(world.rows("orders"))
 
 
-def test_filters_mean_the_same_with_and_without_pushdown(spark: SparkSession, world: World) -> None:
-    first_ts = world.rows("orders")[0].ts
-    times = f"ts >= timestamp_millis({first_ts + 100}) AND ts < timestamp_millis({first_ts + 350})"
-    taken = f"{times} AND seq < 160 AND tag IN ('t0', 't2') AND node IS NOT NULL AND topic IN ('orders', 'x')"
-    everything = table(spark, world).cache()
-    for condition in (taken, f"{taken} AND seq % 2 = 0", "seq > 10 OR tag LIKE 't1%'"):
-        pushing = table(spark, world, pushdown="true").where(condition)  # a fresh one: see docs/spark.md
-        assert seqs(pushing) == seqs(everything.where(condition)), condition
-        plan = pushing._jdf.queryExecution().executedPlan().toString()
-        assert ("Filter (" in plan) == (condition != taken)
-    everything.unpersist()
-
-
 def test_two_actions_see_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     world = World(tmp_path)
     world.write("orders", *range(30))

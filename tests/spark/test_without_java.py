@@ -19,7 +19,7 @@ from topics.cli import cli
 pytest.importorskip("pyspark")
 
 NO_JAVA = "Spark needs Java 17 or newer and none was found: install one"
-NO_SPARK = "Spark is not installed: pip install 'topics[spark]'"
+NO_SPARK = "Spark is not installed: pip install 'topicsdb[spark]'"
 SPARK_VERBS = {
     "archive": [
         ["--path", "{data}", "--to", "{tmp}/archive"],

@@ -18,7 +18,7 @@ def filled(**kwargs: object) -> Log:
     """A log whose active file is nearly full: the next submission of three rotates."""
     log = new_log(**kwargs)
     while log.group.fits(300):
-        log.send(3)
+        log.send(1)
     return log
 
 
@@ -53,9 +53,9 @@ def test_frames_of_a_failed_batch_use_up_no_number() -> None:
     log.crash().twice()
 
 
-def test_the_next_file_is_prepared_at_three_quarters() -> None:
+def test_the_next_file_is_prepared_when_the_active_one_is_half_full() -> None:
     log = new_log()
-    while log.group.position.off < log.file_bytes * 3 // 4:
+    while log.group.position.off <= log.file_bytes // 2:
         assert not log.disk.exists("data/wal/prealloc.tmp")
         log.send(1)
         log.group.prepare_next()
@@ -237,17 +237,46 @@ def test_a_failure_while_rotating_makes_the_group_read_only(kind: str, path: str
     log.faults.fail(kind, path, code=code)  # type: ignore[arg-type]
     with pytest.raises(CommitFailed) as caught:
         log.send(3)
-    assert (caught.value.outcome, caught.value.cause) == ("not_committed", "rotate")
+    is_sync = "sync" in kind and code != errno.EMFILE
+    assert (caught.value.outcome, caught.value.cause) == ("not_committed", "sync" if is_sync else "rotate")
     with pytest.raises(CommitFailed):
         log.send(1)
-    after = log.kill().twice()
-    after.send(3)
-    after.crash().twice()
+    assert log.group.probe_space() is not is_sync  # a failed sync is never tried again
+    if is_sync:
+        after = log.kill().twice()
+        after.send(3)
+        after.crash().twice()
+    else:
+        assert len(log.numbers()) == 2
+        log.send(3)
+        log.crash().twice()
+
+
+def test_a_rotation_is_tried_again_less_and_less_often_and_a_sync_that_fails_on_the_way_ends_that() -> None:
+    log = filled()
+    fault = log.faults.fail("create", "*prealloc.tmp", code=errno.EMFILE, times=FOREVER)
+    with pytest.raises(CommitFailed):
+        log.send(3)
+    tried = []
+    for probe in range(100):
+        before = fault.hits
+        assert log.group.probe_space() is False
+        if fault.hits > before:
+            tried.append(probe)
+    assert tried == [0, 2, 6, 14, 30, 62, 94]
+    fault.lift()
+    log.faults.fail("datasync", WAL)
+    for _ in range(40):
+        assert log.group.probe_space() is False
+    assert log.group.read_only in ("rotate", "sync")
+    log.kill().twice()
 
 
 def test_a_failed_sync_of_the_old_file_is_a_failed_sync() -> None:
     log = filled()
-    log.write(*log.make(1, durable=True))
+    unsynced = log.make(1, durable=True)
+    assert log.group.fits(unsynced[0].sub.size)
+    log.write(*unsynced)
     log.faults.fail("datasync", WAL)
     with pytest.raises(CommitFailed) as caught:
         log.write(*log.make(3))

@@ -3,12 +3,15 @@
 import pytest
 
 from topics.errors import Forbidden, MethodNotAllowed, NotFound, Unauthorized
+from topics.model.config import ConfigPatch
+from topics.model.router import RouterDef
 from topics.wire.auth import (
     authenticate,
     bearer,
     check_config_on_write,
-    check_name,
+    check_names,
     check_rights,
+    check_router_seen,
     check_scope,
     check_session,
 )
@@ -227,11 +230,22 @@ def test_403_comes_before_404_and_405() -> None:
 
 
 def test_names_outside_the_path_are_named_in_the_refusal() -> None:
-    check_name(key_of("eu"), "eu.x")
-    check_name(None, "us.x")
+    check_names(key_of("eu"), ConfigPatch(dead_letter="eu.x"))
+    check_names(None, ConfigPatch(dead_letter="us.x"))
+    check_names(key_of("rw"), ConfigPatch(dead_letter="us.x"))
     with pytest.raises(Forbidden) as refused:
-        check_name(key_of("eu"), "us.x")
+        check_names(key_of("eu"), ConfigPatch(dead_letter="us.x"))
     assert refused.value.detail == {"topic": "us.x"}
+
+
+def test_a_stored_router_out_of_reach_is_refused_without_its_topics() -> None:
+    router = RouterDef(name="eu.r", source="eu.a", dest="us.b")
+    check_router_seen(None, router)
+    check_router_seen(key_of("rw"), router)
+    with pytest.raises(Forbidden) as refused:
+        check_router_seen(key_of("eu"), router)
+    assert refused.value.detail is None
+    assert "us.b" not in refused.value.message
 
 
 def test_config_on_write_needs_admin() -> None:

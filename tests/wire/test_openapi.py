@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from topics.model.position import TOKEN_PATTERN
 from topics.wire.endpoints import ENDPOINTS, Endpoint, implemented
 from topics.wire.openapi import openapi_document
 
@@ -70,9 +71,9 @@ def test_successes_carry_performance_except_probes_and_metrics() -> None:
 
 
 def test_integers_have_their_ranges() -> None:
-    assert SCHEMAS["DiffRequest"]["properties"]["from_seq"] | {"default": 0} == {
-        "type": "integer", "minimum": 0, "maximum": 2**64 - 1, "default": 0,
-    }  # fmt: skip
+    from_seq = SCHEMAS["DiffRequest"]["properties"]["from_seq"]["anyOf"]
+    assert from_seq[0] == {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+    assert from_seq[1] == {"type": "string", "pattern": TOKEN_PATTERN}
     assert SCHEMAS["DiffRequest"]["properties"]["limit"]["maximum"] == 2**32 - 1
     assert SCHEMAS["WriteRequest"]["properties"]["records"]["maxItems"] == 10_000
 

@@ -45,18 +45,18 @@ PERFORMANCE = b'{"server_total_ms":0.2}'
 
 
 def test_append_reply() -> None:
-    result = Appended(13, 2, 14)
+    result = Appended(13, 2, 14, 10)
     assert append_reply("invoices", result, return_seqs=True, performance=PERFORMANCE) == (
         b'{"topic":"invoices","first_seq":13,"last_seq":14,"seqs":[13,14],"head_seq":14,"count":2,'
-        b'"created":false,"deduped":false,"performance":{"server_total_ms":0.2}}'
+        b'"created":false,"deduped":false,"position":"14-ea","performance":{"server_total_ms":0.2}}'
     )
     shown = msgspec.json.decode(append_reply("invoices", result, return_seqs=False, performance=PERFORMANCE))
     assert "seqs" not in shown
-    created = Appended(1, 1, 1, created=True)
+    created = Appended(1, 1, 1, 1, created=True)
     assert b'"seqs":[1],"head_seq":1,"count":1,"created":true,"deduped":false' in append_reply(
         "t", created, return_seqs=True, performance=PERFORMANCE
     )
-    deduped = Appended(1, 1, 1, deduped=True)
+    deduped = Appended(1, 1, 1, 1, deduped=True)
     assert b'"created":false,"deduped":true' in append_reply("t", deduped, return_seqs=True, performance=PERFORMANCE)
 
 
@@ -73,11 +73,12 @@ def test_diff_reply() -> None:
         head_seq=12,
         earliest_seq=8,
         tombstone=None,
+        epoch=10,
         performance=PERFORMANCE,
     )
     assert reply == (
         b'{"topic":"invoices","records":[{"$seq":8}],"next_from_seq":8,"head_seq":12,"earliest_seq":8,'
-        b'"caught_up":false,"tombstone":null,"lag":4,"performance":{"server_total_ms":0.2}}'
+        b'"caught_up":false,"tombstone":null,"lag":4,"next":"8-ea","performance":{"server_total_ms":0.2}}'
     )
 
 
@@ -89,6 +90,7 @@ def test_diff_reply_at_the_head_with_a_tombstone() -> None:
         head_seq=12,
         earliest_seq=13,
         tombstone=Tombstone(1, 12, "ttl", 12, 13, 12),
+        epoch=10,
         performance=PERFORMANCE,
     )
     shown = msgspec.json.decode(reply)
@@ -165,7 +167,7 @@ def test_performance_blocks() -> None:
 
 
 def test_a_write_shows_its_log_times_unless_it_was_found_done_already() -> None:
-    fresh, repeated = Appended(1, 1, 1, append_ms=0.1, sync_ms=0.25), Appended(1, 1, 1, deduped=True)
+    fresh, repeated = Appended(1, 1, 1, 1, append_ms=0.1, sync_ms=0.25), Appended(1, 1, 1, 1, deduped=True)
     shown = msgspec.json.decode(append_performance(1, fresh, throttle_wait_ms=3))
     assert shown == {"server_total_ms": 1, "wal_append_ms": 0.1, "fsync_ms": 0.25, "throttle_wait_ms": 3}
     assert msgspec.json.decode(append_performance(1, repeated)) == {"server_total_ms": 1}

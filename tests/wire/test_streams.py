@@ -1,5 +1,7 @@
 """SSE payloads and ids, WebSocket commands and frames."""
 
+import json
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,10 +9,11 @@ from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
 from topics.model.appended import Appended
+from topics.model.position import Position
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
 from topics.wire import sse, ws
-from topics.wire.base64url import encode_base64url
+from topics.wire.base64url import decode_base64url, encode_base64url
 from topics.wire.requests import TopicStart
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
@@ -23,13 +26,14 @@ SEVEN = msgspec.Raw(b"7")
 
 def test_record_event() -> None:
     record = b'{"$seq":8,"$ts":1755000000123,"data":{"n":8}}'
-    assert sse.record_data("invoices", record, from_seq=7, to_seq=8, head_seq=12) == (
-        b'{"topic":"invoices","from_seq":7,"head_seq":12,"records":[{"$seq":8,"$ts":1755000000123,"data":{"n":8}}],"to_seq":8}'
+    assert sse.record_data("invoices", record, from_seq=7, to_seq=8, head_seq=12, epoch=255) == (
+        b'{"topic":"invoices","from_seq":7,"head_seq":12,"records":[{"$seq":8,"$ts":1755000000123,"data":{"n":8}}],'
+        b'"to_seq":8,"next":"8-eff"}'
     )
 
 
 def test_other_events() -> None:
-    assert sse.caught_up_data("t", head_seq=12) == b'{"topic":"t","head_seq":12}'
+    assert sse.caught_up_data("t", head_seq=12, epoch=1) == b'{"topic":"t","head_seq":12,"next":"12-e1"}'
     assert sse.deleted_data("t") == b'{"topic":"t","head_seq":0,"reason":"deleted"}'
     assert msgspec.json.decode(sse.shutdown_data())["code"] == "server_shutting_down"
     assert sse.work_error_data("t", code=409, error="gone") == b'{"code":409,"error":"gone","topic":"t"}'
@@ -49,22 +53,39 @@ def test_other_events() -> None:
 )
 def test_tombstones_are_labelled_by_the_first_read(reason: str, first: str, later: str) -> None:
     gap = msgspec.structs.replace(GAP, reason=reason)
-    keys = ["topic", "reason", "gap_from", "gap_to", "earliest_seq", "head_seq"]
+    keys = ["topic", "reason", "gap_from", "gap_to", "earliest_seq", "head_seq", "next"]
     for is_first_read, label in ((True, first), (False, later)):
-        shown = msgspec.json.decode(sse.tombstone_data("t", gap, is_first_read=is_first_read))
+        shown = msgspec.json.decode(sse.tombstone_data("t", gap, is_first_read=is_first_read, at=7, epoch=1))
         assert (list(shown), shown["reason"]) == (keys, label)
-    assert msgspec.json.decode(ws.tombstone_frame("t", gap))["reason"] == reason
+    assert msgspec.json.decode(ws.tombstone_frame("t", gap, at=7, epoch=1))["reason"] == reason
 
 
 def test_ids_are_compact_unpadded_base64url() -> None:
     assert sse.encode_id({"invoices": 8}) == b"eyJpbnZvaWNlcyI6OH0"
     assert sse.encode_id({"audit": 9, "invoices": 12}) == encode_base64url(b'{"audit":9,"invoices":12}')
+    both = {"audit": Position(9, 5), "invoices": Position(12, 6)}
+    assert sse.encode_id(both) == encode_base64url(b'{"audit":"9-e5","audit":9,"invoices":"12-e6","invoices":12}')
 
 
-@given(st.dictionaries(st.text(max_size=8), st.integers(0, 2**64 - 1), max_size=4))
-def test_ids_come_back(cursors: dict[str, int]) -> None:
-    assert sse.decode_id(sse.encode_id(cursors)) == cursors
-    assert sse.decode_id(b" " + sse.encode_id(cursors) + b" ") == cursors or not cursors
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,7}", fullmatch=True)
+NUMBERS = st.integers(0, 2**64 - 1)
+
+
+@given(st.dictionaries(NAMES, st.builds(Position, NUMBERS, st.none() | NUMBERS), max_size=4))
+def test_ids_come_back(positions: dict[str, Position]) -> None:
+    assert sse.decode_id(sse.encode_id(positions)) == positions
+    assert sse.decode_id(b" " + sse.encode_id(positions) + b" ") == positions or not positions
+
+
+def test_an_id_is_a_map_of_cursors_to_every_json_reader() -> None:
+    both = {"audit": Position(9, 5), "invoices": Position(12, 6)}
+    raw = decode_base64url(sse.encode_id(both))
+    assert raw is not None
+    assert json.loads(raw) == msgspec.json.decode(raw) == {"audit": 9, "invoices": 12}
+
+
+def test_an_id_without_epochs_is_one_too() -> None:
+    assert sse.decode_id(encode_base64url(b'{"audit":9}')) == {"audit": Position(9)}
 
 
 NO_IDS = [
@@ -208,21 +229,23 @@ def test_frames() -> None:
         b'{"op":"subscribed","request_id":7,"topics":{"t":{"from_seq":3,"head_seq":12,"earliest_seq":1}}}'
     )
     assert ws.unsubscribed_frame(SEVEN, ['a"b']) == b'{"op":"unsubscribed","request_id":7,"topics":["a\\"b"]}'
-    assert ws.record_frame("t", b'{"$seq":8}', from_seq=7, to_seq=8, head_seq=12) == (
-        b'{"op":"record","topic":"t","from_seq":7,"head_seq":12,"records":[{"$seq":8}],"to_seq":8}'
+    assert ws.record_frame("t", b'{"$seq":8}', from_seq=7, to_seq=8, head_seq=12, epoch=1) == (
+        b'{"op":"record","topic":"t","from_seq":7,"head_seq":12,"records":[{"$seq":8}],"to_seq":8,"next":"8-e1"}'
     )
-    assert ws.caught_up_frame("t", head_seq=12) == b'{"op":"caught_up","topic":"t","head_seq":12}'
+    shown = b'{"op":"caught_up","topic":"t","head_seq":12,"next":"12-e1"}'
+    assert ws.caught_up_frame("t", head_seq=12, epoch=1) == shown
     assert ws.topic_deleted_frame("t") == b'{"op":"topic_deleted","topic":"t","head_seq":0,"reason":"deleted"}'
-    assert ws.tombstone_frame("t", GAP) == (
-        b'{"op":"tombstone","topic":"t","reason":"cap","gap_from":1,"gap_to":7,"earliest_seq":8,"head_seq":12}'
+    assert ws.tombstone_frame("t", GAP, at=7, epoch=1) == (
+        b'{"op":"tombstone","topic":"t","reason":"cap","gap_from":1,"gap_to":7,"earliest_seq":8,"head_seq":12,'
+        b'"next":"7-e1"}'
     )
 
 
 def test_ack_frame() -> None:
-    result = Appended(3, 2, 4, created=True)
+    result = Appended(3, 2, 4, 1, created=True)
     assert ws.ack_frame(SEVEN, "t", result, return_seqs=True, performance=PERFORMANCE) == (
         b'{"op":"ack","request_id":7,"topic":"t","first_seq":3,"last_seq":4,"seqs":[3,4],"head_seq":4,"count":2,'
-        b'"created":true,"deduped":false,"performance":{"server_total_ms":0.2}}'
+        b'"created":true,"deduped":false,"position":"4-e1","performance":{"server_total_ms":0.2}}'
     )
     shown = msgspec.json.decode(ws.ack_frame(SEVEN, "t", result, return_seqs=False, performance=PERFORMANCE))
     assert shown["seqs"] is None

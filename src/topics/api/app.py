@@ -1,6 +1,6 @@
 """App: the order of a request's steps, the same for every protocol (`http-api.md` section 3).
 
-    head      authenticate, running requests of the key, rights, route        401 429 403 404 405
+    head      host and origin, authenticate, running requests of the key, rights, route    403 401 429 403 404 405
     handle    body, parsing, the endpoint
 
 What a head alone decides is kept on the head, which a connection shares between requests that repeat it. While
@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from topics.api.call import Call, error_response
 from topics.api.express import Express, admits_express
 from topics.api.inflight import InFlight
+from topics.api.page_responder import PageResponder
 from topics.engine.engine import Engine
 from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
-from topics.net.messages import Request, RequestHead, Responder, Response
+from topics.net.messages import Headers, Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
 from topics.wire.endpoints import implemented
 from topics.wire.keys import Key, KeyRing
+from topics.wire.pages import PageRules
 from topics.wire.paths import Routes, Target
 
 Handler = Callable[[Call], None]
@@ -30,23 +32,22 @@ OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
 class Found:
     """What a head alone decides: the endpoint, who asks for it, and whether that is refused."""
 
-    __slots__ = ("handler", "key", "refusal", "target")
+    __slots__ = ("handler", "key", "preflight", "refusal", "shown", "target")
 
-    def __init__(self, target: Target, key: Key | None) -> None:
+    def __init__(self, target: Target) -> None:
         self.target = target
-        self.key = key
+        self.key: Key | None = None
         self.handler = "" if target.endpoint is None else target.endpoint.handler
         self.refusal: TopicsError | None = None
-        try:
-            check_rights(key, target)
-            target.require()
-        except TopicsError as error:
-            self.refusal = error
+        self.shown: Headers = ()
+        """What every answer carries, so that the browser shows it to the page that asked."""
+        self.preflight: Headers | None = None
 
     def refuse(self, error: TopicsError) -> Response:
         response = error_response(error)
         if isinstance(error, MethodNotAllowed):
             response.headers = ((b"allow", self.target.allow.encode()),)
+        response.headers += self.shown
         return response
 
 
@@ -58,6 +59,7 @@ class App:
         handlers: Mapping[str, Handler],
         *,
         keys: KeyRing | None,
+        pages: PageRules,
         probe_auth: bool,
         inflight_max: int,
         monotonic: Callable[[], float],
@@ -65,6 +67,7 @@ class App:
         self._handlers = dict(handlers)
         self._routes = Routes(implemented(self._handlers))
         self._keys = keys
+        self._pages = pages
         self._probe_auth = probe_auth
         self._inflight = InFlight(inflight_max)
         self._monotonic = monotonic
@@ -86,15 +89,17 @@ class App:
     # --- the two steps --------------------------------------------------------------------------------------------
 
     def head(self, request: Request) -> Response | None:
-        try:
-            found: Found | None = request.head.memo
-            if found is None:
-                found = request.head.memo = self._find(request)
-                self._offer_express(found, request.head)
-            if found.key is not None:
+        found: Found | None = request.head.memo
+        if found is None:
+            found = request.head.memo = self._find(request)
+            self._offer_express(found, request.head)
+        if found.preflight is not None:
+            return Response(200, b"", b"text/plain", found.preflight)
+        if found.key is not None:
+            try:
                 self._inflight.enter(found.key)
-        except TopicsError as error:
-            return error_response(error)
+            except TopicsError as error:
+                return found.refuse(error)
         request.context = found
         if found.refusal is not None:
             self.abandon(request)
@@ -103,7 +108,8 @@ class App:
 
     def _offer_express(self, found: Found, head: RequestHead) -> None:
         express = self._express
-        if express is not None and found.handler == "write" and found.refusal is None and admits_express(head):
+        is_plain = found.handler == "write" and found.refusal is None and not found.shown
+        if express is not None and is_plain and admits_express(head):
             head.express = express.writes(found.target.name, head, found.key).take
 
     def write_express(self, engine: Engine) -> Express:
@@ -113,17 +119,29 @@ class App:
 
     def _find(self, request: Request) -> Found:
         target = self._routes.find(request.method, request.raw_path)
-        key = authenticate(
-            self._keys,
-            target,
-            authorization=request.header(b"authorization"),
-            raw_query=request.query,
-            probe_auth=self._probe_auth,
-        )
-        return Found(target, key)
+        found = Found(target)
+        found.shown = self._pages.shown_to(request.headers)
+        try:
+            self._pages.check(request.method, request.headers, target)
+            found.preflight = self._pages.preflight(request.method, request.headers)
+            if found.preflight is None:
+                found.key = authenticate(
+                    self._keys,
+                    target,
+                    authorization=request.header(b"authorization"),
+                    raw_query=request.query,
+                    probe_auth=self._probe_auth,
+                )
+                check_rights(found.key, target)
+                target.require()
+        except TopicsError as error:
+            found.refusal = error
+        return found
 
     def handle(self, request: Request, responder: Responder) -> None:
         found: Found = request.context
+        if found.shown:
+            responder = PageResponder(responder, found.shown)
         call = Call(request, responder, found.target, found.key, self._monotonic, self._inflight)
         try:
             if self.progress is not None or self.draining:

@@ -20,7 +20,9 @@ from topics.api.sessions import Place
 from topics.api.sse_frames import frames_of
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
+from topics.net import sse as framing
 from topics.net.messages import Line
+from topics.wire import sse
 
 log = logging.getLogger("topics.delivery")
 
@@ -149,12 +151,25 @@ class Audience:
             self.leave(feed)
             feed.abandon(error)
 
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        """Nobody here has anything left to take, so everybody is told."""
+        self._tell(sse.DEFERRED, sse.deferred_data(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
+
+    def resumed(self, now_ms: float) -> None:
+        if any(feed.is_told_deferred for feed in self._seats):
+            self._tell(sse.RESUMED, sse.resumed_data(self.name), now_ms, is_deferred=False)
+
+    def _tell(self, event: bytes, data: bytes, now_ms: float, *, is_deferred: bool) -> None:
+        for feed in self._seats:
+            feed.is_told_deferred = is_deferred
+        self._send(framing.frame(None, event, data), self.at, now_ms)
+
     # --- being served -----------------------------------------------------------------------------------------------
 
     def serve(self, service: Service) -> bool:
         if service.topic.head == self.at:
             return False
-        batch = self._batches.shared(service, self)
+        batch = self._batches.shared(service, self, self.options.bounds.budget_bytes)
         data = self._plain_data(batch)
         if data is None:
             self._serve_alone(list(self._seats), service)
@@ -168,7 +183,7 @@ class Audience:
         """Records up to the head and the news that this is all; None if there is something else to say, or to do."""
         if not isinstance(batch, Batch) or not batch.records or batch.outcome.tombstone is not None:
             return None
-        if not batch.outcome.caught_up or (batch.is_large and not batch.has_text(self.options.view)):
+        if not batch.outcome.caught_up or batch.is_large:
             return None
         data = frames_of(batch, self).alone(True)
         return data if len(data) < self._bytes_max else None

@@ -7,7 +7,8 @@ own read would have given. Nothing large is rendered on the loop. Asked by `Feed
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from topics import limits
 from topics.api.bodies import Bodies, Pool, nodes_of
@@ -18,11 +19,15 @@ from topics.core.topic import TopicState
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, RecordRun
 from topics.wire.records import View, render_list, render_runs
 
-OffLoop = Callable[[Callable[[], bytes], Callable[[bytes | None, BaseException | None], None]], None]
-"""Run a job on a thread, then tell its outcome on the loop."""
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Run a job on a thread, then tell its outcome on the loop."""
+
+    def __call__(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None: ...
 
 
 class Bounds(NamedTuple):
@@ -53,7 +58,7 @@ class Batch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+    __slots__ = ("_building", "_built", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
     def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
@@ -62,15 +67,14 @@ class Batch:
         self._watched = watched
         self.is_old = is_old
         self._texts: dict[View, bytes] = {}
+        self._building: dict[object, Ticket[None]] = {}
+        self._built: set[object] = set()
         self.memo: dict[Any, Any] = {}
 
     @property
     def is_large(self) -> bool:
         """Too much to render on the loop."""
         return is_large(self.outcome)
-
-    def has_text(self, view: View) -> bool:
-        return view in self._texts
 
     def text(self, view: View) -> bytes:
         """The records as JSON, joined by commas."""
@@ -93,20 +97,30 @@ class Batch:
             return render_list(runs[0], None, view)[0]
         return render_runs(runs, view)
 
-    def render_elsewhere(self, view: View, off_loop: OffLoop) -> Ticket[None]:
-        """Render a large batch on a thread; `text` has it when the ticket resolves."""
-        ticket: Ticket[None] = Ticket()
+    def is_built(self, key: object) -> bool:
+        """Are the frames of this key there, or is there too little of them to matter?"""
+        return not self.is_large or not self.records or key in self._built
 
-        def done(text: bytes | None, error: BaseException | None) -> None:
-            if error is not None:
-                ticket.fail(error)
-            else:
-                assert text is not None
-                self._texts[view] = text
-                ticket.resolve(None)
-
-        off_loop(lambda: self._private(view), done)
+    def build_elsewhere(self, key: object, view: View, build: Callable[[], object], off_loop: OffLoop) -> Ticket[None]:
+        """Render a large batch and build its frames on a thread, once for all whose key is equal."""
+        ticket = self._building.get(key)
+        if ticket is None:
+            ticket = self._building[key] = Ticket()
+            off_loop(partial(self._build, view, build), partial(self._has_built, key, ticket))
         return ticket
+
+    def _build(self, view: View, build: Callable[[], object]) -> None:
+        if view not in self._texts:
+            self._texts[view] = self._private(view)
+        build()
+
+    def _has_built(self, key: object, ticket: Ticket[None], _: None, error: BaseException | None) -> None:
+        if error is not None:
+            del self._building[key]
+            ticket.fail(error)
+        else:
+            self._built.add(key)
+            ticket.resolve(None)
 
 
 class WithoutNodes(Batch):
@@ -148,32 +162,39 @@ class Batches:
         self.pace = pace
         self._pool = Pool()
 
-    def shared(self, service: Service, reader: Reader) -> Batch | Ticket[Batch]:
-        """In a service: with others, if they ask for the same."""
+    def shared(self, service: Service, reader: Reader, granted_bytes: int) -> Batch | Ticket[Batch]:
+        """In a service: with others, if they ask for the same. `granted_bytes`: more cannot be sent now."""
         options, topic = reader.options, service.topic
         nodes = options.nodes if topic.config.dedupe_node else None
         if nodes is not None and topic.head - reader.at > options.bounds.limit:
-            return self.alone(service.watched, reader)
-        key = reader.at, reader.epoch, options.bounds
+            return self.alone(service.watched, reader, granted_bytes)
+        key = reader.at, reader.epoch, options.bounds, granted_bytes
         batch: Batch | Ticket[Batch] | None = service.shared.get(key)
         if batch is None:
-            batch = service.shared[key] = self._read(service.watched, reader, None)
+            batch = service.shared[key] = self._read(service.watched, reader, None, granted_bytes)
         if nodes is None or not isinstance(batch, Batch):
-            return batch if nodes is None else self.alone(service.watched, reader)
+            return batch if nodes is None else self.alone(service.watched, reader, granted_bytes)
         if batch.outcome.caught_up and not batch.is_large:
             return hide(batch, nodes, service.watched)
-        return self.alone(service.watched, reader)
+        return self.alone(service.watched, reader, granted_bytes)
 
-    def alone(self, watched: Watched, reader: Reader, ahead: Ahead | None = None) -> Batch | Ticket[Batch]:
+    def alone(
+        self, watched: Watched, reader: Reader, granted_bytes: int, ahead: Ahead | None = None
+    ) -> Batch | Ticket[Batch]:
         """A read of its own; a ticket if files have to be asked. With `ahead` it is one of many: those are small while
         somebody writes."""
-        return self._read(watched, reader, reader.options.nodes, ahead)
+        return self._read(watched, reader, reader.options.nodes, granted_bytes, ahead)
 
     def _read(
-        self, watched: Watched, reader: Reader, nodes: frozenset[bytes] | None, ahead: Ahead | None = None
+        self,
+        watched: Watched,
+        reader: Reader,
+        nodes: frozenset[bytes] | None,
+        granted_bytes: int,
+        ahead: Ahead | None = None,
     ) -> Batch | Ticket[Batch]:
         bounds = reader.options.bounds
-        limit, budget_bytes = bounds.limit, bounds.budget_bytes
+        limit, budget_bytes = bounds.limit, min(bounds.budget_bytes, granted_bytes)
         if ahead is not None and self.pace.is_live:
             limit, budget_bytes = min(limit, BITE_RECORDS), min(budget_bytes, BITE_BYTES)
         request = ReadRequest(
@@ -184,6 +205,7 @@ class Batches:
             epoch=reader.epoch,
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
             ahead=ahead,
+            shows_floor=False,
         )
         ticket = self._reads.read(watched.topic, request)
         if ticket.done and ticket.error is None:
@@ -207,16 +229,4 @@ def is_large(outcome: ReadOutcome) -> bool:
 
 def size_of(outcome: ReadOutcome) -> int:
     """About how many bytes of records there are."""
-    return sum(map(_run_bytes, outcome.runs))
-
-
-def _run_bytes(run: RecordRun) -> int:
-    """About how long the run is; too much for picked records, which lie apart."""
-    last = len(run) - 1
-    return 0 if last < 0 else run.body_offs[last] - run.body_offs[0] + _body_bytes(run, last)
-
-
-def _body_bytes(run: RecordRun, at: int) -> int:
-    _, _, node_len, tag_len, data_len = BODY_HEAD.unpack_from(run.buf, run.body_offs[at])
-    size: int = BODY_HEAD_BYTES + node_len + tag_len + data_len
-    return size
+    return sum([run.span_bytes() for run in outcome.runs])

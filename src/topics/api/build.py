@@ -5,12 +5,14 @@ the kernel when there is one."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from topics.api.app import App, Handler
 from topics.api.bulk import BulkEndpoints
 from topics.api.call import Call, with_room
 from topics.api.console import Console
+from topics.api.links import links_out_of_reach
 from topics.api.live import Live
 from topics.api.metrics import Metrics
 from topics.api.probes import Probes
@@ -26,6 +28,9 @@ from topics.engine.longpoll import LongPolls
 from topics.runtime.busy import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.keys import KeyRing
+from topics.wire.pages import PageRules
+
+log = logging.getLogger("topics.api")
 
 ENGINE_ENDPOINTS = (
     "put_topic",
@@ -76,6 +81,7 @@ class ServerApp:
                 "console_file": with_room(console.console_file),
             },
             keys=keys,
+            pages=PageRules.from_settings(settings, is_guarded=keys is not None),
             probe_auth=settings.probe_auth,
             inflight_max=settings.max_inflight_per_key,
             monotonic=clock.monotonic,
@@ -128,6 +134,8 @@ class ServerApp:
         self.app.serve_directly(self._endpoints)
         kernel.before_turn.append(self.app.write_express(engine).end_turn)
         self.app.progress = None
+        for sentence in links_out_of_reach(engine.state, self._keys or ()):
+            log.warning("%s", sentence)
 
     def _attach_live(self, kernel: Kernel) -> Live:
         live = self.live = Live(kernel, self._settings, keys=self._keys, busy=BusyShare())

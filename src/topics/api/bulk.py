@@ -19,19 +19,22 @@ from topics.api.turns import Turns
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.extent import index_of
+from topics.core.lineage import epoch_of
+from topics.core.manifest import StoredBlock, stored_blocks
 from topics.core.read import ReadRequest
 from topics.core.sealed import Sealed
 from topics.core.topic import TopicState
 from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket, chain
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.formats.run_frames import segment_frames_of
+from topics.model.position import Position, token
 from topics.model.run import RecordRun
 from topics.model.tombstone import Tombstone
 from topics.net.messages import Response
 from topics.runtime.driver import carried_out
 from topics.runtime.kernel import Kernel
-from topics.wire.query import unsigned
+from topics.wire.query import position_param, unsigned
 from topics.wire.replies import performance
 
 FRAMES_BYTES_MAX = 8 << 20
@@ -58,7 +61,7 @@ class BulkEndpoints:
     def segments(self, call: Call) -> None:
         topic = self._engine.state.topic(call.name)
         times = chain(self._engine.settling.settle(topic), lambda _: self._times_known(topic))
-        call.when(times, lambda _: self._manifest(call, topic))
+        call.when(chain(times, lambda _: self._manifest(topic)), partial(self._send_manifest, call))
 
     def _times_known(self, topic: TopicState) -> Ticket[None]:
         """After a start the times of a cold segment are in its index only, which is fetched once. Segments whose index
@@ -81,14 +84,17 @@ class BulkEndpoints:
         one_less(None)
         return ticket
 
-    def _manifest(self, call: Call, topic: TopicState) -> None:
+    def _manifest(self, topic: TopicState) -> Ticket[bytes]:
+        """As it is now, once the floors in it are logged: whoever reads segments by it passes over what lies below."""
         self._engine.context.check_exists(topic)
+        settling = self._engine.settling
         floor = topic.evict_floor
         body = _encode(
             {
                 "topic": topic.name,
                 "topic_id": topic.id,
                 "epoch": topic.epoch,
+                "ancestors": topic.ancestors,
                 "head_seq": topic.head,
                 "earliest_seq": topic.earliest_seq,
                 "evict_floor": floor,
@@ -102,50 +108,17 @@ class BulkEndpoints:
                 },
             }
         )
+        sure = resolved(None) if settling.is_sure(topic) else settling.make_sure(topic)
+        return chain(sure, lambda _: resolved(body))
+
+    @staticmethod
+    def _send_manifest(call: Call, body: bytes) -> None:
         call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
 
-    def _rows(self, topic: TopicState) -> list[dict[str, object]]:
+    @staticmethod
+    def _rows(topic: TopicState) -> list[dict[str, object]]:
         dead = dead_ranges(topic)
-        rows = [self._sealed_row(topic, at, dead) for at in range(len(topic.sealed))]
-        runs = topic.tail.runs
-        if runs:
-            live = topic.count - sum(segment.live for segment in topic.sealed)
-            first, last = runs[0].first_seq, runs[-1].next_seq - 1
-            rows.append(
-                {
-                    "first_seq": first,
-                    "last_seq": last,
-                    "min_ts": runs[0].ts[0],
-                    "max_ts": runs[-1].ts[-1],
-                    "bytes": sum(sum(run.lens) for run in runs),
-                    "tier": "hot",
-                    "state": "active",
-                    "count": live,
-                    "dead": [],
-                }
-            )
-        return rows
-
-    def _sealed_row(self, topic: TopicState, at: int, dead: list[tuple[int, int]]) -> dict[str, object]:
-        segment = topic.sealed[at]
-        view, last = segment.view, segment.next_seq - 1
-        row: dict[str, object] = {
-            "first_seq": segment.first_seq,
-            "last_seq": last,
-            "min_ts": _ts_of(segment, "first_ts"),
-            "max_ts": _ts_of(segment, "last_ts"),
-            "bytes": view.data_len,
-            "tier": view.tier,
-            "state": "sealed",
-            "count": segment.live,
-            "dead": [
-                [max(lo, segment.first_seq), min(hi, last)] for lo, hi in dead if lo <= last and hi >= segment.first_seq
-            ],
-        }
-        uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
-        if uri is not None:
-            row["uri"] = uri
-        return row
+        return [_row(block, dead) for block in stored_blocks(topic)]
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -154,18 +127,18 @@ class BulkEndpoints:
         query = call.query()
         budget = min(max(unsigned(query.get("max_bytes")) or FRAMES_BYTES_MAX, 1), FRAMES_BYTES_MAX)
         to_seq = unsigned(query.get("to_seq"))
-        job = _Frames(self, topic, from_seq=unsigned(query.get("from_seq")) or 0, to_seq=to_seq, budget=budget)
+        job = _Frames(self, topic, start=position_param(query.get("from_seq")), to_seq=to_seq, budget=budget)
         call.when(job.ticket, partial(self._send, call, topic))
         call.when_room(job.begin, size_bytes=budget)
 
-    @staticmethod
-    def _send(call: Call, topic: TopicState, done: Framed) -> None:
+    def _send(self, call: Call, topic: TopicState, done: Framed) -> None:
         headers = [
             (b"topics-epoch", b"%d" % topic.epoch),
             (b"topics-head-seq", b"%d" % topic.head),
-            (b"topics-earliest-seq", b"%d" % topic.earliest_seq),
+            (b"topics-earliest-seq", b"%d" % self._engine.settling.sure_earliest(topic)),
             (b"topics-first-seq", b"%d" % done.first_seq),
             (b"topics-last-seq", b"%d" % done.last_seq),
+            (b"topics-next", token(done.last_seq, epoch_of(topic, done.last_seq)).encode()),
         ]
         if done.tombstone is not None:
             headers.append((b"topics-tombstone", _encode(done.tombstone)))
@@ -187,6 +160,27 @@ class Framed(msgspec.Struct, frozen=True):
     body: bytes
 
 
+def _row(block: StoredBlock, dead: list[tuple[int, int]]) -> dict[str, object]:
+    first, last = block.first_seq, block.last_seq
+    row: dict[str, object] = {"first_seq": first, "last_seq": last, "count": block.live}
+    if not isinstance(block.source, Sealed):
+        runs = block.source
+        size = sum(sum(run.lens) for run in runs)
+        times = {"min_ts": runs[0].ts[0], "max_ts": runs[-1].ts[-1]}
+        return row | times | {"bytes": size, "tier": "hot", "state": "active", "dead": []}
+    segment, view = block.source, block.source.view
+    row |= {
+        "min_ts": _ts_of(segment, "first_ts"),
+        "max_ts": _ts_of(segment, "last_ts"),
+        "bytes": view.data_len,
+        "tier": view.tier,
+        "state": "sealed",
+        "dead": [[max(lo, first), min(hi, last)] for lo, hi in dead if lo <= last and hi >= first],
+    }
+    uri = getattr(view, "cold_uri", None) if view.tier == "cold" else None
+    return row if uri is None else row | {"uri": uri}
+
+
 def _ts_of(segment: Sealed, which: Literal["first_ts", "last_ts"]) -> int | None:
     """None as long as the index of a cold segment was not fetched."""
     try:
@@ -199,11 +193,12 @@ class _Frames:
     """One answer being put together, page by page."""
 
     def __init__(
-        self, bulk: BulkEndpoints, topic: TopicState, *, from_seq: int, to_seq: int | None, budget: int
+        self, bulk: BulkEndpoints, topic: TopicState, *, start: Position, to_seq: int | None, budget: int
     ) -> None:
         self._bulk = bulk
         self._topic = topic
-        self._cursor = from_seq
+        self._cursor = start.seq
+        self._epoch = start.epoch  # of the cursor; the topic's own once something was read
         self._last_wanted = to_seq
         self._budget = budget
         self._size = 0
@@ -220,6 +215,7 @@ class _Frames:
         self._over = over
         request = ReadRequest(
             from_seq=self._cursor,
+            epoch=self._epoch if self._first is None else self._topic.epoch,
             limit=PAGE_RECORDS,
             budget_bytes=limits.DIFF_BATCH_BYTES.high,
             head_limit=self._last_wanted if self._first is not None or self._in_reach() else None,

@@ -5,29 +5,37 @@ Always holds: a call is answered once; whatever an endpoint raises becomes the o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, TypeVar
+
+import msgspec
 
 from topics.api.inflight import InFlight
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMediaType
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
+from topics.wire.auth import check_names, seen_by
 from topics.wire.bodies import body_text
+from topics.wire.holders import Holder, holder_of
 from topics.wire.keys import Key
+from topics.wire.names import cut
 from topics.wire.paths import Target
 from topics.wire.query import Query, parse_query
-from topics.wire.replies import error_body
+from topics.wire.replies import error_body, performance, struct_reply
+from topics.wire.second_look import Unknown
+from topics.wire.warnings import warnings_of, with_warnings
 
 log = logging.getLogger("topics.api")
 
 T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
 
 _RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
 
 class Call:
-    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target")
+    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target", "warnings")
 
     def __init__(
         self,
@@ -43,6 +51,7 @@ class Call:
         self.target = target
         self.key = key
         self.name = target.name
+        self.warnings: Sequence[str] = ()
         self._monotonic = monotonic
         self._inflight = None if key is None else inflight  # None: nobody counts, or no longer
 
@@ -66,6 +75,21 @@ class Call:
             raise InvalidRequest("the compressed body is broken")
         raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
 
+    @property
+    def holder(self) -> Holder:
+        """Whose share of countable things this call takes from."""
+        return holder_of(self.key, self.request.peer)
+
+    def take(self, decode: Callable[[bytes, list[Unknown]], R]) -> R:
+        """The body as a value, once the key may name every topic in it. What nobody knows of it, the answer names."""
+        unknown: list[Unknown] = []
+        request = decode(self.body(), unknown)
+        if unknown:
+            self.warnings = warnings_of(unknown)
+        if self.key is not None:
+            check_names(self.key, request)
+        return request
+
     def query(self) -> Query:
         return parse_query(self.request.query)
 
@@ -77,10 +101,23 @@ class Call:
     def reply(self, status: int, body: bytes) -> None:
         if self._inflight is not None:
             self.end()
+        if self.warnings:
+            body = with_warnings(body, self.warnings)
         if status == 200:
             self.responder.reply_ok(body)
         else:
             self.responder.reply(Response(status, body))
+
+    def answer(
+        self, result: msgspec.Struct, spent: bytes | None = None, *, status: int = 200, hidden: Sequence[str] = ()
+    ) -> None:
+        """Reply with a result, without the names that the key may not see; `spent` is its performance object,
+        `hidden` what was left out already."""
+        if self.key is not None and self.key.prefixes:
+            result, more = cut(result, self.key.permits_name)
+            hidden = (*hidden, *more)
+        spent = performance(self.elapsed_ms()) if spent is None else spent
+        self.reply(status, struct_reply(result, spent, hidden=hidden))
 
     def respond(self, response: Response) -> None:
         self.end()
@@ -88,7 +125,7 @@ class Call:
 
     def fail(self, error: BaseException) -> None:
         self.end()
-        self.responder.reply(error_response(error))
+        self.responder.reply(error_response(error, self.key))
 
     def rendered(self, body: bytes | None, error: BaseException | None) -> None:
         """Answer with what a thread has rendered, or with its error."""
@@ -133,10 +170,11 @@ def with_room(handler: Callable[[Call], None]) -> Callable[[Call], None]:
     return lambda call: call.when_room(partial(handler, call))
 
 
-def error_response(error: BaseException) -> Response:
+def error_response(error: BaseException, key: Key | None = None) -> Response:
     """The one place where errors become responses. What is no refusal of ours is a bug: logged, and not explained."""
     if not isinstance(error, TopicsError):
         log.error("a request failed", exc_info=error)
         error = Internal()
+    error = seen_by(key, error)
     headers = _RETRY_AFTER if error.status in (429, 503) else ()
     return Response(error.status, error_body(error), headers=headers)

@@ -209,13 +209,14 @@ class _Waiting:
         self._started_s = started_s
         self._submitted_s = perf_counter()
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
         assert count == sum(self._runs), "all of them go together"
         bodies = append_replies(
             writes.topic,
             first_seq,
             self._runs,
+            epoch=epoch,
             return_seqs=writes.return_seqs,
             server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
@@ -230,7 +231,7 @@ class _Waiting:
         responders, self._responders = self._responders, []
         self._writes.leave(len(responders))
         for responder in responders:
-            guarded(responder.reply, error_response(error))
+            guarded(responder.reply, error_response(error, self._writes.key))
 
     abandon = fail
 

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from topics.api.batches import Batch, Batches, Options
+from topics.api.batches import Batch, Batches, Options, size_of
 from topics.api.pace import Pursuit
 from topics.core.topic import TopicState
 from topics.engine.delivery.delivery import Delivery
@@ -28,12 +28,30 @@ class Channel(Protocol):
     """A connection that feeds push into."""
 
     def has_room(self, feed: Feed) -> bool:
-        """May something be read and rendered for this feed now? If not, the channel wakes it when that changes."""
+        """Does the connection hold less than it may? If not, the channel wakes the feed when that changes."""
+
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        """How much may be read and rendered for this feed now, of its connection's bound and of the budget of all. If
+        that is less than `least_bytes` it is 0, and the channel wakes the feed when that changes."""
+
+    def making(self, change_bytes: int) -> None:
+        """So much is read ahead or being rendered for one of its feeds, or no longer is."""
+
+    def frames_key(self, feed: Feed) -> object:
+        """Feeds of one batch with equal keys are sent the same frames."""
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        """Build the frames of a large batch, for `push` to find; called on a thread while the feed waits."""
 
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """Send what the batch says, and move the feed."""
 
     def topic_gone(self, feed: Feed) -> None: ...
+
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        """Whether the client was told that records wait; not if it has enough to take already."""
+
+    def topic_resumed(self, feed: Feed) -> None: ...
 
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         """The feed stands still; the channel wakes it after a while."""
@@ -44,6 +62,7 @@ class Feed:
         "_batches",
         "_busy",
         "_delivery",
+        "_making_bytes",
         "_pursuit",
         "at",
         "audience",
@@ -53,6 +72,7 @@ class Feed:
         "has_failed",
         "is_first_read",
         "is_level",
+        "is_told_deferred",
         "name",
         "number",
         "options",
@@ -70,10 +90,12 @@ class Feed:
         self.is_level = False  # the client was told that it has seen everything
         self.is_first_read = True
         self.has_failed = False  # its last read failed, and the client knows
+        self.is_told_deferred = False  # and not yet that it is over
         self.queued = 0  # pushes that the channel has not handed to its transport
         self.closed = False
         self.audience: Audience | None = None  # it is served with others, and `at` is theirs
         self._busy = False
+        self._making_bytes = 0  # rendered for it by a thread, and read ahead
         self._pursuit: Pursuit | None = None  # while it reads what is not in memory
         self.watched: Watched | None = None
 
@@ -95,6 +117,8 @@ class Feed:
             if self.audience is not None:
                 self.audience.leave(self)
             self.closed = True
+            if not self._busy:
+                self._let_go()
             if self.watched is not None:
                 self._delivery.unwatch(self.watched, self, strong=self.options.bounds.strong)
 
@@ -102,6 +126,15 @@ class Feed:
         if not self.closed:
             self.close()
             self.channel.topic_gone(self)
+
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        if not self.closed:
+            self.is_told_deferred = self.channel.topic_deferred(self, wait_ms_max)
+
+    def resumed(self, now_ms: float) -> None:
+        if self.is_told_deferred and not self.closed:
+            self.is_told_deferred = False
+            self.channel.topic_resumed(self)
 
     @property
     def is_at_rest(self) -> bool:
@@ -136,29 +169,49 @@ class Feed:
 
     def serve(self, service: Service) -> bool:
         topic = service.topic
-        if self._busy or not self._is_behind(topic) or not self.channel.has_room(self):
+        if self._busy or not self._is_behind(topic):
+            return False
+        granted_bytes = self.channel.grant(self, self.options.bounds.budget_bytes)
+        if not granted_bytes:
             return False
         if self._pursuit is not None:
-            self._read_on()
+            self._read_on(granted_bytes)
             return False
-        batch = self._batches.shared(service, self)
-        if not self._take(batch, service.now_ms):
+        batch = self._batches.shared(service, self, granted_bytes)
+        if not self._take(batch, service.now_ms, granted_bytes):
             return False
         return self._is_behind(topic) and self.channel.has_room(self)
 
-    def _take(self, batch: Batch | Ticket[Batch], now_ms: float) -> bool:
-        """Push a batch, or wait for it. True if it was pushed."""
+    def _take(self, batch: Batch | Ticket[Batch], now_ms: float, granted_bytes: int) -> bool:
+        """Push a batch, or wait for it. True if it was pushed. One that is too large for what is granted is let go: the
+        cursor stands still, and it is read again when there is room."""
         if not isinstance(batch, Batch):
             self._begin_to_wait()
+            if not self._is_in_cold_history():  # a cold store may hang, and would keep the room from everybody
+                self._count(granted_bytes)
             batch.then(self._arrived, self.abandon)
             return False
-        view = self.options.view
-        if batch.records and not batch.has_text(view) and batch.is_large:
+        if granted_bytes < self.options.bounds.budget_bytes and not self._has_room_for(batch):
+            return False
+        key = self.channel.frames_key(self) if batch.is_large else None
+        if not batch.is_built(key):
             self._begin_to_wait()
-            batch.render_elsewhere(view, self._batches.off_loop).then(partial(self._rendered, batch), self.abandon)
+            self._count(size_of(batch.outcome))
+            build = partial(self.channel.build, self, batch)
+            built = batch.build_elsewhere(key, self.options.view, build, self._batches.off_loop)
+            built.then(partial(self._rendered, batch), self.abandon)
             return False
         self.channel.push(self, batch, now_ms)
         return True
+
+    def _is_in_cold_history(self) -> bool:
+        assert self.watched is not None
+        block = self.watched.topic.sealed.find(self.at + 1)
+        return block is not None and block.view.tier == "cold"
+
+    def _has_room_for(self, batch: Batch) -> bool:
+        size_bytes = size_of(batch.outcome) if batch.records else 0
+        return bool(self.channel.grant(self, max(size_bytes, 1), least_bytes=size_bytes))
 
     # --- going on alone -------------------------------------------------------------------------------------------
 
@@ -173,26 +226,43 @@ class Feed:
     def _waited(self) -> bool:
         """Is there still somebody to go on for?"""
         self._busy = False
+        self._count(0)
         return not self.closed
+
+    def _count(self, rendered_bytes: int) -> None:
+        """What is held for the feed besides its frames: in the budget of all connections."""
+        ahead_bytes = 0 if self._pursuit is None or self.closed else self._pursuit.ahead.size_bytes
+        change_bytes = rendered_bytes + ahead_bytes - self._making_bytes
+        if change_bytes:
+            self._making_bytes += change_bytes
+            self.channel.making(change_bytes)
+
+    def _let_go(self) -> None:
+        """There is no room: what was read ahead is read again when there is."""
+        if self._pursuit is not None:
+            self._pursuit.ahead.let_go()
+            self._count(0)
 
     def _arrived(self, done: Ticket[Batch]) -> None:
         if self._waited():
             if done.error is not None:
                 self._failed(done.error)
             else:
-                self._pursue(done.result())
+                self._pursue(done.result(), granted_bytes=0)
 
     def _rendered(self, batch: Batch, done: Ticket[None]) -> None:
         if self._waited():
             if done.error is not None:
                 self._failed(done.error)
             else:
-                self._pursue(batch)
+                self._pursue(batch, granted_bytes=self.options.bounds.budget_bytes)
 
-    def _pursue(self, batch: Batch) -> None:
+    def _pursue(self, batch: Batch, *, granted_bytes: int) -> None:
         """Push what was waited for, or lay ready; then rest, and read on."""
         before = self.at
-        if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms()):
+        if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms(), granted_bytes):
+            if not self._busy:
+                self._let_go()
             return
         self._busy = True
         self._batches.pace.after(self._rest_ms(read=self.at - before), self._rested)
@@ -204,28 +274,33 @@ class Feed:
 
     def _rested(self) -> None:
         if self._waited():
-            self._read_on()
+            self._read_on(self.channel.grant(self, self.options.bounds.budget_bytes))
 
-    def _read_on(self) -> None:
+    def _read_on(self, granted_bytes: int) -> None:
         """The next batch of a pursuit; services take over again once a read ends in memory."""
         watched, pursuit = self.watched, self._pursuit
         assert watched is not None
         assert pursuit is not None
         if watched.deleted or not self._is_behind(watched.topic):
             self._pursuit = None
-        elif self.channel.has_room(self):
+            self._count(0)
+        elif not granted_bytes:
+            self._let_go()
+        else:
             pursuit.begin()
-            following = self._batches.alone(watched, self, pursuit.ahead)
+            following = self._batches.alone(watched, self, granted_bytes, pursuit.ahead)
             if isinstance(following, Batch) and following.is_old:
-                self._pursue(following)
-            elif self._take(following, self._delivery.now_ms()):
+                self._pursue(following, granted_bytes=granted_bytes)
+            elif self._take(following, self._delivery.now_ms(), granted_bytes):
                 self._pursuit = None
+                self._count(0)
                 self.wake()
 
     def abandon(self, error: BaseException) -> None:
         """A mistake of ours; the channel tries again after a while."""
         self._busy = False
         self._pursuit = None
+        self._count(0)
         if not self.closed:
             self._failed(error)
 

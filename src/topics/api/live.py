@@ -22,6 +22,7 @@ from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.ladder import commit_window_ms
 from topics.engine.delivery.tuning import Tuning
 from topics.runtime.kernel import Kernel
+from topics.wire.holders import share_of
 from topics.wire.keys import KeyRing
 
 
@@ -48,9 +49,15 @@ class Live:
         self.streams = Streams(
             cap=settings.max_sse_connections,
             cap_per_key=settings.max_sse_connections_per_key,
+            cap_per_address=share_of(settings.max_sse_connections, settings.client_share),
             now_ms=self.delivery.now_ms,
         )
-        self.sessions = Sessions(cap=settings.max_watch_sessions, now_ms=engine.context.clock.now_ms)
+        is_alone = keys is not None and len(keys) == 1  # then there is nobody to keep room for
+        self.sessions = Sessions(
+            cap=settings.max_watch_sessions,
+            cap_each=0 if is_alone else share_of(settings.max_watch_sessions, settings.client_share),
+            now_ms=engine.context.clock.now_ms,
+        )
         pace = Pace(
             soon=driver.soon,
             later=driver.later,

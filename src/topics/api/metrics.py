@@ -14,6 +14,7 @@ import msgspec
 from topics.api.call import Call
 from topics.api.exposition import Family, exposition, histogram, labelled, single
 from topics.core.topic import TopicState
+from topics.engine.ticket import chain
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
 from topics.net.messages import Response
@@ -43,19 +44,23 @@ class Metrics:
         self.gauges = Gauges()
 
     def metrics(self, call: Call) -> None:
-        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first."""
+        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first. Floors
+        are shown as far as they are logged."""
         if self.kernel is None:
             self._answer(call)
             return
-        mortal = [topic for topic in self._topics() if topic.config.ttl_ms or topic.config.cap_bytes]
-        call.when(self.kernel.engine.settling.settle_soon(mortal), lambda _: self._answer(call))
+        settling, topics = self.kernel.engine.settling, self._topics()
+        mortal = [topic for topic in topics if topic.config.ttl_ms or topic.config.cap_bytes]
+        settled = chain(settling.settle_soon(mortal), lambda _: settling.log_all(topics[:TOPICS_SHOWN_MAX]))
+        call.when(settled, lambda _: self._answer(call))
 
     def _answer(self, call: Call) -> None:
         accept = call.request.header(b"accept") or b""
         if b"application/json" in accept:
             call.reply(200, msgspec.json.encode(self._json()))
         else:
-            call.respond(Response(200, exposition(self._families()), TEXT))
+            permits = (lambda _: True) if call.key is None else call.key.permits_name
+            call.respond(Response(200, exposition(self._families(permits)), TEXT))
 
     # --- sources --------------------------------------------------------------------------------------------------
 
@@ -78,7 +83,8 @@ class Metrics:
 
     # --- text -----------------------------------------------------------------------------------------------------
 
-    def _families(self) -> list[Family]:
+    def _families(self, permits: Callable[[str], bool]) -> list[Family]:
+        """Sums are over all topics; topics are named only to whom `permits` them."""
         topics = self._topics()
         families = [
             single("topics_topics", "gauge", "number of topics", len(topics)),
@@ -92,7 +98,7 @@ class Metrics:
             single("topics_routers", "gauge", "number of routers", self._routers()),
             single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
             single("topics_bytes_live", "gauge", "live bytes, all topics", sum(t.bytes for t in topics)),
-            *self._topic_families(topics),
+            *self._topic_families([topic for topic in topics if permits(topic.name)]),
             *self._process_families(topics),
             *self._wal_families(),
             single(
@@ -109,6 +115,9 @@ class Metrics:
     def _routers(self) -> int:
         return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
 
+    def _earliest(self, topic: TopicState) -> int:
+        return topic.earliest_seq if self.kernel is None else self.kernel.engine.settling.sure_earliest(topic)
+
     def _topic_families(self, topics: list[TopicState]) -> list[Family]:
         shown = list(islice(topics, TOPICS_SHOWN_MAX))
         queues = [(t.name, counters) for t in shown if (counters := self._counters(t)) is not None]
@@ -116,7 +125,11 @@ class Metrics:
         return [
             labelled("topics_topic_head_seq", "gauge", "highest seq", by, [(t.name, t.head) for t in shown]),
             labelled(
-                "topics_topic_earliest_seq", "gauge", "first live seq", by, [(t.name, t.earliest_seq) for t in shown]
+                "topics_topic_earliest_seq",
+                "gauge",
+                "first live seq",
+                by,
+                [(t.name, self._earliest(t)) for t in shown],
             ),
             labelled("topics_topic_records_live", "gauge", "live records", by, [(t.name, t.count) for t in shown]),
             labelled("topics_topic_bytes_live", "gauge", "live bytes", by, [(t.name, t.bytes) for t in shown]),
@@ -133,6 +146,10 @@ class Metrics:
     def _counters(self, topic: TopicState) -> QueueCounters | None:
         return self.gauges.queue_counters(topic) if topic.config.is_queue else None
 
+    def _ready(self) -> bool:
+        """As the readiness probe says."""
+        return self._progress() is None and (self.kernel is None or not self.kernel.commit.read_only_causes())
+
     def _process_families(self, topics: list[TopicState]) -> list[Family]:
         progress = self._progress()
         gauges = self.gauges
@@ -142,7 +159,7 @@ class Metrics:
             single("topics_queue_leases_in_flight", "gauge", "unexpired leases", gauges.leases()),
             single("topics_sse_connections", "gauge", "open streams and sockets", gauges.streams()),
             single("topics_watch_sessions", "gauge", "watch sessions", gauges.watch_sessions()),
-            single("topics_ready", "gauge", "1 once recovery is over", int(progress is None)),
+            single("topics_ready", "gauge", "1 while everything is served", int(self._ready())),
             single(
                 "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
             ),
@@ -238,7 +255,7 @@ class Metrics:
             "queue_leases_in_flight": self.gauges.leases(),
             "sse_connections": self.gauges.streams(),
             "watch_sessions": self.gauges.watch_sessions(),
-            "ready": progress is None,
+            "ready": self._ready(),
             "replay_progress": 1.0 if progress is None else progress,
             "uptime_ms": self._uptime_ms(),
             "wal": {

@@ -6,7 +6,8 @@
     closed    30,000 ms without the client taking a byte
 
 Always holds: any progress of the client makes the connection live again and starts both clocks anew; nobody ever waits
-for a connection (delivery.md section 12). `Outbound` is for streams, which keep frames back until the transport has
+for a connection (delivery.md section 12); everything held here is counted in the budget of all connections, and is made
+only if that grants it. `Outbound` is for streams, which keep frames back until the transport has
 room; `Messages` is for sockets, whose few messages go to the transport at once. Watched over by `Streams.tick`."""
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ class LookedAfter(Protocol):
 
 
 class Pulse(LookedAfter):
-    """Is the client taking anything? Counts bytes; knows no frames."""
+    """Is the client taking anything, and may more be made for it? Counts bytes; knows no frames."""
 
     __slots__ = (
+        "_allowance",
+        "_making_bytes",
         "_patience",
         "_progress_ms",
         "_sent_bytes",
@@ -84,12 +87,38 @@ class Pulse(LookedAfter):
     def __init__(self, sink: Sink, patience: Patience) -> None:
         self._sink = sink
         self._patience = patience
+        self._allowance = sink.allowance(self)
+        self._making_bytes = 0
         self._sent_bytes = 0
         self._taken_bytes = 0  # of what was sent, as of the last look
         self._progress_ms = 0.0  # when the client last took something, or began to have something to take
         self.lagged_ms: float | None = None  # since when the buffer is at its bound
         self.is_shed = False
         self.looked_after = False  # in the list of connections with something to take
+
+    # --- the budget of all connections ----------------------------------------------------------------------------
+
+    def sent_bytes(self) -> int:
+        return self._sent_bytes
+
+    def queued_bytes(self) -> int:
+        return 0
+
+    def making_bytes(self) -> int:
+        return self._making_bytes
+
+    def making(self, change_bytes: int) -> None:
+        """Something is being rendered for the client, or no longer is."""
+        self._making_bytes += change_bytes
+        self._allowance.measure()
+
+    def has_room_again(self) -> None:
+        raise NotImplementedError
+
+    def too_slow(self) -> None:
+        raise NotImplementedError
+
+    # --- time -----------------------------------------------------------------------------------------------------
 
     def _made_progress(self, now_ms: float) -> bool:
         taken = self._sent_bytes - self._sink.buffered_bytes()
@@ -138,6 +167,17 @@ class Outbound(Pulse, Generic[T]):
     def has_room(self) -> bool:
         return self.lagged_ms is None and not self.is_shed
 
+    def grant(self, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        """How much may be made for the client now; after 0 the owner is told when there is room again."""
+        return self._allowance.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room else 0
+
+    def has_room_again(self) -> None:
+        if self.has_room:
+            self._owner.has_room_again()
+
+    def too_slow(self) -> None:
+        self._owner.too_slow()
+
     @property
     def is_quiet(self) -> bool:
         """Nothing is held and nobody looks after it, so all was taken when something was last sent."""
@@ -147,6 +187,9 @@ class Outbound(Pulse, Generic[T]):
     def is_empty(self) -> bool:
         """Everything was handed to the transport."""
         return self._queue is None
+
+    def queued_bytes(self) -> int:
+        return self._bytes
 
     def held_bytes(self) -> int:
         """All that is held for the client, in this process."""
@@ -166,6 +209,7 @@ class Outbound(Pulse, Generic[T]):
             stream.send(data)
             buffered = stream.buffered_bytes()
             if buffered:
+                self._allowance.measure()
                 self._begin_to_look(now_ms, self._look_after)
                 if buffered >= self._patience.bytes_max:
                     self.lagged_ms = now_ms
@@ -178,6 +222,7 @@ class Outbound(Pulse, Generic[T]):
         self._sent_bytes += sent_bytes
         if self._stream.buffered_bytes():
             self._stream.set_drain_callback(self._drained, low_bytes=self._patience.hand_over_bytes // 2)
+            self._allowance.measure()
             self._begin_to_look(now_ms, self._look_after)
 
     def _hold(self, held: Held[T], now_ms: float) -> None:
@@ -186,6 +231,7 @@ class Outbound(Pulse, Generic[T]):
         self._queue.append(held)
         self._frames += held.frames
         self._bytes += len(held.data)
+        self._allowance.measure()
         self._begin_to_look(now_ms, self._look_after)
         if self.lagged_ms is None and self._is_at_bound():
             self.lagged_ms = now_ms
@@ -209,6 +255,7 @@ class Outbound(Pulse, Generic[T]):
             self._sent_bytes += len(held.data)
             stream.send(held.data)
             self._owner.handed_over(held.mark)
+        self._allowance.measure()
         if self.lagged_ms is not None and not self._is_at_bound():
             self.lagged_ms = None
         if was_full and self.has_room:
@@ -225,6 +272,7 @@ class Outbound(Pulse, Generic[T]):
                 self.lagged_ms = now_ms
         if self._queue is None and not self._sink.buffered_bytes() and not self.is_shed:
             self.looked_after = False
+            self._allowance.measure()
             self._owner.all_taken()
             return False
         if self._is_too_slow(now_ms):
@@ -243,12 +291,14 @@ class Outbound(Pulse, Generic[T]):
         self._queue = self._queue or None
         self.lagged_ms = None
         self.is_shed = True
+        self._allowance.measure()
         self._owner.dropped(dropped)
 
     def clear(self) -> None:
         """Nothing held is wanted any more."""
         self._queue = None
         self._frames = self._bytes = 0
+        self._allowance.measure()
 
     def end_if_empty(self) -> None:
         """End the stream, if everything was handed to the transport."""
@@ -297,6 +347,16 @@ class Messages(Pulse):
                 ends.popleft()
         return self._patience.messages_max - len(ends) - self._reserved
 
+    def grant(self, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        """As `Outbound.grant`."""
+        return self._allowance.grant(wanted_bytes, least_bytes=least_bytes) if self.places() > 0 else 0
+
+    def has_room_again(self) -> None:
+        self._owner.has_room_again()
+
+    def too_slow(self) -> None:
+        self._owner.too_slow()
+
     def reserve(self) -> None:
         """Promise a place to a reply that is to come."""
         self._reserved += 1
@@ -311,19 +371,24 @@ class Messages(Pulse):
         socket.send_text(payload)
         if socket.buffered_bytes():
             self._ends.append(self._sent_bytes)
+            self._allowance.measure()
             self._begin_to_look(now_ms, self._look_after)
 
     def _drained(self) -> None:
         self._ends.clear()
+        self._allowance.measure()
         self._owner.has_room_again()
 
     def look(self, now_ms: float) -> bool:
         if self._socket.closed:
             return False
-        if self._made_progress(now_ms) and self.places() > 0:
-            self._owner.has_room_again()
+        if self._made_progress(now_ms):
+            self._allowance.measure()
+            if self.places() > 0:
+                self._owner.has_room_again()
         if not self._sink.buffered_bytes():
             self.looked_after = False
+            self._allowance.measure()
             return False
         if self._is_too_slow(now_ms):
             self._owner.too_slow()

@@ -19,18 +19,28 @@ _REMEDY: dict[ReadOnlyCause, str] = {
     "no_space": "free some space, writes resume by themselves",
     "write": "look at the disk, then restart",
     "sync": "look at the disk, then restart",
-    "rotate": "look at the disk, then restart",
+    "rotate": "a new log file could not be made, see the server's log; it is tried again, writes resume by themselves",
+    "removed": "its files were deleted, moved or replaced under the server; put them back, then restart",
     "writer_dead": "restart, and report the traceback in the log",
 }
 
 
+def refusals_of(kernel: Kernel) -> list[str]:
+    """Why writes are refused now, a sentence for each log shard that does; while there are any, it is not ready."""
+    return [
+        f"log shard {kernel.store.groups[index].key or index} is read-only ({cause}): {_REMEDY[cause]}"
+        for index, cause in kernel.commit.read_only_causes().items()
+    ]
+
+
 def problems_of(kernel: Kernel) -> list[str]:
     """What an operator should know now, a sentence each; what it means for clients is in the errors they get."""
-    causes = kernel.commit.read_only_causes()
-    found = [
-        f"log shard {kernel.store.groups[index].key or index} is read-only ({cause}): {_REMEDY[cause]}"
-        for index, cause in causes.items()
-    ]
+    found = refusals_of(kernel)
+    if not found:  # else what follows from them is no news
+        troubles = (kernel.checkpointer.trouble, kernel.snapshotter.trouble)
+        found += [trouble.sentence for trouble in troubles if trouble.sentence is not None]
+    if kernel.clock_watch.sentence is not None:
+        found.append(kernel.clock_watch.sentence)
     cold = kernel.tiers.cold
     if cold is not None and not cold.answers:
         found.append("the cold store does not answer: only reads of cold history fail, relocation resumes by itself")
@@ -57,6 +67,9 @@ class Probes:
             raise NotReady(self.app.progress)
         if self.app.draining:
             raise ShuttingDown()
+        refusals = [] if self.kernel is None else refusals_of(self.kernel)
+        if refusals:
+            raise NotReady.refusing_writes(refusals)
         call.reply(200, ready_reply(topics=self._topic_count()))
 
     def openapi(self, call: Call) -> None:

@@ -18,7 +18,7 @@ from topics.model.results import AckResult, ExtendResult, NackResult
 from topics.model.run import BODY_HEAD
 from topics.wire.queue_requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
 from topics.wire.records import render_jobs
-from topics.wire.replies import ack_performance, claim_reply, performance, struct_reply
+from topics.wire.replies import ack_performance, claim_reply, performance
 
 
 class QueueEndpoints:
@@ -27,7 +27,7 @@ class QueueEndpoints:
         self._off_loop = off_loop
 
     def claim(self, call: Call) -> None:
-        request = decode_claim(call.body())
+        request = call.take(decode_claim)
         queue = self._engine.queues.queue(call.name)  # 404 and 409 come before the node is looked at
         request.check_node()
         mean_bytes = queue.bytes // queue.count if queue.count else 0
@@ -54,7 +54,7 @@ class QueueEndpoints:
         )
 
     def ack(self, call: Call) -> None:
-        request = decode_ack(call.body())
+        request = call.take(decode_ack)
         fences = request.check()
         ticket = self._engine.admit(
             call.name,
@@ -65,10 +65,10 @@ class QueueEndpoints:
     @staticmethod
     def _acked(call: Call, done: Acked) -> None:
         result = AckResult(call.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
-        call.reply(200, struct_reply(result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms)))
+        call.answer(result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms))
 
     def nack(self, call: Call) -> None:
-        request = decode_nack(call.body())
+        request = call.take(decode_nack)
         fences = request.check()
         ticket = self._engine.queues.nack(
             call.name, node=request.node, seqs=request.seqs, fences=fences, delay_ms=request.delay_ms
@@ -77,11 +77,10 @@ class QueueEndpoints:
 
     @staticmethod
     def _nacked(call: Call, done: Nacked) -> None:
-        result = NackResult(call.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost)
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(NackResult(call.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost))
 
     def extend(self, call: Call) -> None:
-        request = decode_extend(call.body())
+        request = call.take(decode_extend)
         fences = request.check()
         ticket = self._engine.queues.extend(
             call.name, node=request.node, seqs=request.seqs, lease_ms=request.lease_ms, fences=fences
@@ -90,8 +89,7 @@ class QueueEndpoints:
 
     @staticmethod
     def _extended(call: Call, done: Extended) -> None:
-        result = ExtendResult(call.name, done.extended, done.skipped, done.deadlines, done.lost)
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(ExtendResult(call.name, done.extended, done.skipped, done.deadlines, done.lost))
 
 
 def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:

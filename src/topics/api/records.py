@@ -19,6 +19,7 @@ from topics.engine.ticket import Ticket, forward
 from topics.errors import Forbidden, TopicNotFound
 from topics.model.appended import Appended
 from topics.model.config import ConfigPatch, TopicConfig, resolve_config
+from topics.model.position import position_of
 from topics.model.results import DeleteResult
 from topics.wire.auth import check_config_on_write, may_configure
 from topics.wire.query import bool_param
@@ -28,8 +29,6 @@ from topics.wire.replies import (
     append_reply,
     diff_performance,
     diff_reply,
-    performance,
-    struct_reply,
 )
 from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
 from topics.wire.texts import Texts
@@ -83,7 +82,7 @@ class RecordEndpoints:
     # --- write ----------------------------------------------------------------------------------------------------
 
     def write(self, call: Call) -> None:
-        request: WriteRequest = decode_write(call.body())
+        request: WriteRequest = call.take(decode_write)
         config = None if request.config is None else self._inline_config(call, request.config)
         is_bound = config is not None and not may_configure(call.key)
         header_key = call.request.headers.get(b"idempotency-key")
@@ -116,9 +115,11 @@ class RecordEndpoints:
     # --- diff -----------------------------------------------------------------------------------------------------
 
     def diff(self, call: Call) -> None:
-        request = decode_diff(call.body())
+        request = call.take(decode_diff)
+        start = position_of(request.from_seq)
         wanted = ReadRequest(
-            from_seq=request.from_seq,
+            from_seq=start.seq,
+            epoch=start.epoch,
             limit=request.limit,
             budget_bytes=request.max_batch_bytes,
             nodes=node_set(request.node),
@@ -128,8 +129,23 @@ class RecordEndpoints:
             poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)
             call.responder.on_close(poll.cancel)
             call.when(poll.ticket, partial(self._found, call, view, wanted))
-        else:
+            return
+        size_bytes = self._expected_bytes(call.name, wanted)
+        if size_bytes <= limits.RENDER_INLINE_BYTES_MAX:
             call.when_room(partial(self._read, call, wanted, partial(self._found, call, view, wanted)))
+        else:  # room is kept for it: many large pages are not read to find that only some can be answered
+            call.when_room(partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes)
+
+    def _expected_bytes(self, name: str, wanted: ReadRequest) -> int:
+        """About how large a page will be; 0 if a cold store has to be asked, which may take for ever."""
+        topic = self._engine.state.topics.get(name)
+        if topic is None or not topic.count:
+            return 0
+        block = topic.sealed.find(wanted.from_seq + 1)
+        if block is not None and block.view.tier == "cold":
+            return 0
+        records = min(max(topic.head - wanted.from_seq, 0), wanted.limit, topic.count)
+        return min(records * (topic.bytes // topic.count), wanted.budget_bytes)
 
     def _read(self, call: Call, wanted: ReadRequest, then: Callable[[ReadDone], None]) -> None:
         call.when(self._engine.read(call.name, wanted), then)
@@ -161,6 +177,7 @@ class RecordEndpoints:
             head_seq=outcome.head_seq,
             earliest_seq=outcome.earliest_seq,
             tombstone=outcome.tombstone,
+            epoch=outcome.epoch,
             performance=diff_performance(
                 call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
             ),
@@ -169,7 +186,7 @@ class RecordEndpoints:
     # --- delete ---------------------------------------------------------------------------------------------------
 
     def delete_records(self, call: Call) -> None:
-        before_seq, match = decode_delete(call.body()).selector()
+        before_seq, match = call.take(decode_delete).selector()
         ticket = self._engine.delete_records(call.name, before_seq=before_seq, match=match)
         call.when(ticket, partial(self._deleted, call))
 
@@ -183,4 +200,4 @@ class RecordEndpoints:
             count=done.count,
             bytes=done.bytes,
         )
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(result)

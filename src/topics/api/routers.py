@@ -12,12 +12,10 @@ from topics.engine.engine import Engine
 from topics.engine.routers import RouterPutDone, RouterShown
 from topics.model.names import check_router_name
 from topics.model.results import DeleteRouterResult, RouterPage
-from topics.model.router import RouterDef
-from topics.wire.auth import check_name
+from topics.wire.auth import check_router_seen, permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
-from topics.wire.keys import Key
 from topics.wire.query import int_param
-from topics.wire.replies import performance, struct_reply
+from topics.wire.replies import performance
 from topics.wire.requests import decode_router
 
 
@@ -28,9 +26,7 @@ class RouterEndpoints:
     # --- PUT ------------------------------------------------------------------------------------------------------
 
     def put_router(self, call: Call) -> None:
-        request = decode_router(call.body())
-        for topic in (request.source, request.dest):
-            check_name(call.key, topic)
+        request = call.take(decode_router)
         check_router_name(call.name)
         definition = request.definition(call.name)
         call.when(self._engine.routers.put(definition), partial(self._put, call))
@@ -56,8 +52,7 @@ class RouterEndpoints:
         """A stored router is visible only to a key that may see both its topics."""
         router = self._engine.state.routers.get(call.name)
         if router is not None:
-            check_name(call.key, router.definition.source)
-            check_name(call.key, router.definition.dest)
+            check_router_seen(call.key, router.definition)
 
     def list_routers(self, call: Call) -> None:
         query = call.query()
@@ -67,11 +62,10 @@ class RouterEndpoints:
             dest=query.get("dest"),
             after=decode_cursor(query.get("cursor")),
             page_size=int_param(query, "page_size", clamp=limits.PAGE_SIZE),
-            visible=partial(_permits, call.key),
+            visible=partial(permits_router, call.key),
         )
         cursor = encode_cursor(routers[-1].router) if more and routers else None
-        page = RouterPage(routers=routers, next_cursor=cursor)
-        call.reply(200, struct_reply(page, performance(call.elapsed_ms())))
+        call.answer(RouterPage(routers=routers, next_cursor=cursor))
 
     # --- DELETE ---------------------------------------------------------------------------------------------------
 
@@ -81,12 +75,7 @@ class RouterEndpoints:
 
     @staticmethod
     def _deleted(call: Call, deleted: bool) -> None:
-        result = DeleteRouterResult(router=call.name, deleted=deleted)
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
-
-
-def _permits(key: Key | None, router: RouterDef) -> bool:
-    return key is None or all(key.permits_name(name) for name in (router.name, router.source, router.dest))
+        call.answer(DeleteRouterResult(router=call.name, deleted=deleted))
 
 
 def _with_performance(body: dict[str, object], call: Call) -> bytes:

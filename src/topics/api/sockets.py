@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from topics.api.batches import Batch, Bounds, Options
 from topics.api.feed import Feed
 from topics.api.outbound import Messages
 from topics.api.watch import WatchServices
-from topics.api.watch_endpoints import start_of, still_there
+from topics.api.watch_endpoints import epoch_of_start, start_of, still_there
 from topics.core.topic import TopicState
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
@@ -29,11 +29,14 @@ from topics.model.results import WatchStart
 from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION
 from topics.wire import ws
-from topics.wire.auth import check_config_on_write, check_name, check_scope
+from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
+from topics.wire.holders import Holder
 from topics.wire.keys import READ, WRITE, Key
 from topics.wire.records import View
 from topics.wire.replies import append_performance
 from topics.wire.requests import TopicStart, node_set
+from topics.wire.second_look import Unknown
+from topics.wire.warnings import warnings_of, with_warnings
 
 log = logging.getLogger("topics.api")
 
@@ -42,7 +45,7 @@ Reply = Callable[[], bytes]
 
 
 class Socket:
-    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "closed")
+    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "_warnings", "closed")
 
     def __init__(self, services: WatchServices, sink: WsSink, key: Key | None) -> None:
         self._services = services
@@ -52,10 +55,11 @@ class Socket:
         self._feeds: dict[str, Feed] = {}  # whoever was served longest ago comes first
         self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
         self._is_busy = False  # a command is being carried out
+        self._warnings: Sequence[str] = ()  # about it
         self.closed = False
 
-    def begin(self) -> None:
-        self._services.streams.enter(self, None if self._key is None else self._key.digest)
+    def begin(self, holder: Holder = None) -> None:
+        self._services.streams.enter(self, holder)
         self._sink.on_close(self._ended)
         self._sink.on_message(self._received)
 
@@ -66,13 +70,18 @@ class Socket:
         if not is_text:
             self._reply(ws.error_frame(None, ws.UNSUPPORTED_MESSAGE, "messages are JSON text"))
             return
+        unknown: list[Unknown] = []
         try:
-            command = ws.decode_command(payload)
+            command = ws.decode_command(payload, unknown)
         except InvalidRequest as error:
             self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
             return
+        self._warnings = warnings_of(unknown) if unknown else ()
+        scopes, carry_out = _COMMANDS[type(command)]
         try:
-            _COMMANDS[type(command)](self, command)
+            check_scope(self._key, scopes)
+            check_names(self._key, command)
+            carry_out(self, command)
         except Exception as error:
             self._refuse(command.request_id, error)
 
@@ -83,6 +92,8 @@ class Socket:
         self._sink.pause_reading()
 
     def _reply(self, frame: bytes) -> None:
+        if self._warnings:
+            frame, self._warnings = with_warnings(frame, self._warnings), ()
         self._messages.send_reserved(frame, self._now_ms())
         self._is_busy = False
         self._read_on()
@@ -91,7 +102,8 @@ class Socket:
         if not isinstance(error, TopicsError):
             log.error("a WebSocket command failed", exc_info=error)
             error = Internal()
-        self._reply(ws.refusal_frame(request_id, error))
+        self._warnings = ()  # an error says what has to be changed first
+        self._reply(ws.refusal_frame(request_id, seen_by(self._key, error)))
 
     def _read_on(self) -> None:
         if not self._is_busy and not self.closed and self._messages.places() > 0:
@@ -114,17 +126,14 @@ class Socket:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     def _subscribe(self, command: ws.Subscribe) -> None:
-        check_scope(self._key, READ)
         starts = command.starts()
-        for name in starts:
-            check_name(self._key, name)
         engine = self._services.engine
         known = engine.state.topics
         missing = [name for name in starts if name not in known]
         if missing and not command.lenient:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
-        settled = engine.settling.settle_all(topics)
+        settled = engine.settling.settle_shown(topics)
         self._when(
             settled,
             command.request_id,
@@ -133,13 +142,17 @@ class Socket:
 
     def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
         engine, options = self._services.engine, _options(command)
-        shown: dict[str, WatchStart] = {topic.name: start_of(topic, starts[topic.name]) for topic in topics}
+        sure_earliest = engine.settling.sure_earliest
+        shown: dict[str, WatchStart] = {
+            topic.name: start_of(topic, starts[topic.name], sure_earliest(topic)) for topic in topics
+        }
         for name in shown:
             self._drop(name)
         self._reply(ws.subscribed_frame(command.request_id, shown))
         now_ms = engine.context.clock.now_ms()
         for topic in sorted(topics, key=lambda topic: topic.name):
-            feed = Feed(self, topic.name, options, at=shown[topic.name].from_seq, epoch=topic.epoch)
+            at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
+            feed = Feed(self, topic.name, options, at=at, epoch=epoch)
             self._feeds[topic.name] = feed
             feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
 
@@ -159,10 +172,8 @@ class Socket:
     # --- publish, ping --------------------------------------------------------------------------------------------
 
     def _publish(self, command: ws.Publish) -> None:
-        check_scope(self._key, WRITE)
         if command.config is not None:
             check_config_on_write(self._key, command.topic)
-        check_name(self._key, command.topic)
         began_ms = self._now_ms()
         batch = command.batch()
         config = None if command.config is None else resolve_config(command.config)
@@ -187,6 +198,18 @@ class Socket:
     def has_room(self, feed: Feed) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
 
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._messages.making(change_bytes)
+
+    def frames_key(self, feed: Feed) -> object:
+        return "ws", feed.options.view
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        return _frames_of(batch, feed)
+
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, feed)
@@ -204,7 +227,7 @@ class Socket:
         feed.at = outcome.next_from_seq
         if outcome.caught_up and not feed.is_level and self._messages.places() > 0:
             feed.is_level = True
-            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq), now_ms)
+            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
 
     def _send(self, payload: bytes, now_ms: float) -> None:
         """Into a free place; when it was the last one, commands wait too."""
@@ -221,10 +244,21 @@ class Socket:
         while self._gone and self._messages.places() > 0:
             self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
 
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._send(ws.deferred_frame(feed.name, max_wait_ms=wait_ms_max), self._now_ms())
+        return True
+
+    def topic_resumed(self, feed: Feed) -> None:
+        if self.has_room(feed):
+            self._send(ws.resumed_frame(feed.name), self._now_ms())
+
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         if not feed.has_failed and self._messages.places() > 0:
             feed.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
+            shown = seen_by(self._key, shown)
             self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
         self._services.streams.retry(feed)
 
@@ -301,11 +335,11 @@ def _make_frames(batch: Batch, feed: Feed) -> _Frames:
     if outcome.tombstone is not None:
         gap = outcome.tombstone
         gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-        tombstone = ws.tombstone_frame(feed.name, gap)
+        tombstone = ws.tombstone_frame(feed.name, gap, at=gap_at, epoch=outcome.epoch)
     if batch.records:
         text = batch.text(feed.options.view)
-        to_seq, head_seq = outcome.next_from_seq, outcome.head_seq
-        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq)
+        to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
+        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
     return _Frames(tombstone, record, gap_at)
 
 
@@ -317,9 +351,10 @@ def _options(command: ws.Subscribe) -> Options:
     )
 
 
-_COMMANDS: dict[type, Callable[[Socket, Any], None]] = {
-    ws.Subscribe: Socket._subscribe,
-    ws.Unsubscribe: Socket._unsubscribe,
-    ws.Publish: Socket._publish,
-    ws.Ping: Socket._ping,
+_COMMANDS: dict[type, tuple[int, Callable[[Socket, Any], None]]] = {
+    ws.Subscribe: (READ, Socket._subscribe),
+    ws.Unsubscribe: (0, Socket._unsubscribe),
+    ws.Publish: (WRITE, Socket._publish),
+    ws.Ping: (0, Socket._ping),
 }
+"""The scopes that a command needs, and who carries it out."""

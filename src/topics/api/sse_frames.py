@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from topics.api.batches import Batch, Options
+from topics.model.position import Position
 from topics.net.sse import one_line
 from topics.wire import sse
 
@@ -30,25 +31,28 @@ class Addressee(Protocol):
 class SseFrames:
     """Frames without their ids, empty where there is none. A tombstone's id stands at `gap_at`."""
 
-    __slots__ = ("_alone", "_at", "_name", "caught_up", "count", "gap_at", "record", "tombstone")
+    __slots__ = ("_alone", "_at", "_epoch", "_name", "caught_up", "count", "gap_at", "record", "tombstone")
 
     def __init__(self, batch: Batch, feed: Addressee) -> None:
         outcome, name = batch.outcome, feed.name
         self._name = name
         self._at = outcome.next_from_seq
+        self._epoch = epoch = outcome.epoch
         self._alone: list[bytes | None] = [None, None]
         self.tombstone = self.record = b""
         self.gap_at: int | None = None
         gap = outcome.tombstone
         if gap is not None:
             self.gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-            self.tombstone = _tail(sse.TOMBSTONE, sse.tombstone_data(name, gap, is_first_read=feed.is_first_read))
+            data = sse.tombstone_data(name, gap, is_first_read=feed.is_first_read, at=self.gap_at, epoch=epoch)
+            self.tombstone = _tail(sse.TOMBSTONE, data)
         if batch.records:
             text = batch.text(feed.options.view)
-            data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=outcome.head_seq)
+            head_seq = outcome.head_seq
+            data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=head_seq, epoch=epoch)
             self.record = _tail(sse.RECORD, data)
         self.count = bool(self.record) + bool(self.tombstone)  # without `caught_up`
-        data = sse.caught_up_data(name, head_seq=outcome.head_seq)
+        data = sse.caught_up_data(name, head_seq=outcome.head_seq, epoch=epoch)
         self.caught_up = b"\nevent: %b\ndata: %b\n\n" % (sse.CAUGHT_UP, data)  # our own words: one line
 
     def joined(self, gap_id: bytes, own_id: bytes, *, with_level: bool) -> bytes:
@@ -66,8 +70,8 @@ class SseFrames:
         """For streams with this one topic: their ids are equal too."""
         data = self._alone[with_level]
         if data is None:
-            gap_id = b"" if self.gap_at is None else id_of([piece(self._name, self.gap_at)])
-            own_id = id_of([piece(self._name, self._at)])
+            gap_id = b"" if self.gap_at is None else id_of([piece(self._name, self.gap_at, self._epoch)])
+            own_id = id_of([piece(self._name, self._at, self._epoch)])
             data = self._alone[with_level] = self.joined(gap_id, own_id, with_level=with_level)
         return data
 
@@ -80,9 +84,9 @@ def frames_of(batch: Batch, feed: Addressee) -> SseFrames:
     return frames
 
 
-def piece(name: str, at: int) -> bytes:
-    """One topic's part of an id. Names of existing topics are plain ASCII."""
-    return b'"%b":%d' % (name.encode(), at)
+def piece(name: str, at: int, epoch: int) -> bytes:
+    """One topic's part of an id. Names of existing topics are plain ASCII, without anything to escape."""
+    return sse.id_part(b'"%b"' % name.encode(), Position(at, epoch))
 
 
 def id_of(pieces: Iterable[bytes]) -> bytes:

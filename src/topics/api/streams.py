@@ -1,7 +1,8 @@
 """Streams: all open streams and sockets: how many there may be, what time asks of them, and their last words.
 
 Always holds: a place is taken before a stream opens and given back exactly once, whatever ends it; one tick looks after
-all of them, there is no timer per stream. `cap` 0 means no cap; caps per key count only while keys are in use."""
+all of them, there is no timer per stream. `cap` 0 means no cap; a holder is a key, or an address while there are
+none."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Protocol
 from topics.api.feed import Feed
 from topics.api.outbound import LookedAfter
 from topics.errors import Throttled
+from topics.wire.holders import Holder
 
 BEAT_SLOT_MS = 50.0
 """Silence is looked at once per tick, so streams due in one tick share a slot."""
@@ -40,12 +42,13 @@ class Beating(Stream, Protocol):
 
 
 class Streams:
-    def __init__(self, *, cap: int, cap_per_key: int, now_ms: Callable[[], float]) -> None:
+    def __init__(self, *, cap: int, cap_per_key: int, cap_per_address: int = 0, now_ms: Callable[[], float]) -> None:
         self._cap = cap
         self._cap_per_key = cap_per_key
+        self._cap_per_address = cap_per_address
         self.now_ms = now_ms
-        self._open: dict[Stream, bytes | None] = {}
-        self._by_key: dict[bytes, int] = {}
+        self._open: dict[Stream, Holder] = {}
+        self._by_holder: dict[bytes | str, int] = {}
         self._looked_after: list[LookedAfter] = []
         self._beats: dict[int, dict[Beating, None]] = {}  # by the tick they are due at
         self._beat_of: dict[Stream, int] = {}
@@ -60,27 +63,31 @@ class Streams:
 
     # --- places ---------------------------------------------------------------------------------------------------
 
-    def check_room(self, key: bytes | None) -> None:
-        """May the key (its digest) open one more? Asked right before `enter`, in one step with it."""
+    def check_room(self, holder: Holder) -> None:
+        """May the holder open one more? Asked right before `enter`, in one step with it."""
         if self._cap and len(self._open) >= self._cap:
             raise Throttled.cap("max_sse_connections", max=self._cap)
-        if key is not None and self._cap_per_key and self._by_key.get(key, 0) >= self._cap_per_key:
-            raise Throttled.cap("max_sse_connections_per_key", max=self._cap_per_key)
+        if holder is None:
+            return
+        is_key = isinstance(holder, bytes)
+        cap = self._cap_per_key if is_key else self._cap_per_address
+        if cap and self._by_holder.get(holder, 0) >= cap:
+            raise Throttled.cap("max_sse_connections_per_" + ("key" if is_key else "client"), max=cap)
 
-    def enter(self, stream: Stream, key: bytes | None) -> None:
-        self._open[stream] = key
-        if key is not None:
-            self._by_key[key] = self._by_key.get(key, 0) + 1
+    def enter(self, stream: Stream, holder: Holder) -> None:
+        self._open[stream] = holder
+        if holder is not None:
+            self._by_holder[holder] = self._by_holder.get(holder, 0) + 1
 
     def leave(self, stream: Stream) -> None:
-        key = self._open.pop(stream)
+        holder = self._open.pop(stream)
         self._forget_beat(stream)
-        if key is not None:
-            left = self._by_key[key] - 1
+        if holder is not None:
+            left = self._by_holder[holder] - 1
             if left:
-                self._by_key[key] = left
+                self._by_holder[holder] = left
             else:
-                del self._by_key[key]
+                del self._by_holder[holder]
 
     # --- time -----------------------------------------------------------------------------------------------------
 

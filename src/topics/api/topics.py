@@ -11,9 +11,9 @@ from topics.engine.lifecycle import Dropped, Put
 from topics.model.config import resolve_config
 from topics.model.names import check_topic_name
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
+from topics.wire.auth import permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
 from topics.wire.query import bool_param, int_param
-from topics.wire.replies import performance, struct_reply
 from topics.wire.requests import decode_config
 
 
@@ -24,14 +24,14 @@ class TopicEndpoints:
     # --- PUT ------------------------------------------------------------------------------------------------------
 
     def put_topic(self, call: Call) -> None:
-        patch = decode_config(call.body())
+        patch = call.take(decode_config)
         check_topic_name(call.name)
         call.when(self._engine.put_topic(call.name, resolve_config(patch)), partial(self._put, call))
 
     @staticmethod
     def _put(call: Call, put: Put) -> None:
         result = PutTopicResult(topic=call.name, created=put.created, config=put.topic.config)
-        call.reply(201 if put.created else 200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(result, status=201 if put.created else 200)
 
     # --- GET ------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ class TopicEndpoints:
 
     @staticmethod
     def _state(call: Call, state: TopicState) -> None:
-        call.reply(200, struct_reply(state, performance(call.elapsed_ms())))
+        call.answer(state)
 
     def list_topics(self, call: Call) -> None:
         query, key = call.query(), call.key
@@ -58,7 +58,7 @@ class TopicEndpoints:
     def _page(call: Call, page: tuple[list[TopicSummary], str | None]) -> None:
         topics, last = page
         cursor = None if last is None else encode_cursor(last)
-        call.reply(200, struct_reply(TopicPage(topics=topics, next_cursor=cursor), performance(call.elapsed_ms())))
+        call.answer(TopicPage(topics=topics, next_cursor=cursor))
 
     # --- DELETE ---------------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class TopicEndpoints:
 
     @staticmethod
     def _dropped(call: Call, dropped: Dropped) -> None:
-        result = DeleteTopicResult(
-            topic=call.name, deleted=dropped.deleted, routers_removed=sorted(dropped.routers_removed)
-        )
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        removed = dropped.routers_removed
+        seen = sorted(router.name for router in removed if permits_router(call.key, router))
+        result = DeleteTopicResult(topic=call.name, deleted=dropped.deleted, routers_removed=seen)
+        call.answer(result, hidden=() if len(seen) == len(removed) else ("routers_removed",))

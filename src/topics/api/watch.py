@@ -21,6 +21,7 @@ from topics.errors import Internal, TopicsError
 from topics.net import sse as framing
 from topics.net.messages import StreamSink
 from topics.wire import sse
+from topics.wire.holders import Holder
 
 
 class Mark(NamedTuple):
@@ -47,6 +48,7 @@ class WatchStream:
     __slots__ = (
         "_feeds",
         "_heartbeat_ms",
+        "_holder",
         "_is_ending",
         "_is_leaving",
         "_open_feeds",
@@ -60,9 +62,10 @@ class WatchStream:
         "closed",
     )
 
-    def __init__(self, services: WatchServices, session: Session, sink: StreamSink) -> None:
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, holder: Holder = None) -> None:
         self._services = services
         self._session = session
+        self._holder = holder
         self._sink = sink
         self._heartbeat_ms = session.heartbeat_ms
         self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
@@ -80,7 +83,7 @@ class WatchStream:
     def begin(self) -> None:
         """Register everything, then let services do the rest."""
         services, session = self._services, self._session
-        services.streams.enter(self, session.owner)
+        services.streams.enter(self, self._holder)
         services.sessions.opened(session)
         self._sink.on_close(self._ended)
         if self.closed:
@@ -97,7 +100,7 @@ class WatchStream:
         for number, place in enumerate(session.places):
             feed = Feed(self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number)
             self._feeds.append(feed)
-            self._pieces.append(piece(place.name, place.cursor))
+            self._pieces.append(piece(place.name, place.cursor, place.epoch))
         self._open_feeds = len(self._feeds)
         now_ms = services.engine.context.clock.now_ms()
         for feed in self._feeds:
@@ -112,6 +115,19 @@ class WatchStream:
     def has_room(self, feed: Feed) -> bool:
         """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
         return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
+
+    def grant(self, feed: Feed, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._outbound.making(change_bytes)
+
+    def frames_key(self, feed: Feed) -> object:
+        return feed.options.view, feed.is_first_read, len(self._feeds) == 1
+
+    def build(self, feed: Feed, batch: Batch) -> object:
+        frames = frames_of(batch, feed)
+        return frames.alone(batch.outcome.caught_up) if len(self._feeds) == 1 else frames
 
     def push(self, feed: Feed, batch: Batch, now_ms: float) -> None:
         outcome, frames = batch.outcome, frames_of(batch, feed)
@@ -136,7 +152,7 @@ class WatchStream:
     def _pass_over(self, mark: Mark) -> None:
         """Nothing to say: the position moves in silence, behind the frames that are still held."""
         feed = mark.feed
-        self._pieces[feed.number] = piece(feed.name, mark.at)
+        self._pieces[feed.number] = piece(feed.name, mark.at, mark.epoch)
         if not feed.queued:
             self._moved(mark)
 
@@ -146,7 +162,7 @@ class WatchStream:
 
     def _id(self, feed: Feed, at: int) -> bytes:
         """The position of every topic, this one being at `at`."""
-        self._pieces[feed.number] = piece(feed.name, at)
+        self._pieces[feed.number] = piece(feed.name, at, feed.epoch)
         return id_of(self._pieces)
 
     def _moved(self, mark: Mark) -> None:
@@ -158,6 +174,16 @@ class WatchStream:
         self._say(frame)
         if not self._open_feeds:
             self._end_when_empty()
+
+    def topic_deferred(self, feed: Feed, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(feed.name, max_wait_ms=wait_ms_max)))
+        return True
+
+    def topic_resumed(self, feed: Feed) -> None:
+        if self.has_room(feed):
+            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(feed.name)))
 
     def read_failed(self, feed: Feed, error: BaseException) -> None:
         if not feed.has_failed:
@@ -191,7 +217,7 @@ class WatchStream:
             place = self._session.places[feed.number]
             feed.at, feed.epoch = place.cursor, place.epoch
             feed.is_level = False
-            self._pieces[feed.number] = piece(feed.name, feed.at)
+            self._pieces[feed.number] = piece(feed.name, feed.at, feed.epoch)
         for mark in of_feeds:
             mark.feed.queued -= 1
 

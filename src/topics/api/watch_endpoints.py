@@ -7,16 +7,17 @@ from topics.api.batches import Bounds, Options
 from topics.api.call import Call
 from topics.api.sessions import Place
 from topics.api.watch import WatchServices, WatchStream
+from topics.core.lineage import epoch_to_read
 from topics.core.topic import TopicState
 from topics.errors import NotAcceptable, TopicNotFound
+from topics.model.position import position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.sse import STREAM_HEADERS
 from topics.wire.accept import takes_events
-from topics.wire.auth import check_name, check_session, presented_secret
+from topics.wire.auth import check_session, presented_secret
 from topics.wire.keys import KeyRing
 from topics.wire.query import bool_param
 from topics.wire.records import View
-from topics.wire.replies import performance, struct_reply
 from topics.wire.requests import TopicStart, WatchRequest, decode_watch, node_set
 from topics.wire.sse import decode_id
 
@@ -32,12 +33,10 @@ class WatchEndpoints:
     # --- POST /v0/watch -------------------------------------------------------------------------------------------
 
     def create_watch(self, call: Call) -> None:
-        request = decode_watch(call.body())
-        for name in request.topics:
-            check_name(call.key, name)
+        request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
-        settled = self._services.engine.settling.settle_all(topics)
+        settled = self._services.engine.settling.settle_shown(topics)
         call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
@@ -48,13 +47,18 @@ class WatchEndpoints:
         return [known[name] for name in request.topics if name in known]
 
     def _created(self, call: Call, request: WatchRequest, topics: list[TopicState]) -> None:
-        starts = {topic.name: start_of(topic, request.topics[topic.name]) for topic in topics}
-        places = [Place(topic.name, cursor=starts[topic.name].from_seq, epoch=topic.epoch) for topic in topics]
+        sure_earliest = self._services.engine.settling.sure_earliest
+        starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
+        places = [
+            Place(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
+            for topic in topics
+        ]
         session = self._services.sessions.add(
             places,
             _options(request),
             heartbeat_ms=request.heartbeat(low_ms=self._heartbeat_low_ms),
             owner=None if call.key is None else call.key.digest,
+            holder=call.holder,
         )
         result = WatchResult(
             wid=session.wid,
@@ -62,7 +66,7 @@ class WatchEndpoints:
             session_ttl_ms=limits.SESSION_TTL_MS,
             topics=starts,
         )
-        call.reply(200, struct_reply(result, performance(call.elapsed_ms())))
+        call.answer(result)
 
     # --- GET /v0/watch/{wid} --------------------------------------------------------------------------------------
 
@@ -73,11 +77,12 @@ class WatchEndpoints:
         session = services.sessions.find(call.name)
         secret = presented_secret(call.target, request.header(b"authorization"), request.query)
         check_session(self._keys, session.owner, secret)
-        services.streams.check_room(session.owner)
-        session.resume(decode_id(request.header(b"last-event-id")))
+        holder = session.owner or call.holder
+        services.streams.check_room(holder)
+        session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
-        WatchStream(services, session, sink).begin()
+        WatchStream(services, session, sink, holder).begin()
 
 
 def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:
@@ -90,11 +95,16 @@ def still_there(services: WatchServices, topics: list[TopicState], lenient: bool
     return topics
 
 
-def start_of(topic: TopicState, start: TopicStart) -> WatchStart:
+def start_of(topic: TopicState, start: TopicStart, earliest_seq: int) -> WatchStart:
     """Where a subscription begins, and what there is."""
-    return WatchStart(
-        from_seq=topic.head if start.tail else start.from_seq, head_seq=topic.head, earliest_seq=topic.earliest_seq
-    )
+    from_seq = topic.head if start.tail else position_of(start.from_seq).seq
+    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
+
+
+def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:
+    """The life of the topic that the start belongs to."""
+    start = starts[topic.name]
+    return topic.epoch if start.tail else epoch_to_read(topic, position_of(start.from_seq))
 
 
 def _options(request: WatchRequest) -> Options:

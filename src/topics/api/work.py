@@ -19,6 +19,7 @@ from topics.net.messages import StreamSink
 from topics.net.sse import STREAM_HEADERS
 from topics.wire import sse
 from topics.wire.accept import takes_events
+from topics.wire.holders import Holder
 from topics.wire.query import int_param, unsigned
 from topics.wire.queue_requests import check_worker
 
@@ -40,8 +41,8 @@ class WorkEndpoint:
         check_worker(node)
         queues = self._engine.queues
         queues.queue(call.name)
-        key = None if call.key is None else call.key.digest
-        self._streams.check_room(key)
+        holder = call.holder
+        self._streams.check_room(holder)
         stream = queues.open_stream(
             call.name,
             node=node,
@@ -50,7 +51,7 @@ class WorkEndpoint:
         )
         call.end()
         connection = WorkConnection(self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._patience)
-        connection.begin(key)
+        connection.begin(holder)
 
 
 class WorkConnection:
@@ -66,15 +67,27 @@ class WorkConnection:
         self._is_leaving = False  # the server stops
         self.closed = False
 
-    def begin(self, key: bytes | None) -> None:
-        self._streams.enter(self, key)
+    def begin(self, holder: Holder) -> None:
+        self._streams.enter(self, holder)
         self._work.on_jobs = self._push
         self._work.on_end = self._queue_gone
+        self._work.grant = self._grant
+        self._work.on_settled = self._settled
         self._sink.on_close(self._ended)
         if self.closed:
             return
         self._sink.send(framing.RETRY)
         self._streams.beat_at(self._sent_ms + HEARTBEAT_MS, self)
+
+    def _grant(self, wanted_bytes: int, least_bytes: int) -> int:
+        """For jobs that are about to be claimed; they count from now on."""
+        granted_bytes = self._outbound.grant(max(wanted_bytes, least_bytes), least_bytes=least_bytes)
+        if granted_bytes:
+            self._outbound.making(granted_bytes)
+        return granted_bytes
+
+    def _settled(self, granted_bytes: int) -> None:
+        self._outbound.making(-granted_bytes)
 
     def _push(self, jobs: list[ClaimedJob]) -> None:
         """One frame per job, all in one go; the queue is told to wait when the client does not take them."""

@@ -17,7 +17,8 @@ class WsEndpoint:
         problem = handshake_problem(call.request)
         if problem is not None:
             raise InvalidRequest(problem)
-        self._services.streams.check_room(None if call.key is None else call.key.digest)
+        holder = call.holder
+        self._services.streams.check_room(holder)
         sink = call.responder.upgrade_websocket()
         call.end()
-        Socket(self._services, sink, call.key).begin()
+        Socket(self._services, sink, call.key).begin(holder)

@@ -1,4 +1,4 @@
-"""Where to begin and end in a topic: `start`, `end`, a seq, `-N` from the end, `@time`."""
+"""Where to begin and end in a topic: `start`, `end`, a seq, `-N` from the end, `@time`, or a printed position."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import click
 
 from topics import limits
 from topics.client import Topic
+from topics.model.position import is_token, parse_token
 
 _SEQ = re.compile("-?[0-9]{1,20}").fullmatch
 _MS = re.compile("[0-9]{1,20}").fullmatch
-HELP = "start, end, a seq, -N (N before the end) or @time (ISO 8601, or ms since the epoch)"
+HELP = "start, end, a seq, -N (N before the end), @time (ISO 8601, or ms since the epoch) or a printed position"
 
 
 class Position(click.ParamType[str]):
@@ -21,6 +22,8 @@ class Position(click.ParamType[str]):
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if text in ("start", "end") or (_SEQ(text) and abs(int(text)) <= limits.U64_MAX):
+            return text
+        if is_token(text):
             return text
         if not text.startswith("@"):
             self.fail(f"{text!r} is no position; give {HELP}", param, ctx)
@@ -39,10 +42,18 @@ def parse_time(text: str) -> int:
     return int(datetime.fromisoformat(body).astimezone(UTC).timestamp() * 1000)
 
 
+def place_before(topic: Topic, position: str) -> int | str:
+    """What to read behind: the next record is the first one wanted. Unlike a seq, a printed position stands behind its
+    record, and knows its topic again."""
+    return position if is_token(position) else cursor_before(topic, position)
+
+
 def cursor_before(topic: Topic, position: str) -> int:
-    """The cursor whose next record is the first one wanted."""
+    """The cursor whose next record is the first one wanted; of a printed position, its seq."""
     if position == "start":
         return 0
+    if is_token(position):
+        return parse_token(position).seq
     state = topic.state(touch=False)
     if position == "end":
         return state.head_seq

@@ -9,11 +9,12 @@ from datetime import datetime
 import click
 import msgspec
 
-from topics.cli.positions import HELP, Position, cursor_at, cursor_before, parse_time
+from topics.cli.positions import HELP, Position, cursor_at, cursor_before, parse_time, place_before
 from topics.cli.remote import EXIT_DATA_LOSS, F, harmless, has_colour, json_option, one_line, plain, say, server_options
 from topics.client import Client, Topic
 from topics.errors import DataLoss
 from topics.model.paging import Gap
+from topics.model.position import is_token
 from topics.model.results import Record
 
 Line = Callable[[Record], bytes]
@@ -58,19 +59,25 @@ def read(
     topics read orders --from -10
     topics read orders --from @2026-01-31T12:00 --to @2026-01-31T13:00 -n 100
     topics read orders --from 4711 --follow --data-only
+    topics read orders --from 4710-e1a2b3c4d5e6f7
+
+    A position, as a line shows it, stands behind its record: reading goes on with the next one, and ends with status 3
+    if the topic is not the one that the position is from.
     """
     if stop is not None and follow:
         raise click.UsageError("--to and --follow exclude each other")
     handle = client.topic(topic)
-    cursor = cursor_before(handle, start)
+    place = place_before(handle, start)
     last = None if stop is None else _last_wanted(handle, stop)
     items = (
-        handle.follow(cursor, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+        handle.follow(place, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
         if follow
-        else handle.read(cursor, limit=count, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+        else handle.read(place, limit=count, exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
     )
     line_of = _line_of(as_json=as_json, data_only=data_only)
-    _print(items, count=count, last=last, line_of=line_of, flushes=follow)
+    seen = _print(items, count=count, last=last, line_of=line_of, flushes=follow)
+    if seen is not None and line_of is not _json_line:
+        say(f"--from {seen} goes on from here")
 
 
 @click.command()
@@ -96,7 +103,7 @@ def tail(
     topics tail orders --from end --data-only | jq .total
     """
     handle = client.topic(topic)
-    items = handle.follow(cursor_before(handle, start), exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
+    items = handle.follow(place_before(handle, start), exclude_nodes=exclude_node, gaps="yield" if gaps else "raise")
     line_of = _line_of(as_json=as_json, data_only=data_only)
     _print(items, count=count, last=None, line_of=line_of, flushes=True)
 
@@ -104,7 +111,7 @@ def tail(
 def _last_wanted(topic: Topic, position: str) -> int:
     if position.startswith("@"):
         return cursor_at(topic, parse_time(position) + 1)
-    if position in ("start", "end") or int(position) < 0:
+    if position in ("start", "end") or is_token(position) or int(position) < 0:
         return cursor_before(topic, position)
     return int(position)
 
@@ -112,37 +119,48 @@ def _last_wanted(topic: Topic, position: str) -> int:
 # --- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _print(items: Iterable[Record | Gap], *, count: int | None, last: int | None, line_of: Line, flushes: bool) -> None:
-    out, left = sys.stdout.buffer, count
+def _print(
+    items: Iterable[Record | Gap], *, count: int | None, last: int | None, line_of: Line, flushes: bool
+) -> int | str | None:
+    """The position of the last record that was shown."""
+    out, left, seen = sys.stdout.buffer, count, None
     try:
         for item in items if left != 0 else ():
             if last is not None and (item.gap_from if isinstance(item, Gap) else item.seq) > last:
-                return
+                break
             if isinstance(item, Gap):
                 out.write(_gap_line(item) + b"\n")
                 continue
             out.write(one_line(line_of(item)) + b"\n")
+            seen = item.position
             if flushes:
                 out.flush()
             if left is not None:
                 left -= 1
                 if left == 0:
-                    return
+                    break
     except DataLoss as loss:
         if last is not None and loss.gap_from > last:
-            return
+            return seen
         say(f"topics: {loss}; --gaps goes on behind it")
         sys.exit(EXIT_DATA_LOSS)
     finally:
         out.flush()
+    return seen
 
 
 def _line_of(*, as_json: bool, data_only: bool) -> Line:
     if data_only:
         return lambda record: bytes(record.data)  # type: ignore[arg-type]
     if as_json or not sys.stdout.isatty():
-        return msgspec.json.encode
+        return _json_line
     return _line_for_a_person
+
+
+def _json_line(record: Record) -> bytes:
+    """The record as the API shows it, and its position."""
+    text = msgspec.json.encode(msgspec.structs.replace(record, epoch=0))
+    return b'%b,"position":"%b"}' % (text[:-1], str(record.position).encode())
 
 
 def _line_for_a_person(record: Record) -> bytes:

@@ -61,7 +61,7 @@ def _open_files() -> Finding:
 
 def _spark() -> Iterator[Finding]:
     if importlib.util.find_spec("pyspark") is None:
-        yield "pyspark", True, "not installed; pip install 'topics[spark]' for the Spark verbs"
+        yield "pyspark", True, "not installed; pip install 'topicsdb[spark]' for the Spark verbs"
         return
     from topics.spark.checks import checks as spark_checks
 

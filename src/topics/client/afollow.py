@@ -10,23 +10,19 @@ from topics.client.atransport import AsyncTransport
 from topics.client.following import SILENCE_S_MAX, Following
 from topics.client.sse import Frame, SseReader
 from topics.errors import TopicsError, Unreachable
-from topics.model.paging import Gap, Gaps
+from topics.model.paging import After, Gap, Gaps
 from topics.model.results import Record
 
 
 async def afollow(
-    transport: AsyncTransport, topic: str, after: int, *, nodes: tuple[str, ...], gaps: Gaps
+    transport: AsyncTransport, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps
 ) -> AsyncIterator[Record | Gap]:
     following = Following(topic, after, nodes=nodes, gaps=gaps, policy=transport.policy)
     while not transport.closed.is_set():
         try:
             if following.polls:
-                if following.epoch is None:
-                    following.epoch = await transport.once(following.epoch_call())
-                page, epoch = await transport.once(following.poll_call()), following.epoch
-                if following.is_news(page):
-                    epoch = await transport.once(following.epoch_call())
-                for item in following.page(page, epoch):
+                page = await transport.once(following.poll_call())
+                for item in following.page(page):
                     yield item
             else:
                 async for frame in _frames(transport, following):

@@ -17,7 +17,7 @@ from topics.client.calls import Keys, config_text
 from topics.client.worker import WorkerOptions
 from topics.model.config import TopicConfig
 from topics.model.doors import Match, Seqs
-from topics.model.paging import Gap, Gaps, Walk, node_names
+from topics.model.paging import After, Gap, Gaps, Walk, node_names
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -83,7 +83,7 @@ class AsyncTopic:
 
     async def page(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
@@ -99,7 +99,7 @@ class AsyncTopic:
     @overload
     def read(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int | None = None,
         exclude_nodes: Iterable[str] = (),
@@ -107,15 +107,15 @@ class AsyncTopic:
     ) -> AsyncIterator[Record]: ...
     @overload
     def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
     ) -> AsyncIterator[Record | Gap]: ...
     async def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> AsyncIterator[Any]:
         """Everything behind the cursor up to the head of this moment, page by page."""
         nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
         while not walk.is_full:
-            page = await self.page(walk.cursor, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
+            page = await self.page(walk.position, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
             for item in walk.take(page):
                 yield item
             if not walk.has_more(page):
@@ -123,13 +123,15 @@ class AsyncTopic:
 
     @overload
     def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
     ) -> AsyncIterator[Record]: ...
     @overload
     def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
     ) -> AsyncIterator[Record | Gap]: ...
-    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise") -> AsyncIterator[Any]:
+    def follow(
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+    ) -> AsyncIterator[Any]:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""

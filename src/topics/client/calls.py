@@ -22,7 +22,8 @@ from topics.client.forks import tell_of_forks
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.doors import Match, Seqs, listed
-from topics.model.paging import check_cursor, node_names
+from topics.model.paging import After, node_names
+from topics.model.position import checked_position
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -41,6 +42,7 @@ from topics.model.results import (
     TopicState,
     WatchResult,
 )
+from topics.model.spans import refuse_overlap
 from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
 from topics.wire.requests import DeleteRequest, DiffRequest, PutRouterRequest, WatchRequest, checked, predicate
 
@@ -102,11 +104,11 @@ def append(
 
 
 def diff(
-    topic: str, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str] = (), wait_ms: int = 0
+    topic: str, after: After, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str] = (), wait_ms: int = 0
 ) -> Call[ReadResult]:
     request = checked(
         DiffRequest,
-        from_seq=check_cursor(after),
+        from_seq=checked_position(after).given,
         limit=limit,
         max_batch_bytes=max_bytes,
         node=node_names(exclude_nodes) or None,
@@ -142,7 +144,6 @@ def list_topics(prefix: str, cursor: str | None) -> Call[TopicPage]:
 # --- routers ---------------------------------------------------------------------------------------------------------
 
 _router = decoder_of(RouterState)
-_number = decoder_of(int)
 _router_gone = decoder_of(DeleteRouterResult)
 _routers = decoder_of(RouterPage)
 
@@ -209,10 +210,10 @@ def extend(queue: str, jobs: Seqs, *, node: str, lease_ms: int) -> Call[ExtendRe
 _watched = decoder_of(WatchResult)
 
 
-def watch(topic: str, after: int, *, exclude_nodes: Iterable[str], heartbeat_ms: int) -> Call[WatchResult]:
+def watch(topic: str, after: After, *, exclude_nodes: Iterable[str], heartbeat_ms: int) -> Call[WatchResult]:
     request = checked(
         WatchRequest,
-        topics={topic: {"from_seq": check_cursor(after)}},
+        topics={topic: {"from_seq": checked_position(after).given}},
         node=list(exclude_nodes) or None,
         limit=limits.WATCH_LIMIT.high,
         max_batch_bytes=limits.DIFF_BATCH_BYTES.default,
@@ -235,13 +236,14 @@ def _document(body: bytes) -> dict[str, Any]:
     return msgspec.json.decode(body, type=dict[str, Any])
 
 
+def _manifest(body: bytes) -> dict[str, Any]:
+    told = _document(body)
+    refuse_overlap(told["topic"], ((segment["first_seq"], segment["last_seq"]) for segment in told["segments"]))
+    return told
+
+
 def segments(topic: str) -> Call[dict[str, Any]]:
-    return Call(b"GET", _path("topics", topic, "/segments"), _document)
-
-
-def epoch(topic: str) -> Call[int]:
-    """Which life of the topic this is: told beside frames, of which none are asked for."""
-    return Call(b"GET", _path("topics", topic, "/frames", from_seq=0, to_seq=0), _number, header=b"topics-epoch")
+    return Call(b"GET", _path("topics", topic, "/segments"), _manifest)
 
 
 HEALTH: Call[dict[str, Any]] = Call(b"GET", "/v0/health", _document)

@@ -6,11 +6,15 @@ these escapes spelled in another way, and they are put back into the payloads: b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from topics.model.paging import end_of
 from topics.model.results import ClaimResult, Job, ReadResult, Record
 
 T = TypeVar("T")
@@ -48,12 +52,25 @@ _job = decoder_of(Job)
 
 
 def decode_page(body: bytes) -> ReadResult:
+    page = _decode_page(body)
+    stamped(page.records, end_of(page).epoch)
+    return page
+
+
+def _decode_page(body: bytes) -> ReadResult:
     try:
         return _page(body)
     except msgspec.DecodeError:
         text, word = _disguised(body)
     page = _page(text)
     return msgspec.structs.replace(page, records=[_restored(record, word) for record in page.records])
+
+
+def stamped(records: Sequence[Record], epoch: int | None) -> Sequence[Record]:
+    """The same records, each with the epoch that was told once for all of them. Nobody has seen them yet."""
+    if epoch is not None:
+        deque(map(force_setattr, records, repeat("epoch"), repeat(epoch)), maxlen=0)
+    return records
 
 
 def decode_claim(body: bytes) -> ClaimResult:

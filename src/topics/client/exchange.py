@@ -5,28 +5,30 @@ state is in doubt is never used again. Used by the blocking and by the asyncio c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import httptools
 import msgspec
 
-from topics.errors import TopicsError, Unreachable, error_from_wire
+from topics.errors import TopicsError, TopicsWarning, Unreachable
 from topics.limits import MIB
+from topics.wire.reported import error_from_wire
 
 T = TypeVar("T")
 
 ANSWER_BYTES_MAX = 256 * MIB  # 30 times the largest page a server renders: more is not ours
+WARNED_MAX = 1000  # warnings that a process remembers to have told
 _CONTINUE = 100
 _OK = 200
 _REDIRECTS = 300
 
 
 class Call(Generic[T]):
-    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer.
-    `header`: the answer is in this header (lower case), not in the body."""
+    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer."""
 
-    __slots__ = ("body", "decode", "header", "method", "repeatable", "target", "wait_ms")
+    __slots__ = ("body", "decode", "method", "repeatable", "target", "wait_ms")
 
     def __init__(
         self,
@@ -37,7 +39,6 @@ class Call(Generic[T]):
         body: bytes | None = None,
         repeatable: bool = True,
         wait_ms: int = 0,
-        header: bytes | None = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -45,7 +46,6 @@ class Call(Generic[T]):
         self.body = body
         self.repeatable = repeatable
         self.wait_ms = wait_ms
-        self.header = header
 
 
 class Answer(NamedTuple):
@@ -141,10 +141,32 @@ def result_of(call: Call[T], answer: Answer) -> T:
     """What the call asked for; raises the error that the server reported."""
     if not answer.is_ok:
         raise error_of(answer)
+    if answer.body.endswith(b'"]}'):
+        _warn(answer.body)
     try:
-        return call.decode(answer.body if call.header is None else answer.headers.get(call.header, b""))
+        return call.decode(answer.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _foreign(answer, f"its body is not what the contract says: {error}") from None
+
+
+class _Warned(msgspec.Struct):
+    warnings: list[str] = []
+
+
+_decode_warned = msgspec.json.Decoder(_Warned).decode
+_warned: set[str] = set()
+
+
+def _warn(body: bytes) -> None:
+    """What a server says about a request is told once in a process: it says so every time."""
+    try:
+        texts = _decode_warned(body).warnings
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # what it is instead is for the call's own decoder to say
+    for text in texts:
+        if text not in _warned and len(_warned) < WARNED_MAX:
+            _warned.add(text)
+            warnings.warn(f"the server says: {text}", TopicsWarning, stacklevel=2)
 
 
 class _Reported(msgspec.Struct):

@@ -10,23 +10,19 @@ from topics.client.following import SILENCE_S_MAX, Following
 from topics.client.sse import Frame, SseReader
 from topics.client.transport import Transport
 from topics.errors import TopicsError, Unreachable
-from topics.model.paging import Gap, Gaps
+from topics.model.paging import After, Gap, Gaps
 from topics.model.results import Record
 
 
 def follow(
-    transport: Transport, topic: str, after: int, *, nodes: tuple[str, ...], gaps: Gaps
+    transport: Transport, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps
 ) -> Iterator[Record | Gap]:
     following = Following(topic, after, nodes=nodes, gaps=gaps, policy=transport.policy)
     while not transport.closed.is_set():
         try:
             if following.polls:
-                if following.epoch is None:
-                    following.epoch = transport.once(following.epoch_call())
-                page, epoch = transport.once(following.poll_call()), following.epoch
-                if following.is_news(page):
-                    epoch = transport.once(following.epoch_call())
-                yield from following.page(page, epoch)
+                page = transport.once(following.poll_call())
+                yield from following.page(page)
             else:
                 for frame in _frames(transport, following):
                     yield from following.frame(frame)

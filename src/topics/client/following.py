@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 
 from topics import limits
 from topics.client import calls
-from topics.client.decoding import decode_batch, decoder_of
+from topics.client.decoding import decode_batch, decoder_of, stamped
 from topics.client.exchange import Call
 from topics.client.retry import Attempts, RetryPolicy
 from topics.client.sse import Frame
 from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, TopicNotFound, TopicsError, Unauthorized
-from topics.model.paging import Gap, Gaps, Walk
+from topics.model.paging import After, Gap, Gaps, Walk
+from topics.model.position import Position
 from topics.model.results import ReadResult, Record, WatchResult
 from topics.wire.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
 
@@ -24,11 +25,12 @@ SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server i
 LONG_POLL_MS = 10_000
 _FOREVER = RetryPolicy(total_s=float("inf"))
 
+_TOLD = frozenset((RECORD, TOMBSTONE, CAUGHT_UP, TOPIC_DELETED, ERROR))
 _decode_gap = decoder_of(Gap)
 
 
 class Following:
-    def __init__(self, topic: str, after: int, *, nodes: tuple[str, ...], gaps: Gaps, policy: RetryPolicy) -> None:
+    def __init__(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps, policy: RetryPolicy) -> None:
         self._topic = topic
         self._nodes = nodes
         self._walk = Walk(topic, after, gaps=gaps)
@@ -38,8 +40,6 @@ class Following:
         self._is_beyond = False  # the session began behind the topic's end, and nothing was heard of it yet
         self.polls = False
         """The server gives no session: long-poll."""
-        self.epoch: int | None = None
-        """The life of the topic that is polled; a page does not tell."""
 
     # --- what to ask ----------------------------------------------------------------------------------------------
 
@@ -47,70 +47,61 @@ class Following:
         """Needed before a stream can be opened; None if there is a session."""
         if self._wid is not None:
             return None
-        return calls.watch(self._topic, self._walk.cursor, exclude_nodes=self._nodes, heartbeat_ms=HEARTBEAT_MS)
+        return calls.watch(self._topic, self._walk.position, exclude_nodes=self._nodes, heartbeat_ms=HEARTBEAT_MS)
 
     def session_made(self, session: WatchResult) -> None:
         self._wid = session.wid
         start = session.topics.get(self._topic)
-        self._is_beyond = start is not None and start.from_seq > start.head_seq
+        has_epoch = self._walk.position.epoch is not None  # then an id takes the session back
+        self._is_beyond = start is not None and start.from_seq > start.head_seq and not has_epoch
 
     def stream_call(self) -> tuple[Call[bytes], bytes]:
         """With the header that takes the session back to our cursor, should it be ahead."""
         assert self._wid is not None
-        mark = encode_id({self._topic: self._walk.cursor})
+        mark = encode_id({self._topic: self._walk.position})
         return calls.watch_stream(self._wid), b"Last-Event-ID: %b\r\n" % mark
 
     def poll_call(self) -> Call[ReadResult]:
         return calls.diff(
             self._topic,
-            self._walk.cursor,
+            self._walk.position,
             limit=limits.DIFF_LIMIT.high,
             max_bytes=limits.DIFF_BATCH_BYTES.default,
             exclude_nodes=self._nodes,
             wait_ms=0 if self._walk.is_new else LONG_POLL_MS,  # first see where the log begins
         )
 
-    def epoch_call(self) -> Call[int]:
-        """Before the first poll, and behind each with news: where both tell the same, the page is of that life."""
-        return calls.epoch(self._topic)
-
     # --- what came ------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def is_news(page: ReadResult) -> bool:
-        return bool(page.records) or page.tombstone is not None
-
-    def page(self, page: ReadResult, epoch: int) -> Iterator[Record | Gap]:
-        """`epoch` was told after a page with news."""
+    def page(self, page: ReadResult) -> Iterator[Record | Gap]:
         self._attempts, self._policy = None, _FOREVER
-        if epoch != self.epoch:
-            self.epoch = epoch
-            return self._walk.restart(head_seq=page.head_seq)
         return self._walk.take(page)
 
     def frame(self, frame: Frame) -> Iterator[Record | Gap]:
-        """Raises what ends the stream."""
+        """Raises what ends the stream; passes over news of the server (`deferred`, `resumed`) and what is unknown."""
+        if frame.event not in _TOLD:
+            return
         self._attempts, self._policy = None, _FOREVER
         self._is_beyond = False
         if frame.event == RECORD:
             batch = decode_batch(frame.data)
-            self._walk.cursor = batch.to_seq
-            yield from batch.records
+            self._walk.position = end = self._place(frame, batch.to_seq)
+            yield from stamped(batch.records, end.epoch)
         elif frame.event == TOMBSTONE:
             gap = _decode_gap(frame.data)
-            self._walk.cursor = self._place(frame, gap.gap_to)
+            self._walk.position = self._place(frame, gap.gap_to)
             yield from self._walk.meet(gap)
         elif frame.event == CAUGHT_UP:
-            self._walk.cursor = self._place(frame, self._walk.cursor)  # past what is hidden from us or was deleted
+            self._walk.position = self._place(frame, self._walk.cursor)  # past what is hidden from us or was deleted
         elif frame.event == TOPIC_DELETED:
             raise TopicNotFound(self._topic)
         elif frame.event == ERROR:
             raise ShuttingDown("the server ended the stream")
         self._walk.arrive()
 
-    def _place(self, frame: Frame, otherwise: int) -> int:
+    def _place(self, frame: Frame, otherwise: int) -> Position:
         """Where the frame's id puts us."""
-        return (decode_id(frame.id) or {}).get(self._topic, otherwise)
+        return (decode_id(frame.id) or {}).get(self._topic, Position(otherwise))
 
     def failed(self, error: TopicsError, *, now: float, chance: Callable[[], float]) -> float:
         """How long to wait before the next try; raises the error if there is no use in one.

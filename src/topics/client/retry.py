@@ -12,7 +12,9 @@ import msgspec
 from topics.errors import TopicsError, Unreachable
 
 _RETRIED = frozenset((429, 503))
-_PASSING_CAPS = frozenset(("max_inflight_per_key", "max_sse_connections", "max_sse_connections_per_key"))
+_PASSING_CAPS = frozenset(
+    ("max_inflight_per_key", "max_sse_connections", "max_sse_connections_per_key", "max_sse_connections_per_client")
+)
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

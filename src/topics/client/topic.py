@@ -18,7 +18,7 @@ from topics.client.work import Work
 from topics.client.worker import Handler, Worker, WorkerOptions
 from topics.model.config import TopicConfig
 from topics.model.doors import Match, Seqs
-from topics.model.paging import Gap, Gaps
+from topics.model.paging import After, Gap, Gaps
 from topics.model.reading import Reading
 from topics.model.results import (
     AckResult,
@@ -80,7 +80,7 @@ class Topic(Reading):
 
     def page(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
@@ -91,7 +91,7 @@ class Topic(Reading):
             calls.diff(self.name, after, limit=limit, max_bytes=max_bytes, exclude_nodes=exclude_nodes, wait_ms=wait_ms)
         )
 
-    def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
+    def _follow(self, after: After, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
         return follow(self._transport, self.name, after, nodes=nodes, gaps=gaps)
 
     # --- the rest -------------------------------------------------------------------------------------------------

@@ -48,6 +48,12 @@ class Settings(_Table, frozen=True, kw_only=True):
     # who may call
     api_keys: Annotated[str | None, Text(secret=True, help="key list; unset turns authentication off")] = None
     allow_insecure_no_auth: Annotated[bool, Bool(help="permit a public bind without keys")] = False
+    allowed_hosts: Annotated[
+        str | None, Text(help="without keys: host names, besides localhost and addresses, that callers may use")
+    ] = None
+    allowed_origins: Annotated[
+        str | None, Text(help="origins whose web pages may use the server from a browser; * = any")
+    ] = None
     probe_auth: Annotated[bool, Bool(help="require a key on health and ready too")] = False
 
     # what a caller may use up
@@ -58,6 +64,9 @@ class Settings(_Table, frozen=True, kw_only=True):
     max_sse_connections: Annotated[int, Int(unit="streams", help="open streams; 0 = unlimited")] = 10_000
     max_sse_connections_per_key: Annotated[int, Int(unit="streams", help="open streams per key; 0 = unlimited")] = 1000
     max_inflight_per_key: Annotated[int, Int(unit="requests", help="running requests per key; 0 = unlimited")] = 1000
+    client_share: Annotated[
+        float, Ratio(help="largest share of sessions, streams and connections of one key or address; 1 = all")
+    ] = 0.25
     max_total_bytes: Annotated[int, Int(unit="bytes", help="retained bytes, all topics; 0 = unlimited")] = 0
     gzip_min_bytes: Annotated[int, Int(unit="bytes", help="compress JSON responses from this size; 0 = never")] = 0
 

@@ -135,6 +135,8 @@ async function watch(name, cursor, mine) {
     gap(tombstone);
     at = tombstone.reason === "recreated" ? tombstone.gap_from - 1 : tombstone.gap_to;
   });
+  source.addEventListener("deferred", () => { $("status").textContent = "live, delayed: the server is busy"; });
+  source.addEventListener("resumed", () => { $("status").textContent = "live"; });
   source.addEventListener("topic-deleted", () => { $("status").textContent = "deleted"; source.close(); });
 }
 

@@ -17,7 +17,7 @@ from topics.model.run import EMPTY_RUN, RecordRun
 class Ahead:
     """Records in seq order, some seqs perhaps missing between them; empty at first."""
 
-    __slots__ = ("_run", "_seqs", "_topic_id", "next_seq")
+    __slots__ = ("_run", "_seqs", "_topic_id", "next_seq", "size_bytes")
 
     def __init__(self) -> None:
         self.let_go()
@@ -28,6 +28,7 @@ class Ahead:
         self._run = EMPTY_RUN
         self._seqs = np.empty(0, np.int64)
         self.next_seq = 0
+        self.size_bytes = 0
 
     def hold(self, topic_id: int, seqs: I64, run: RecordRun) -> None:
         """These instead of the ones before."""
@@ -36,6 +37,7 @@ class Ahead:
         self._run = run
         self._seqs = seqs
         self.next_seq = int(seqs[-1]) + 1
+        self.size_bytes = run.span_bytes()
 
     def find(self, topic_id: int, seq: int) -> Ahead | None:
         """Itself, if it has the record."""

@@ -12,6 +12,7 @@ from typing import Any
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, Fate
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
+from topics.core.lineage import apply_fork
 from topics.core.memory import forget_dead
 from topics.core.publish import apply_append
 from topics.core.queue_leases import apply_lease
@@ -68,7 +69,9 @@ def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
     return Effect(Fate.APPLIED, topic.id, removal=apply_evict(topic, op))
 
 
-def _head(_: State, topic: TopicState, op: HeadMark) -> Effect:
+def _head(state: State, topic: TopicState, op: HeadMark) -> Effect:
+    if op.fork is not None:
+        apply_fork(state, topic, op.fork)
     return apply_head(topic, op)
 
 

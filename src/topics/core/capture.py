@@ -37,6 +37,7 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     name: str
     epoch: int
+    ancestors: tuple[tuple[int, int], ...] = ()
     config: TopicConfig
     created_ts: int
     last_ts: int
@@ -67,6 +68,7 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
         id=topic.id,
         name=topic.name,
         epoch=topic.epoch,
+        ancestors=topic.ancestors,
         config=config or topic.config,
         created_ts=topic.created_ts,
         last_ts=topic.last_ts,
@@ -97,6 +99,7 @@ def restore(image: TopicImage) -> TopicState:
     topic = TopicState(
         topic_id=image.id, name=image.name, epoch=image.epoch, config=image.config, created_ts=image.created_ts
     )
+    topic.ancestors = image.ancestors
     floors = topic.floors
     floors.cap_lost = image.cap_lost
     floors.ttl_lost = image.ttl_lost

@@ -77,7 +77,7 @@ def _same_file_until(run: TailRun, lo: int, hi: int) -> int:
 def _batch(topic: TopicState, run: TailRun, lo: int, hi: int) -> PendingBatch:
     locs = np.frombuffer(run.locs[lo:hi], np.uint64)
     dead = run.dead(lo, hi)
-    below = topic.floors.earliest_seq - run.first_seq - lo
+    below = _dead_below(topic) - run.first_seq - lo
     if below > 0:
         dead[:below] = True
     return PendingBatch(
@@ -89,6 +89,13 @@ def _batch(topic: TopicState, run: TailRun, lo: int, hi: int) -> PendingBatch:
         sizes=run.sizes_of(lo, hi),
         dead=dead,
     )
+
+
+def _dead_below(topic: TopicState) -> int:
+    """Below here everything is dead by position, and the log says so. What a count cap took since is written out as if
+    it lived: replay finds such floors by counting, and would count too few among slots that are empty already."""
+    floors = topic.floors
+    return min(floors.earliest_seq, max(topic.logged_lost + 1, floors.delete_below))
 
 
 def _add_resident(topic: TopicState, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:

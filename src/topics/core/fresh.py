@@ -6,6 +6,7 @@ is the one `core.read` would give; None means to go that way. Called by the engi
 
 from __future__ import annotations
 
+from topics.core.lineage import epoch_of, is_foreign
 from topics.core.recent import RecentCache
 from topics.core.request import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
@@ -31,6 +32,7 @@ def read_fresh(topic: TopicState, request: ReadRequest, recent: RecentCache) -> 
         lag=0,
         tombstone=None,
         scanned=count,
+        epoch=epoch_of(topic, head),
     )
 
 
@@ -38,7 +40,7 @@ def _is_plain(topic: TopicState, request: ReadRequest) -> bool:
     """Everything behind the reader is live and for its eyes."""
     if request.nodes is not None or request.head_limit is not None or len(topic.lost):
         return False
-    return topic.floors.earliest_seq <= request.from_seq + 1 and request.epoch in (None, topic.epoch)
+    return topic.floors.earliest_seq <= request.from_seq + 1 and not is_foreign(topic, request.from_seq, request.epoch)
 
 
 def _fits(topic: TopicState, request: ReadRequest) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from topics.core.capture import dead_in_files
 from topics.core.effects import Effect, Fate
+from topics.core.lineage import new_epoch
 from topics.core.retention import due, floors_op, trim_to_cap
 from topics.core.state import State
 from topics.core.topic import TopicState
@@ -32,25 +33,29 @@ def check_config(name: str, config: TopicConfig) -> None:
         raise InvalidRequest("a queue cannot be its own dead_letter")
 
 
-def decide_put(state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0) -> tuple[list[Op], bool]:
+def decide_put(
+    state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0, chance: int = 0
+) -> tuple[list[Op], bool]:
     """Ops that make the topic exist with exactly this config, and whether it is new."""
     check_topic_name(name)
     check_config(name, config)
     topic = state.topics.get(name)
     if topic is None:
-        return [decide_create(state, name, config, now=now, topics_max=topics_max)], True
+        return [decide_create(state, name, config, now=now, topics_max=topics_max, chance=chance)], True
     return decide_config(topic, config, now=now), False
 
 
-def decide_create(state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0) -> TopicCreate:
-    """A new instance. Its id is used up even if the commit fails."""
+def decide_create(
+    state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0, chance: int = 0
+) -> TopicCreate:
+    """A new instance. Its id and epoch are used up even if the commit fails; `chance` is random, for the epoch."""
     check_topic_name(name)
     check_config(name, config)
     if topics_max and len(state.topics) >= topics_max:
         raise Throttled.cap("max_topics", max=topics_max)
     topic_id = state.next_topic_id
     state.next_topic_id += 1
-    return TopicCreate(topic_id, name, topic_id, config, now)
+    return TopicCreate(topic_id, name, new_epoch(state, now=now, chance=chance), config, now)
 
 
 def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[Op]:
@@ -126,6 +131,7 @@ def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> E
 
 def apply_delete_topic(state: State, op: TopicDelete) -> Effect:
     state.next_topic_id = max(state.next_topic_id, op.topic_id + 1)
+    state.last_epoch = max(state.last_epoch, op.epoch)
     topic = state.by_id.get(op.topic_id)
     if topic is None:
         return Effect(Fate.DUPLICATE, op.topic_id)

@@ -19,6 +19,7 @@ from topics.core.ahead import Ahead
 from topics.core.extent import Extent, Place, extent_of, index_of
 from topics.core.floors import SEQ_BASE
 from topics.core.front import blocks_from, index_needed
+from topics.core.lineage import epoch_of, is_foreign
 from topics.core.nodes import split_by_node
 from topics.core.recent import Chunk, RecentCache
 from topics.core.request import ReadOutcome, ReadRequest
@@ -135,6 +136,7 @@ class ReadWalk:
             lag=max(head - self._at, 0),
             tombstone=self._tombstone,
             scanned=self._scanned,
+            epoch=epoch_of(self._topic, self._at),
         )
 
     # --- where it starts -----------------------------------------------------------------------------------------
@@ -143,8 +145,7 @@ class ReadWalk:
         topic, request = self._topic, self._request
         from_seq, earliest = request.from_seq, topic.earliest_seq
         self._head = topic.head if request.head_limit is None else min(topic.head, request.head_limit)
-        recreated = from_seq > topic.head or (request.epoch is not None and request.epoch != topic.epoch)
-        if recreated:
+        if is_foreign(topic, from_seq, request.epoch):
             self._note(SEQ_BASE, topic.head, "recreated")
             self._at = earliest - 1
         elif from_seq + 1 < topic.evict_floor:

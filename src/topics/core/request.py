@@ -12,9 +12,10 @@ from topics.model.tombstone import Tombstone
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bounds are clamped already. `epoch` is what a cursor kept by the server belongs to; `head_limit` is the highest
-    seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead` belongs
-    to a reader that is going to read on."""
+    """Bounds are clamped already. `epoch` is that of the cursor, None if its owner does not know; `head_limit` is the
+    highest seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead`
+    belongs to a reader that is going to read on; `shows_floor` is off where nothing but a tombstone tells the reader of
+    the topic's `earliest_seq`."""
 
     from_seq: int
     limit: int = 256
@@ -24,10 +25,11 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     head_limit: int | None = None
     touch: bool = True
     ahead: Ahead | None = None
+    shows_floor: bool = True
 
 
 class ReadOutcome(NamedTuple):
-    """`scanned` counts the live records looked at, hidden ones included."""
+    """`scanned` counts the live records looked at, hidden ones included. `epoch` is that of `next_from_seq`."""
 
     runs: list[RecordRun]
     records: int
@@ -38,3 +40,4 @@ class ReadOutcome(NamedTuple):
     lag: int
     tombstone: Tombstone | None
     scanned: int
+    epoch: int

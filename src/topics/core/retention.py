@@ -54,10 +54,11 @@ def _cap_lost(topic: TopicState) -> int:
 
 
 def unlogged(topic: TopicState) -> Evict | None:
-    """The floors, if a count cap moved them since they were last logged: they have to go in front of a Delete.
+    """The floors, if a count cap moved them since they were last logged.
 
-    Replay finds such floors again by trimming as the appends did. But a delete is flagged in segments at once, so
-    replay may see fewer live records than there were, and trim too little. Nothing may be under way on the topic."""
+    Replay finds such floors again by trimming as the appends did. But where slots are flagged or empty before that, it
+    may see fewer live records than there were, and trim too little. So the floors have to go in front of a Delete, and
+    of a checkpoint. Before a Delete, nothing may be under way on the topic."""
     return floors_op(topic) if topic.floors.lost > topic.logged_lost else None
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from topics import limits
 from topics.core.front import blocks_from
+from topics.core.lineage import epoch_of
 from topics.core.meta import with_keys
 from topics.core.router import Router
 from topics.core.sealed import Sealed
@@ -68,12 +69,13 @@ def chosen(router: Router, source: TopicState, run: RecordRun, hops: Sequence[in
 def _signed(definition: RouterDef, source: TopicState, record: StoredRecord) -> bytes:
     """The blob with what makes a second copy recognisable."""
     data, meta = split_blob(record.blob)
+    epoch = epoch_of(source, record.seq)
     evidence = {
-        "idempotency_key": f"router:{definition.name}:{source.id}:{source.epoch}:{record.seq}",
+        "idempotency_key": f"router:{definition.name}:{source.id}:{epoch}:{record.seq}",
         "router": definition.name,
         "source_topic": source.name,
         "source_topic_id": source.id,
-        "source_epoch": source.epoch,
+        "source_epoch": epoch,
         "source_seq": record.seq,
     }
     added = {"_topics_router": msgspec.json.encode(evidence)}

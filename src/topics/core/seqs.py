@@ -53,6 +53,7 @@ def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
     """Open lost ranges, at once part of the floor where that has reached them. What is in them is dead."""
     removal = Removal()
     floor = topic.floors.lost + 1
+    was_logged = topic.floors.lost <= topic.logged_lost
     for lo, hi, reason in ranges:
         if reason == "restart" and not topic.config.is_ephemeral:  # whose records never come back, but whose keys may
             topic.idem.forget_lost(lo, hi)
@@ -63,6 +64,8 @@ def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
             topic.floors.absorb(hi, reason)
             floor = hi + 1
     absorb_lost(topic)
+    if was_logged:  # the mark that brings these ranges is what moves the floor
+        topic.logged_lost = topic.floors.lost
     kill_below(topic, topic.floors.lost + 1, removal, requested=False)
     settle_front(topic)
     return removal if removal.count or removal.dead_segments else None

@@ -1,7 +1,7 @@
 """State: all topics of an engine, and the totals over them.
 
 What always holds: `topics` has exactly one live instance per name, the one with the highest id; ids and epochs only
-grow, so an epoch is its topic's id. An older instance of a name exists only during recovery, when its deletion lies in
+grow. An older instance of a name exists only during recovery, when its deletion lies in
 another log group (`shadowed`). Owned by the engine; changed by `core.apply` only.
 """
 
@@ -19,6 +19,7 @@ class State:
     __slots__ = (
         "by_id",
         "fed",
+        "last_epoch",
         "next_topic_id",
         "recent",
         "routers",
@@ -35,6 +36,7 @@ class State:
         self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
         self.routers = RouterTable(self.fed)
         self.next_topic_id = 1
+        self.last_epoch = 0  # the highest that was given
         self.totals = Totals()
         self.staged_bytes = 0  # of writes being committed
         self.recent = RecentCache(recent_bytes)
@@ -55,6 +57,7 @@ class State:
         """A new or recovered instance."""
         self.by_id[topic.id] = topic
         self.next_topic_id = max(self.next_topic_id, topic.id + 1)
+        self.last_epoch = max(self.last_epoch, topic.epoch)
         topic.totals = self.totals
         self.totals.bytes += topic.bytes
         known = self.topics.get(topic.name)

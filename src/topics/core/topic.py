@@ -35,6 +35,7 @@ SEQ_RESERVE = 256  # seqs of a ceiling block to begin with; the engine grows it 
 
 class TopicState:
     __slots__ = (
+        "ancestors",
         "awaiting",
         "block",
         "bytes",
@@ -75,6 +76,7 @@ class TopicState:
         self.id = topic_id
         self.name = name
         self.epoch = epoch
+        self.ancestors: tuple[tuple[int, int], ...] = ()  # epoch and head, oldest first (`core.lineage`)
         self.config = config
         self.created_ts = created_ts
 

@@ -15,6 +15,7 @@ from topics.engine.longpoll import Poll
 from topics.engine.reads import ReadDone
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown
+from topics.model.paging import After
 from topics.model.results import ReadResult
 
 if TYPE_CHECKING:
@@ -27,17 +28,17 @@ WAIT_MS = limits.DIFF_WAIT_MS.high
 class _Place:
     """Where a follower stands, and in which life of its topic: one that was made anew meanwhile is another topic."""
 
-    def __init__(self, db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> None:
+    def __init__(self, db: Database, topic: Topic, after: After, nodes: tuple[str, ...]) -> None:
         self._db = db
         self._topic = topic
         self._nodes = nodes
-        self._cursor = after
+        self._position: After = after
         self._wait_ms = 0  # first what is there, so that the reader knows where the log began
         self._epoch: int | None = None
 
     def begin(self) -> Poll:
         request = self._topic._request(
-            self._cursor,
+            self._position,
             limit=limits.DIFF_LIMIT.high,
             max_bytes=limits.DIFF_BATCH_BYTES.default,
             exclude_nodes=self._nodes,
@@ -48,11 +49,11 @@ class _Place:
 
     def page(self, done: ReadDone) -> ReadResult:
         page = read_view(self._topic.name, done)
-        self._cursor, self._wait_ms = page.next_from_seq, WAIT_MS
+        self._position, self._wait_ms = page.position, WAIT_MS
         return page
 
 
-def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> Iterator[ReadResult]:
+def follow(db: Database, topic: Topic, after: After, nodes: tuple[str, ...]) -> Iterator[ReadResult]:
     place = _Place(db, topic, after, nodes)
     while True:
         try:
@@ -62,7 +63,7 @@ def follow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> It
         yield place.page(done)
 
 
-async def afollow(db: Database, topic: Topic, after: int, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
+async def afollow(db: Database, topic: Topic, after: After, nodes: tuple[str, ...]) -> AsyncIterator[ReadResult]:
     place = _Place(db, topic, after, nodes)
     while True:
         try:

@@ -18,17 +18,18 @@ from topics.wire.columns import take_columns
 
 
 class Records(Sequence[Record]):
-    __slots__ = ("_count", "_made", "_runs")
+    __slots__ = ("_count", "_epoch", "_made", "_runs")
 
-    def __init__(self, runs: Sequence[RecordRun]) -> None:
+    def __init__(self, runs: Sequence[RecordRun], epoch: int) -> None:
         self._runs = runs
+        self._epoch = epoch
         self._count = sum(map(len, runs))
         self._made: list[Record] | None = None
 
     def _all(self) -> list[Record]:
         made = self._made
         if made is None:
-            made = self._made = [record for run in self._runs for record in _views(run)]
+            made = self._made = [record for run in self._runs for record in _views(run, self._epoch)]
             self._runs = ()
         return made
 
@@ -56,7 +57,7 @@ class Records(Sequence[Record]):
         return repr(self._all())
 
 
-def _views(run: RecordRun) -> Iterable[Record]:
+def _views(run: RecordRun, epoch: int) -> Iterable[Record]:
     """By columns, so that no line of Python runs for a plain record."""
     columns = take_columns(run, None)
     if columns is None:
@@ -64,14 +65,15 @@ def _views(run: RecordRun) -> Iterable[Record]:
     nodes = map(_text, columns.nodes()) if columns.has_nodes else repeat(None)
     tags = map(_text, columns.tags()) if columns.has_tags else repeat(None)
     if columns.may_have_meta():
-        return map(_with_meta, columns.seqs, columns.ts, nodes, tags, columns.blobs())
-    return map(Record, columns.seqs, columns.ts, nodes, tags, map(msgspec.Raw, columns.datas()))
+        return map(_with_meta, columns.seqs, columns.ts, nodes, tags, columns.blobs(), repeat(epoch))
+    datas = map(msgspec.Raw, columns.datas())
+    return map(Record, columns.seqs, columns.ts, nodes, tags, datas, repeat(msgspec.UNSET), repeat(epoch))
 
 
 def _text(given: bytes | None) -> str | None:
     return None if given is None else given.decode()
 
 
-def _with_meta(seq: int, ts: int, node: str | None, tag: str | None, blob: bytes) -> Record:
+def _with_meta(seq: int, ts: int, node: str | None, tag: str | None, blob: bytes, epoch: int) -> Record:
     data, meta = split_blob(blob)
-    return Record(seq, ts, node, tag, msgspec.Raw(data), msgspec.UNSET if meta is None else msgspec.Raw(meta))
+    return Record(seq, ts, node, tag, msgspec.Raw(data), msgspec.UNSET if meta is None else msgspec.Raw(meta), epoch)

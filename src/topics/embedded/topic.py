@@ -4,19 +4,17 @@ Reads page through the log by themselves; what they do about gaps is in `model.p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topics import limits
 from topics.core.read import ReadRequest
 from topics.embedded.follow import afollow, follow, wait
 from topics.embedded.views import read_view
-from topics.engine.engine import Engine
-from topics.engine.reads import ReadDone
-from topics.engine.ticket import Ticket
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.match import TagMatch
-from topics.model.paging import Gap, Gaps, Walk, check_cursor, node_names
+from topics.model.paging import After, Gap, Gaps, Walk, node_names
+from topics.model.position import checked_position, token
 from topics.model.reading import Reading
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
@@ -71,13 +69,14 @@ class Topic(Reading):
             count=done.count,
             created=done.created,
             deduped=done.deduped,
+            position=token(done.last_seq, done.epoch),
         )
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def page(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
@@ -92,38 +91,21 @@ class Topic(Reading):
         polls = self._db.long_polls
         return read_view(self.name, wait(self._db, lambda: polls.read(self.name, request, wait_ms=wait_ms)))
 
-    def _pages(self, nodes: tuple[str, ...]) -> Callable[[int, int], ReadResult]:
-        """One life of the topic from the first page on: a later one is told by a `recreated` tombstone."""
-        epoch: int | None = None
-
-        def read(after: int, limit: int) -> ReadResult:
-            request = self._request(
-                after, limit=limit, max_bytes=limits.DIFF_BATCH_BYTES.default, exclude_nodes=nodes, epoch=epoch
-            )
-            return read_view(self.name, self._db.call(lambda engine: begin(engine, request)))
-
-        def begin(engine: Engine, request: ReadRequest) -> Ticket[ReadDone]:
-            nonlocal epoch
-            epoch = engine.state.topic(self.name).epoch
-            return engine.read(self.name, request)
-
-        return read
-
-    def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
+    def _follow(self, after: After, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
         walk = Walk(self.name, after, gaps=gaps)
         for page in follow(self._db, self, after, nodes):
             yield from walk.take(page)
 
     @overload
     def afollow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
     ) -> AsyncIterator[Record]: ...
     @overload
     def afollow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
     ) -> AsyncIterator[Record | Gap]: ...
     async def afollow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> AsyncIterator[Any]:
         """`follow` for coroutines: waiting does not hold the event loop."""
         walk = Walk(self.name, after, gaps=gaps)
@@ -131,16 +113,15 @@ class Topic(Reading):
             for item in walk.take(page):
                 yield item
 
-    def _request(
-        self, after: int, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str], epoch: int | None = None
-    ) -> ReadRequest:
+    def _request(self, after: After, *, limit: int, max_bytes: int, exclude_nodes: Iterable[str]) -> ReadRequest:
+        start = checked_position(after)
         nodes = frozenset(node.encode() for node in node_names(exclude_nodes))
         return ReadRequest(
-            from_seq=check_cursor(after),
+            from_seq=start.seq,
+            epoch=start.epoch,
             limit=limits.DIFF_LIMIT(limit),
             budget_bytes=limits.DIFF_BATCH_BYTES(max_bytes),
             nodes=nodes or None,
-            epoch=epoch,
         )
 
     # --- the rest -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from topics.embedded.records import Records
 from topics.engine.queue_pass import ClaimedJob
 from topics.engine.reads import ReadDone
 from topics.model.payload import split_blob
+from topics.model.position import token
 from topics.model.results import Job, ReadResult, Record
 from topics.model.run import StoredRecord
 from topics.wire.queue_requests import lease_text
@@ -44,11 +45,12 @@ def read_view(topic: str, done: ReadDone) -> ReadResult:
     outcome = done.outcome
     return ReadResult(
         topic=topic,
-        records=Records(outcome.runs),
+        records=Records(outcome.runs, outcome.epoch),
         next_from_seq=outcome.next_from_seq,
         head_seq=outcome.head_seq,
         earliest_seq=outcome.earliest_seq,
         caught_up=outcome.caught_up,
         tombstone=outcome.tombstone,
         lag=outcome.lag,
+        next=token(outcome.next_from_seq, outcome.epoch),
     )

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from topics.engine.ticket import Ticket, guarded
-from topics.errors import CommitFailed, ReadOnlyCause, WalFull, WalReadOnly
+from topics.errors import CommitFailed, ReadOnlyCause, WalFull, log_refusal
 from topics.model.submission import Submission
 
 log = logging.getLogger("topics.engine")
@@ -76,6 +76,7 @@ class _Group:
         "full_total",
         "queued",
         "read_only",
+        "reserve_open",
         "synced_lsn",
         "taken",
         "waiting",
@@ -88,11 +89,20 @@ class _Group:
         self.awaiting: deque[Submission] = deque()
         self.waiting: dict[int, int] = {}  # topic id -> its submissions in `awaiting` that hold back later ones
         self.read_only: ReadOnlyCause | None = None
+        self.reserve_open = False  # read-only, but what gives space back is taken
         self.synced_lsn = 0
         self.written_lsn = 0
         self.taken = 0  # batches that the writer has and has not reported
         self.depth_peak = 0
         self.full_total = 0
+
+    def check_writable(self, *, reclaims: bool) -> None:
+        if self.read_only is not None and not (reclaims and self.reserve_open):
+            raise log_refusal(self.read_only)
+
+    def close(self, cause: ReadOnlyCause) -> None:
+        self.read_only = cause
+        self.reserve_open = False
 
 
 class Commit:
@@ -122,11 +132,9 @@ class Commit:
         """A submission was refused for want of a place."""
         self._groups[group].full_total += 1
 
-    def check_writable(self, group: int) -> None:
+    def check_writable(self, group: int, *, reclaims: bool = False) -> None:
         """Refuse at once what could not be committed."""
-        cause = self._groups[group].read_only
-        if cause is not None:
-            raise WalReadOnly(cause)
+        self._groups[group].check_writable(reclaims=reclaims)
 
     def submit(
         self,
@@ -138,16 +146,19 @@ class Commit:
         gate: Callable[[], bool] | None = None,
         barrier: bool = True,
         internal: bool = False,
+        reclaims: bool = False,
     ) -> CommitTicket:
         """Accept a submission whole, or refuse it whole.
 
         `finish` applies its ops and makes the reply. `gate`, asked after the write, says whether it must wait for a
         sync although its class does not ask for one (its seqs lie above the applied ceiling). `barrier=False` is for
         ops that commute with everything else of their topic: later submissions need not wait for them. `internal`
-        submissions (marks, floors) are not refused for a full queue: they are few, and they are what drains it."""
+        submissions (marks, floors) are not refused for a full queue: they are few, and they are what drains it. They
+        and what `reclaims` space (deletes, acks) may use the log's reserve when the disk is full."""
         state = self._groups[group]
+        submission.reclaims = reclaims or internal
         if state.read_only is not None:
-            raise WalReadOnly(state.read_only)
+            state.check_writable(reclaims=submission.reclaims)
         if state.depth + submission.writes > self._queue_max and not internal:
             self.count_full(group)
             raise WalFull()
@@ -297,20 +308,22 @@ class Commit:
         """The batch and all queued behind it fail (F2); what was written before may still be synced."""
         state = self._groups[group]
         state.taken -= 1
-        state.read_only = error.cause
+        state.close(error.cause)
         self._count_failure("write")
-        self._fail(state, [*batch, *self._drain(state.queued)], error)
+        is_passing = error.cause in ("no_space", "rotate") and error.outcome == "not_committed"
+        told = log_refusal(error.cause) if is_passing else error
+        self._fail(state, [*batch, *self._drain(state.queued)], told)
 
     def refuse(self, group: int, batch: Sequence[Submission]) -> None:
         """Batches handed to a thread that found the group read-only: nothing of them was written."""
         state = self._groups[group]
         state.taken -= 1
-        self._fail(state, batch, WalReadOnly(state.read_only or "write"))
+        self._fail(state, batch, log_refusal(state.read_only or "write"))
 
     def sync_failed(self, group: int, error: BaseException, cause: ReadOnlyCause) -> None:
         """No sync of this group is ever trusted again (F6): fail all who wait for one, and all who are queued."""
         state = self._groups[group]
-        state.read_only = cause
+        state.close(cause)
         self._count_failure("sync")
         state.waiting.clear()
         failure = error if isinstance(error, CommitFailed) else CommitFailed("unknown", cause=cause)
@@ -318,7 +331,7 @@ class Commit:
 
     def close_group(self, group: int, cause: ReadOnlyCause) -> None:
         """A group that could not be opened for writing; its topics are readable."""
-        self._groups[group].read_only = cause
+        self._groups[group].close(cause)
 
     def may_reopen(self, group: int) -> bool:
         """Nothing from before the failure is still to be written: it would come without what failed before it."""
@@ -327,6 +340,10 @@ class Commit:
     def reopen(self, group: int) -> None:
         """Space is back (F5): the group accepts writes again."""
         self._groups[group].read_only = None
+
+    def open_reserve(self, group: int) -> None:
+        """There is no space, but the writer has a reserve (F5a): take what gives space back."""
+        self._groups[group].reserve_open = True
 
     def read_only_causes(self) -> dict[int, ReadOnlyCause]:
         return {index: state.read_only for index, state in enumerate(self._groups) if state.read_only is not None}

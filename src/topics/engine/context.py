@@ -27,11 +27,21 @@ Listener = Callable[[TopicState], None]
 
 class Context:
     def __init__(
-        self, *, state: State, commit: Commit, clock: EngineClock, settings: Settings, shards: int, jobs: Jobs
+        self,
+        *,
+        state: State,
+        commit: Commit,
+        clock: EngineClock,
+        settings: Settings,
+        shards: int,
+        jobs: Jobs,
+        chance: Callable[[], int],
     ) -> None:
         self.state = state
         self.commit = commit
         self.clock = clock
+        self.chance = chance
+        """Random bits, for epochs."""
         self.settings = settings
         self.shards = shards
         self.jobs = jobs

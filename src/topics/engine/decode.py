@@ -136,6 +136,7 @@ def _head(body: bodies.HeadWatermark, topic_id: int, _seq: int, _ts: int) -> ops
         lost=tuple((lost.first, lost.last, lost.reason) for lost in body.lost),
         pin=None if body.pin is None else ops.Pin(**msgspec.structs.asdict(body.pin)),
         lease_ceiling=body.lease_ceiling,
+        fork=None if body.fork is None else ops.Fork(body.fork.epoch, body.fork.head),
     )
 
 

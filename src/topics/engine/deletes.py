@@ -18,7 +18,7 @@ from topics.engine.context import Context
 from topics.engine.encode import submission
 from topics.engine.settling import Settling
 from topics.engine.ticket import Ticket, chain, failed, resolved
-from topics.errors import ColdUnavailable, WalReadOnly
+from topics.errors import ColdUnavailable, TopicsError
 from topics.model.match import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.submission import Submission
@@ -40,6 +40,8 @@ class Deletes:
         self._settling = settling
         self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
+        self.carried_bytes = 0
+        """Of the log, all that `carry_over` took."""
 
     def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         """Copies first that a read would see, then retention: a record that has expired counts as lost, not as deleted.
@@ -64,9 +66,13 @@ class Deletes:
     def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)
         op = decide_delete(topic, before_seq=before_seq, match=match)
-        if removes_nothing(topic, op):
-            return resolved(_deleted(topic, 0))
-        return self.log(topic, op)
+        done = resolved(_deleted(topic, 0)) if removes_nothing(topic, op) else self.log(topic, op)
+        return chain(done, lambda deleted: self._shown(topic, deleted))
+
+    def _shown(self, topic: TopicState, deleted: Deleted) -> Ticket[Deleted]:
+        """Writes that were on their way may have moved the floor of a count cap."""
+        sure = self._settling.shown(topic, deleted.earliest_seq)
+        return chain(sure, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
     def log(self, topic: TopicState, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
@@ -92,7 +98,8 @@ class Deletes:
             durable=durable,
             client_frames=1 + len(leases),
         )
-        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, op, floors))
+        finish = partial(self._finish, topic, op, floors)
+        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=finish, reclaims=True)
         ctx.witness.hold_until(topic, ticket)
         return ticket
 
@@ -108,11 +115,14 @@ class Deletes:
         ops = [ctx.witness.sworn(topic, op) for op in waiting]
         sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
         try:
-            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
-        except WalReadOnly as error:
+            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=self._carried, internal=True)
+        except TopicsError as error:
             return failed(error)
         ctx.witness.hold_until(topic, ticket)
         return ticket
+
+    def _carried(self, sub: Submission) -> None:
+        self.carried_bytes += sub.size
 
     def _finish(self, topic: TopicState, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
         """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the

@@ -146,6 +146,7 @@ def _head(op: ops.HeadMark) -> bodies.HeadWatermark:
             router=pin.router, cursor=pin.cursor, forwarded_total=pin.forwarded_total, dest_base=pin.dest_base
         ),
         lease_ceiling=op.lease_ceiling,
+        fork=None if op.fork is None else bodies.Fork(*op.fork),
     )
 
 

@@ -41,9 +41,19 @@ T = TypeVar("T")
 
 class Engine:
     def __init__(
-        self, *, state: State, commit: Commit, clock: EngineClock, settings: Settings, shards: int, jobs: Jobs
+        self,
+        *,
+        state: State,
+        commit: Commit,
+        clock: EngineClock,
+        settings: Settings,
+        shards: int,
+        jobs: Jobs,
+        chance: Callable[[], int],
     ) -> None:
-        self.context = Context(state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs)
+        self.context = Context(
+            state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs, chance=chance
+        )
         self.state = state
         self.admission = Admission(commit, now_ms=lambda: clock.monotonic() * 1000)
         self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place

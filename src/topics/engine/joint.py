@@ -32,7 +32,7 @@ RECORDS_EACH_MAX = 256
 class Writer(Protocol):
     """Whoever waits for one of the writes, or for several that came together."""
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         """They are committed and published."""
 
     def fail(self, error: BaseException) -> None:
@@ -54,9 +54,9 @@ class WriteTicket(Ticket[Appended]):
         self._waiters = None
         self.submitted_s = perf_counter()
 
-    def written(self, first_seq: int, count: int, *, written_s: float, sync_ms: float) -> None:
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         append_ms = (written_s - self.submitted_s) * 1e3
-        self.resolve(Appended(first_seq, count, first_seq + count - 1, append_ms=append_ms, sync_ms=sync_ms))
+        self.resolve(Appended(first_seq, count, first_seq + count - 1, epoch, append_ms=append_ms, sync_ms=sync_ms))
 
 
 class JointWrite(Submission):
@@ -168,7 +168,15 @@ class JointWrite(Submission):
                 guarded(writer.fail, done.error)
             return
         written_s, sync_ms = commit.written_s, done.value or 0.0
-        seq = self.first_seq
+        seq, epoch = self.first_seq, self.topic.epoch
         for writer, count in self._writers:
-            guarded(writer.written, seq, count, written_s=written_s, sync_ms=sync_ms, otherwise=writer.abandon)
+            guarded(
+                writer.written,
+                seq,
+                count,
+                epoch=epoch,
+                written_s=written_s,
+                sync_ms=sync_ms,
+                otherwise=writer.abandon,
+            )
             seq += count

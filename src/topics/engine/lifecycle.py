@@ -20,6 +20,7 @@ from topics.engine.ticket import Ticket, chain, failed, forward, guarded, resolv
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import Op, TopicCreate, TopicDelete
+from topics.model.router import RouterDef
 from topics.model.submission import Submission
 
 T = TypeVar("T")
@@ -32,16 +33,16 @@ class Put(NamedTuple):
 
 class Dropped(NamedTuple):
     deleted: bool
-    routers_removed: list[str]
+    routers_removed: list[RouterDef]
 
 
 class Lifecycle:
     def __init__(self, context: Context, settling: Settling) -> None:
         self._ctx = context
         self._settling = settling
-        self.detach: Callable[[TopicState], Ticket[list[str]]] = lambda _: resolved([])
-        """Has the copies made from a topic that is being deleted made durable, and stops its routers; their names."""
-        self.detached: Callable[[TopicState, list[str]], Ticket[None]] = lambda *_: resolved(None)
+        self.detach: Callable[[TopicState], Ticket[list[RouterDef]]] = lambda _: resolved([])
+        """Has the copies made from a topic that is being deleted made durable, and stops its routers; which."""
+        self.detached: Callable[[TopicState, list[RouterDef]], Ticket[None]] = lambda *_: resolved(None)
         """The topic is gone, its routers with it, or its deletion failed."""
         self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if nothing is to do. All three are set by the router service."""
@@ -104,7 +105,7 @@ class Lifecycle:
 
     def _put_settled(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
-        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms())
+        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         if created:
             self.check_topic_cap()
         if not controls:
@@ -128,7 +129,8 @@ class Lifecycle:
 
     def create_op(self, name: str, config: TopicConfig) -> TopicCreate:
         """The op of a creation that rides in another submission; the caller holds the name."""
-        op = decide_create(self._ctx.state, name, config, now=self._ctx.clock.now_ms())
+        ctx = self._ctx
+        op = decide_create(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         self.check_topic_cap()
         return op
 
@@ -138,7 +140,12 @@ class Lifecycle:
         if topic is not None:
             controls = ctx.witness.sworn_all(topic, controls)
         sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
-        ticket: Ticket[T] = ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
+        ticket: Ticket[T] = ctx.commit.submit(
+            ctx.group_of(topic_id),
+            sub,
+            finish=partial(self._finish, reply),
+            reclaims=all(isinstance(op, TopicDelete) for op in controls),
+        )
         if topic is not None:
             ctx.witness.hold_until(topic, ticket)
         if creates:
@@ -191,16 +198,16 @@ class Lifecycle:
             # Writes on their way count as there.
             return chain(self.drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
-        return chain(self.detach(topic), lambda names: self._drop_detached(topic, op, names))
+        return chain(self.detach(topic), lambda routers: self._drop_detached(topic, op, routers))
 
-    def _drop_detached(self, topic: TopicState, op: TopicDelete, names: list[str]) -> Ticket[Dropped]:
+    def _drop_detached(self, topic: TopicState, op: TopicDelete, routers: list[RouterDef]) -> Ticket[Dropped]:
         try:
             logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
         except BaseException:
-            self.detached(topic, names)
+            self.detached(topic, routers)
             raise
-        over = chain(settled(logged), lambda _: self.detached(topic, names))
-        return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, names))))
+        over = chain(settled(logged), lambda _: self.detached(topic, routers))
+        return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, routers))))
 
     def drain(self, topic: TopicState) -> Ticket[None]:
         """Wait for the writes on their way, by an empty submission behind them."""

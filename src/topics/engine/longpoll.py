@@ -83,6 +83,11 @@ class Poll:
         self._polls.forget(self)
         self.ticket.abandon(error)
 
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        """A poll is answered once, with records."""
+
+    def resumed(self, now_ms: float) -> None: ...
+
     def cancel(self) -> None:
         """The client has gone: the poll ends now, so that it counts as a running request no longer."""
         self.deadline_ms = 0

@@ -1,14 +1,19 @@
-"""Queries: state and listing of topics, at `now`, after their floors are settled."""
+"""Queries: state and listing of topics, at `now`, after their floors are settled.
+
+Always holds: an answer that shows a floor is given once that floor is logged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
 
 from topics.core.describe import names_from, report, summary
 from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.settling import Settling
-from topics.engine.ticket import Ticket, chain, resolved
+from topics.engine.ticket import Ticket, chain, gathered, resolved
 from topics.model import results
 
 
@@ -29,7 +34,12 @@ class Queries:
 
     def _settled_state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
         self._ctx.check_exists(topic)
-        return chain(self._settling.settle_exactly(topic), lambda _: resolved(self._state(topic, touch=touch)))
+        return chain(self._settling.settle_exactly(topic), lambda _: self._shown_state(topic, touch=touch))
+
+    def _shown_state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+        state = self._state(topic, touch=touch)
+        sure = self._settling.shown(topic, state.earliest_seq)
+        return chain(sure, lambda earliest: resolved(_with_earliest(state, earliest)))
 
     def _state(self, topic: TopicState, *, touch: bool) -> results.TopicState:
         self._ctx.check_exists(topic)
@@ -48,7 +58,20 @@ class Queries:
         topics = [self._ctx.state.topics[name] for name in names]
         last = names[-1] if more else None
         ready = self._settling.settle_possible(topics)
-        return chain(ready, lambda _: resolved((self._summaries(topics, touch=touch), last)))
+        return chain(ready, lambda _: self._shown_page(topics, last, touch=touch))
+
+    def _shown_page(
+        self, topics: list[TopicState], last: str | None, *, touch: bool
+    ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
+        alive = [topic for topic in topics if self._ctx.state.by_id.get(topic.id) is topic]
+        page = self._summaries(alive, touch=touch)
+        sure = [self._settling.shown(*shown) for shown in zip(alive, (one.earliest_seq for one in page), strict=True)]
+        return chain(
+            gathered(sure),
+            lambda _: resolved(
+                ([_with_earliest(one, floor.result()) for one, floor in zip(page, sure, strict=True)], last)
+            ),
+        )
 
     def _names(
         self, *, prefix: str, after: str | None, page_size: int, visible: Callable[[str], bool]
@@ -64,8 +87,14 @@ class Queries:
 
     def _summaries(self, topics: list[TopicState], *, touch: bool) -> list[results.TopicSummary]:
         now = self._ctx.clock.now_ms()
-        alive = [topic for topic in topics if self._ctx.state.by_id.get(topic.id) is topic]
         if touch:
-            for topic in alive:
+            for topic in topics:
                 topic.touch(now, read=False)
-        return [summary(topic, now=now) for topic in alive]
+        return [summary(topic, now=now) for topic in topics]
+
+
+Shown = TypeVar("Shown", results.TopicState, results.TopicSummary)
+
+
+def _with_earliest(shown: Shown, earliest_seq: int) -> Shown:
+    return shown if shown.earliest_seq == earliest_seq else msgspec.structs.replace(shown, earliest_seq=earliest_seq)

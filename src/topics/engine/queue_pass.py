@@ -141,7 +141,7 @@ class ClaimPass:
         queue = queue_of(topic)
         keeps = topic.config.keeps_leases
         if keeps:
-            self._ctx.commit.check_writable(self._ctx.group_of(topic.id))
+            self._ctx.commit.check_writable(self._ctx.group_of(topic.id), reclaims=True)
         queue.expire(now)
         picked = pick(topic, self._wanted)
         for claimer, places in zip(self._cohort, deal(len(picked.seqs), [c.max for c in self._cohort]), strict=True):

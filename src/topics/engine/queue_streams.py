@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 OnJobs = Callable[[list[ClaimedJob]], None]
 OnEnd = Callable[[TopicsError], None]
+Grant = Callable[[int, int], int]
 
 
 class WorkStream:
-    """One connection. `on_jobs` gets jobs as they are leased; `on_end` is called once if the queue goes away."""
+    """One connection. `on_jobs` gets jobs as they are leased; `on_end` is called once if the queue goes away. Before
+    jobs are claimed, `grant` is asked how many bytes of them the connection may be given (wanted, least), and
+    `on_settled` is told when that claim is over, whatever it brought."""
 
     def __init__(
         self, streams: WorkStreams, topic: TopicState, *, number: int, node: str, max: int, lease_ms: int | None
@@ -40,9 +43,11 @@ class WorkStream:
         self.lease_ms = lease_ms
         self.on_jobs: OnJobs = lambda _: None
         self.on_end: OnEnd = lambda _: None
+        self.grant: Grant = lambda wanted_bytes, _: wanted_bytes
+        self.on_settled: Callable[[int], None] = lambda _: None
         self.closed = False
         self._paused = False
-        self._claimers: dict[Claimer, None] = {}  # claims under way
+        self._claimers: dict[Claimer, int] = {}  # claims under way, and what was granted for each
 
     @property
     def room(self) -> int:
@@ -60,7 +65,7 @@ class WorkStream:
         """Take back what was asked for, as far as nothing has been dealt."""
         for claimer in list(self._claimers):
             if self._streams.withdraw(self.topic, claimer):
-                del self._claimers[claimer]
+                self._settled(claimer)
 
     def go_on(self) -> None:
         self._paused = False
@@ -78,14 +83,25 @@ class WorkStream:
 
     # --- called by the service ------------------------------------------------------------------------------------
 
-    def ask(self, lease_ms: int) -> Claimer:
-        claimer = Claimer(node=self.node, max=min(self.room, self._portion()), lease_ms=lease_ms, stream=self.number)
-        self._claimers[claimer] = None
+    def ask(self, lease_ms: int) -> Claimer | None:
+        """For as many jobs of middling size as the connection may be given; None if that is none."""
+        room, mean_bytes = self.room, self._mean_bytes()
+        granted_bytes = self.grant(min(self._portion_bytes(), room * mean_bytes), mean_bytes)
+        if not granted_bytes:
+            return None
+        portion = max(granted_bytes // mean_bytes, 1)
+        claimer = Claimer(node=self.node, max=min(room, portion), lease_ms=lease_ms, stream=self.number)
+        self._claimers[claimer] = granted_bytes
         claimer.ticket.then(partial(self._got, claimer))
         return claimer
 
+    def _settled(self, claimer: Claimer) -> None:
+        granted_bytes = self._claimers.pop(claimer, None)
+        if granted_bytes is not None:
+            self.on_settled(granted_bytes)
+
     def _got(self, claimer: Claimer, done: Ticket[Claimed]) -> None:
-        self._claimers.pop(claimer, None)
+        self._settled(claimer)
         if done.error is not None:
             return  # the next look tries again
         jobs = done.result().jobs
@@ -95,12 +111,14 @@ class WorkStream:
             self.on_jobs(jobs)
             self._streams.stir(self.topic)  # what was asked for may have been a portion
 
-    def _portion(self) -> int:
-        """How many jobs of middling size to claim in one go: a client that takes none of them costs little more than
-        its buffer. A window opens seldom, so there it is all that the buffer holds."""
-        topic = self.topic
-        most_bytes = limits.SSE_BUFFER_BYTES if topic.config.claim_jitter_ms else limits.RENDER_INLINE_BYTES_MAX
-        return max(most_bytes * topic.count // (topic.bytes or 1), 1)
+    def _portion_bytes(self) -> int:
+        """What to claim in one go: a client that takes none of it costs little more than its buffer. A window opens
+        seldom, so there it is all that the buffer holds."""
+        has_window = self.topic.config.claim_jitter_ms
+        return limits.SSE_BUFFER_BYTES if has_window else limits.RENDER_INLINE_BYTES_MAX
+
+    def _mean_bytes(self) -> int:
+        return max(self.topic.bytes // max(self.topic.count, 1), 1)
 
 
 class WorkStreams:
@@ -192,7 +210,10 @@ class WorkStreams:
         if wanting:
             topic.touch(now, read=False)
             default_ms = topic.config.lease_ms
-            self._queues.join(topic, [s.ask(default_ms if s.lease_ms is None else s.lease_ms) for s in wanting])
+            asked = [stream.ask(default_ms if stream.lease_ms is None else stream.lease_ms) for stream in wanting]
+            claimers = [claimer for claimer in asked if claimer is not None]
+            if claimers:
+                self._queues.join(topic, claimers)
 
     def _plan_look(self, topic: TopicState, now: int) -> None:
         due = queue_of(topic).next_due()

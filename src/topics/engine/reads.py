@@ -1,7 +1,8 @@
 """Reads: the read pipeline of core, fed by fetches where records are not in memory.
 
-Always holds: floors are settled before the walk begins, and again when the index of a cold segment has come; a read
-that stays in memory is answered at once, on the spot; one that needs files never holds up the owner. A read whose fetch
+Always holds: floors are settled before the walk begins, and again when the index of a cold segment has come; an answer
+that shows a floor waits until that is logged; any other that stays in memory is given at once, on the spot; one that
+needs files never holds up the owner. A read whose fetch
 fails answers with what came before the failure, and fails only if there is nothing to answer with."""
 
 from __future__ import annotations
@@ -54,11 +55,23 @@ class Reads:
         if fresh is not None:
             if request.touch:
                 topic.touch(now, read=True)
-            return resolved(ReadDone(fresh))
+            return self._shown(topic, request, ReadDone(fresh))
         walk = plan_read(topic, request, recent, now=now)
         if walk.need() is None:
-            return resolved(ReadDone(walk.result()))
-        return _Walk(self._ctx, self._settling, topic, walk).begin()
+            return self._shown(topic, request, ReadDone(walk.result()))
+        walked = _Walk(self._ctx, self._settling, topic, walk).begin()
+        return chain(walked, lambda done: self._shown(topic, request, done))
+
+    def _shown(self, topic: TopicState, request: ReadRequest, done: ReadDone) -> Ticket[ReadDone]:
+        """Hold back an answer that shows a floor until no crash can undo it. If that cannot be had, a tombstone is not
+        shown; an answer without one shows the floor that is sure."""
+        outcome = done.outcome
+        if not (request.shows_floor or outcome.tombstone is not None) or self._settling.is_sure(topic):
+            return resolved(done)
+        if outcome.tombstone is not None:
+            return chain(self._settling.make_sure(topic), lambda _: resolved(done))
+        sure = self._settling.shown(topic, outcome.earliest_seq)
+        return chain(sure, lambda earliest: resolved(done._replace(outcome=outcome._replace(earliest_seq=earliest))))
 
 
 class _Walk:

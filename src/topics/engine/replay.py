@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from topics.core.apply import apply
 from topics.core.effects import Fate
+from topics.core.lineage import new_epoch
 from topics.core.queue_leases import settle_queue
 from topics.core.seqs import decide_restart, hole_op
 from topics.core.state import State
@@ -223,7 +224,9 @@ class Replay:
                 continue  # deleted before the snapshot, which therefore does not have it
             name = recovered_name(topic_id)
             self.notices.append(f"records of topic {topic_id:08X} have no TopicCreate; they are kept as {name!r}")
-            apply(self._state, TopicCreate(topic_id, name, topic_id, DEFAULT_CONFIG, int(appends[0].ts[0])))
+            first_ts = int(appends[0].ts[0])
+            epoch = new_epoch(self._state, now=first_ts, chance=topic_id)
+            apply(self._state, TopicCreate(topic_id, name, epoch, DEFAULT_CONFIG, first_ts))
             self._unknown[topic_id] = []
             self._welcome(self._state.by_id[topic_id])
             for op in appends:

@@ -257,25 +257,25 @@ class Routers:
                 return self._ctx.jobs.checkpoint()
         return resolved(None)
 
-    def _detach(self, topic: TopicState) -> Ticket[list[str]]:
+    def _detach(self, topic: TopicState) -> Ticket[list[RouterDef]]:
         return self._caught_up(self._table.from_source(topic.id), lambda: self._detach_now(topic))
 
-    def _detach_now(self, topic: TopicState) -> Ticket[list[str]]:
-        names = [router.name for router in self._table.of_topic(topic.id)]
+    def _detach_now(self, topic: TopicState) -> Ticket[list[RouterDef]]:
+        routers = [router.definition for router in self._table.of_topic(topic.id)]
         self._ctx.witness.hold(topic)
-        ticket = chain(self._copies_durable(topic), lambda _: resolved(names))
+        ticket = chain(self._copies_durable(topic), lambda _: resolved(routers))
 
-        def over(done: Ticket[list[str]]) -> None:
+        def over(done: Ticket[list[RouterDef]]) -> None:
             if done.error is not None:
                 self._ctx.witness.let_go(topic)
 
         ticket.then(over)
         return ticket
 
-    def _detached(self, topic: TopicState, names: list[str]) -> Ticket[None]:
+    def _detached(self, topic: TopicState, routers: list[RouterDef]) -> Ticket[None]:
         """Routers went with their topic, in memory and in the log; frames of their own are only for good measure."""
         self._ctx.witness.let_go(topic)
-        gone = [RouterDelete(name) for name in names if self._table.get(name) is None]
+        gone = [RouterDelete(router.name) for router in routers if self._table.get(router.name) is None]
         for op in gone:
             self._forget(op.name)
         if not gone:

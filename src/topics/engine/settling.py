@@ -1,7 +1,11 @@
-"""Settling: floors that TTL or a byte cap moved are logged before anyone may see them (semantics.md section 6.4).
+"""Settling: floors are logged before anyone may see them (semantics.md section 6.4).
 
-Every observer of a topic (read, state, list, delete, claim) asks for its topics to be settled first. Always holds when
-the ticket resolves: nothing was due at the time of asking, or what was due is synced and applied."""
+TTL and byte caps move no floor before that is logged: every observer of a topic (read, state, list, delete, claim) asks
+for its topics to be settled first. Always holds when the ticket resolves: nothing was due at the time of asking, or
+what was due is synced and applied.
+
+A count cap moves its floor with the append, and the log has the reason. Whoever shows such a floor holds the answer
+back until a crash cannot undo it (`shown`, `make_sure`); writes never wait for it."""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ class Settling:
     def __init__(self, context: Context) -> None:
         self._ctx = context
         self._pending: dict[int, Ticket[None]] = {}
+        self._surer: dict[int, tuple[int, Ticket[None]]] = {}  # floors (highest lost seq) on their way into the log
         self._waits: list[tuple[int, Ticket[None]]] = []  # until when, on the running clock
         self._impatient_until_ms = 0
 
@@ -99,29 +104,63 @@ class Settling:
         return wait
 
     def _due(self, topic: TopicState) -> Evict | None:
-        """A count cap's floors follow from the log, unless what moved them is not in any log (copies whose records an
-        ephemeral topic upstream had), or a start cannot tell where they lie before a cold store has answered. Then they
-        are logged like all others."""
-        evict, config = due(topic, self._ctx.clock.now_ms()), topic.config
-        if evict is not None or not config.cap_records or config.is_ephemeral:
-            return evict
-        if topic.floors.lost <= topic.logged_lost:
-            return None
-        from_memory = topic.id in self._ctx.fed and self._comes_from_memory(topic)
-        return unlogged(topic) if from_memory or _lies_in_cold(topic) else None
+        return due(topic, self._ctx.clock.now_ms())
 
-    def _comes_from_memory(self, topic: TopicState) -> bool:
-        state = self._ctx.state
-        seen, above = {topic.id}, [topic.id]
-        while above:
-            for router in state.routers.into(above.pop()):
-                source = state.by_id.get(router.source_id)
-                if source is not None and source.config.is_ephemeral:
-                    return True
-                if source is not None and source.id not in seen:
-                    seen.add(source.id)
-                    above.append(source.id)
-        return False
+    # --- floors that count caps moved -----------------------------------------------------------------------------
+
+    def is_sure(self, topic: TopicState) -> bool:
+        """Does a start after any crash find the floors where they are? Those of a count cap follow from the log: where
+        writes are synced before they are seen, and the records that pushed others out have frames, and the cold store
+        need not be asked how many lived below."""
+        if topic.floors.lost <= topic.logged_lost or topic.config.is_ephemeral:
+            return True
+        return topic.config.is_fsync and topic.id not in self._ctx.fed and not _lies_in_cold(topic)
+
+    def make_sure(self, topic: TopicState) -> Ticket[None]:
+        """Log the floors as they are now, unless they are on their way already."""
+        lost = topic.floors.lost
+        known = self._surer.get(topic.id)
+        if known is not None and known[0] >= lost:
+            return known[1]
+        ticket = self.log_floors(topic)
+        if not ticket.done:
+            self._surer[topic.id] = lost, ticket
+            ticket.then(lambda done: self._is_sure_now(topic.id, done))
+        return ticket
+
+    def _is_sure_now(self, topic_id: int, done: Ticket[None]) -> None:
+        if topic_id in self._surer and self._surer[topic_id][1] is done:
+            del self._surer[topic_id]
+
+    def shown(self, topic: TopicState, earliest_seq: int) -> Ticket[int]:
+        """The `earliest_seq` that an answer made now may show, once it may; a lower one if it cannot be logged."""
+        if self.is_sure(topic):
+            return resolved(earliest_seq)
+        ticket: Ticket[int] = Ticket()
+        self.make_sure(topic).then(
+            lambda done: ticket.resolve(earliest_seq if done.error is None else self.sure_earliest(topic))
+        )
+        return ticket
+
+    def sure_earliest(self, topic: TopicState) -> int:
+        """The `earliest_seq` that no crash can undo: for whoever cannot wait."""
+        earliest = topic.earliest_seq
+        return earliest if self.is_sure(topic) else min(earliest, topic.logged_lost + 1)
+
+    def settle_shown(self, topics: Iterable[TopicState]) -> Ticket[None]:
+        """As `settle_all`, then `log_all`."""
+        topics = list(topics)
+        return chain(self.settle_all(topics), lambda _: self.log_all(topics))
+
+    @staticmethod
+    def unlogged_floors(topics: Iterable[TopicState]) -> list[Evict]:
+        """Of topics whose records are about to be written out: what count caps have taken is not written."""
+        capped = (topic for topic in topics if topic.config.cap_records and not topic.config.is_ephemeral)
+        return [floors for floors in map(unlogged, capped) if floors is not None]
+
+    def log_all(self, topics: Iterable[TopicState]) -> Ticket[None]:
+        """Log the floors of this moment as far as that is possible; `sure_earliest` has them then."""
+        return gathered([settled(self.make_sure(topic)) for topic in topics if not self.is_sure(topic)])
 
     def settle_all(self, topics: Iterable[TopicState]) -> Ticket[None]:
         """One ticket for many topics; the first failure fails it."""

@@ -10,6 +10,7 @@ from functools import partial
 
 from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release, reserve
 from topics.core.apply import apply
+from topics.core.lineage import epoch_of
 from topics.core.retention import due
 from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
@@ -48,7 +49,8 @@ class Writes:
         decision = decide_append(topic, batch, now)
         if isinstance(decision, Repeat):
             memo = decision.memo
-            return resolved(Appended(memo.first_seq, memo.count, memo.head, deduped=True))
+            epoch = epoch_of(topic, memo.first_seq + memo.count - 1)
+            return resolved(Appended(memo.first_seq, memo.count, memo.head, epoch, deduped=True))
         if isinstance(decision, Busy):
             return self._take_turns(topic, batch, decision.key)
         try:
@@ -296,7 +298,7 @@ class Writes:
             append_ms = ticket.append_ms
             if topic.config.is_fsync:
                 sync_ms = _sync_ms(ticket)
-        return Appended(op.first_seq, op.count, op.last_seq, append_ms=append_ms, sync_ms=sync_ms)
+        return Appended(op.first_seq, op.count, op.last_seq, topic.epoch, append_ms=append_ms, sync_ms=sync_ms)
 
     def _publish(self, topic: TopicState, op: Append) -> None:
         effect = apply(self._ctx.state, op)

@@ -140,14 +140,23 @@ class Lease(_Map, frozen=True, kw_only=True):
     stream: bool = False
 
 
+class Fork(_Row, frozen=True):
+    """The topic's epoch from here on, and the head up to which the one before it is valid."""
+
+    epoch: U64
+    head: U64
+
+
 class HeadWatermark(_Map, frozen=True, kw_only=True):
-    """`lease_ceiling`: lease ids up to here may have been handed out without a frame of their own."""
+    """`lease_ceiling`: lease ids up to here may have been handed out without a frame of their own. `fork`: the
+    directory was found to be a copy."""
 
     ceiling: U64
     resume_at: U64 | None = None
     lost: tuple[LostRange, ...] = ()
     pin: Pin | None = None
     lease_ceiling: U64 = 0
+    fork: Fork | None = None
 
 
 class OpenMark(_Map, frozen=True, kw_only=True, tag_field="kind", tag="open"):

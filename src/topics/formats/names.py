@@ -15,6 +15,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from topics.formats.buffers import xxh3
 
 LOCK: Final = ".topics.lock"
+IDENTITY: Final = "identity"
+IDENTITY_PLACE: Final = "identity.place"
 META_DIR: Final = "meta"
 WAL_DIR: Final = "wal"
 TOPICS_DIR: Final = "topics"

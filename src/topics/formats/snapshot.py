@@ -99,6 +99,13 @@ class IdemItem(_Row, frozen=True):
     head: U64
 
 
+class AncestorItem(_Row, frozen=True):
+    """An earlier epoch of a topic that was forked, and the head up to which it is valid."""
+
+    epoch: U64
+    head: U64
+
+
 class TopicItem(_Map, frozen=True, kw_only=True):
     """State of one topic; `base_seq` is the lowest seq with a slot."""
 
@@ -126,6 +133,7 @@ class TopicItem(_Map, frozen=True, kw_only=True):
     segments: tuple[SegmentItem, ...]
     queue: QueueItem | None = None
     idem: tuple[IdemItem, ...] = ()
+    ancestors: tuple[AncestorItem, ...] = ()
 
 
 class RouterItem(RouterCreate, frozen=True, kw_only=True):
@@ -154,6 +162,8 @@ class Snapshot(_Map, frozen=True, kw_only=True):
     routers: tuple[RouterItem, ...]
     boot: str = ""
     """Boot id of the writer, as in the lock file; empty if unknown."""
+    last_epoch: U64 = 0
+    """The highest epoch that was given; 0 if the writer did not say."""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -6,11 +6,13 @@ import msgspec
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other."""
+    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
+    last seq."""
 
     first_seq: int
     count: int
     head: int
+    epoch: int
     deduped: bool = False
     append_ms: float = 0.0
     sync_ms: float = 0.0

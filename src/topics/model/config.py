@@ -12,6 +12,7 @@ import msgspec
 
 from topics import limits
 from topics.errors import InvalidRequest
+from topics.model.names import TopicName
 
 TopicType = Literal["log", "queue"]
 Discard = Literal["old", "reject"]
@@ -30,7 +31,7 @@ def check_u64(*values: int) -> None:
         raise ValueError("an integer is beyond 64 bits")
 
 
-class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A config object as sent: every field optional. None is the same as left out, where it is allowed at all."""
 
     type: TopicType = "log"
@@ -48,7 +49,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: U64 = limits.LEASE_MS.default
     claim_jitter_ms: U64 = limits.CLAIM_JITTER_MS.default
     max_deliveries: U64 = 0
-    dead_letter: str | None = None
+    dead_letter: TopicName | None = None
     leases_durable: bool = False
 
     def __post_init__(self) -> None:
@@ -74,7 +75,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int = limits.LEASE_MS.default
     claim_jitter_ms: int = limits.CLAIM_JITTER_MS.default
     max_deliveries: int = 0
-    dead_letter: str | None = None
+    dead_letter: TopicName | None = None
     leases_durable: bool = False
 
     @property

@@ -1,12 +1,21 @@
-"""Names: the grammar of topic and router names.
+"""Names: the grammar of topic and router names, and the type of the fields that carry them.
 
 A name is checked only where something is created; elsewhere an ill-formed name simply does not exist. Used by core
 (lifecycle), wire and the embedded library.
 """
 
 import re
+from typing import Annotated
+
+import msgspec
 
 from topics.errors import InvalidRequest
+
+NAMES = "names"
+TopicName = Annotated[str, msgspec.Meta(extra={NAMES: "topic"})]
+"""The type of every field of a request or an answer that names a topic: rights are checked, and answers are cut, by
+this type (`topics.wire.names`), so a field that has it needs no further word."""
+RouterName = Annotated[str, msgspec.Meta(extra={NAMES: "router"})]
 
 # `fullmatch`, never `match` with `$`: a dollar would let a trailing newline through.
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}").fullmatch

@@ -6,7 +6,7 @@ into frames by `engine`. Seq ranges in ops are those of the log: `lost` is inclu
 """
 
 from array import array
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -144,10 +144,18 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     dest_base: int
 
 
+class Fork(NamedTuple):
+    """The epoch from here on, and the head up to which the one before it is valid."""
+
+    epoch: int
+    head: int
+
+
 class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
     """Raises the seq ceiling; `resume_at` moves the head to just below it, `lost` says what lies in between.
 
-    `lease_ceiling` is the same for lease ids: a restart hands out none at or below it."""
+    `lease_ceiling` is the same for lease ids: a restart hands out none at or below it. `fork`: the directory was found
+    to be a copy."""
 
     topic_id: int
     ceiling: int
@@ -155,6 +163,7 @@ class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[Lost, ...] = ()
     pin: Pin | None = None
     lease_ceiling: int = 0
+    fork: Fork | None = None
 
 
 class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,18 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from topics import limits
 from topics.errors import DataLoss, InvalidRequest
-from topics.model.results import ReadResult, Record
+from topics.model.position import START, Position, checked_position, parse_token, token
+from topics.model.results import AppendResult, ReadResult, Record
 
 Gaps = Literal["raise", "yield"]
-
-
-def check_cursor(after: int) -> int:
-    """The seq that a reader stands behind; 0 is the start."""
-    if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after <= limits.U64_MAX:
-        raise InvalidRequest(f"after is a seq, or 0 for the start, not {after!r}")
-    return after
 
 
 def node_names(exclude_nodes: Iterable[str]) -> tuple[str, ...]:
@@ -36,25 +29,46 @@ def node_names(exclude_nodes: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-class Gap(msgspec.Struct, frozen=True):
-    """Seqs that were lost without a request, first and last included, and why."""
+class Gap(msgspec.Struct, frozen=True, eq=False):
+    """Seqs that were lost without a request, first and last included, and why. `position` is behind the gap: where to
+    go on is no part of what was lost, so gaps are equal without it."""
 
     topic: str
     gap_from: int
     gap_to: int
     reason: str
+    position: int | str | None = msgspec.field(name="next", default=None)
+
+    def _lost(self) -> tuple[str, int, int, str]:
+        return self.topic, self.gap_from, self.gap_to, self.reason
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gap) and self._lost() == other._lost()
+
+    def __hash__(self) -> int:
+        return hash(self._lost())
 
     def as_error(self) -> DataLoss:
         """What a reader with `gaps="raise"` gets instead."""
-        return DataLoss(topic=self.topic, gap_from=self.gap_from, gap_to=self.gap_to, reason=self.reason)
+        return DataLoss(
+            topic=self.topic,
+            gap_from=self.gap_from,
+            gap_to=self.gap_to,
+            reason=self.reason,
+            position=self.position,
+        )
+
+
+After = int | str | Record | ReadResult | AppendResult | Gap | Position
+"""Where a reader begins: behind a position that was handed out, or what has one; behind a bare seq; 0 is the start."""
 
 
 class Walk:
     """A reader on its way: where it stands, how many records it still wants, what it does about gaps."""
 
-    __slots__ = ("_gaps", "_head", "_head_seen", "_left", "_topic", "cursor", "is_new")
+    __slots__ = ("_gaps", "_head", "_head_seen", "_left", "_topic", "is_new", "position")
 
-    def __init__(self, topic: str, after: int, *, gaps: Gaps, limit: int | None = None) -> None:
+    def __init__(self, topic: str, after: After, *, gaps: Gaps, limit: int | None = None) -> None:
         if gaps not in ("raise", "yield"):
             raise InvalidRequest(f'gaps is "raise" or "yield", not {gaps!r}')
         if limit is not None and (not isinstance(limit, int) or limit < 0):
@@ -64,9 +78,13 @@ class Walk:
         self._left = limit
         self._head: int | None = None
         self._head_seen = 0
-        self.cursor = check_cursor(after)
-        self.is_new = self.cursor == 0
+        self.position = checked_position(after)
+        self.is_new = self.position == START
         """It starts at 0 and was told nothing yet: what is gone went before it came."""
+
+    @property
+    def cursor(self) -> int:
+        return self.position.seq
 
     @property
     def is_full(self) -> bool:
@@ -81,7 +99,7 @@ class Walk:
         if page.tombstone is None and page.head_seq < self._head_seen:  # no topic gets shorter: this is another one
             yield from self.restart(head_seq=page.head_seq)
             return
-        self.cursor, self._head_seen = page.next_from_seq, page.head_seq
+        self.position, self._head_seen = end_of(page), page.head_seq
         if self._head is None or (page.tombstone is not None and page.tombstone.reason == "recreated"):
             self._head = page.head_seq
         if page.tombstone is not None:
@@ -100,7 +118,7 @@ class Walk:
 
     def restart(self, *, head_seq: int) -> Iterator[Gap]:
         """The topic was made anew, with so many records by now: all of them are still to come."""
-        self.cursor, self._head, self._head_seen = 0, head_seq, head_seq
+        self.position, self._head, self._head_seen = START, head_seq, head_seq
         yield from self.meet(Gap(self._topic, 1, head_seq, "recreated"))
         self.arrive()
 
@@ -115,5 +133,14 @@ class Walk:
         return not self.is_full and is_behind and self.cursor < self._head
 
     def _gap_of(self, page: ReadResult) -> Gap:
-        assert page.tombstone is not None
-        return Gap(self._topic, page.tombstone.gap_from, page.tombstone.gap_to, page.tombstone.reason)
+        gap = page.tombstone
+        assert gap is not None
+        behind = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
+        epoch = self.position.epoch
+        position = behind if epoch is None else token(behind, epoch)
+        return Gap(self._topic, gap.gap_from, gap.gap_to, gap.reason, position)
+
+
+def end_of(page: ReadResult) -> Position:
+    """Where a page leaves its reader."""
+    return Position(page.next_from_seq) if page.next is None else parse_token(page.next)

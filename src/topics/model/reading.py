@@ -4,11 +4,11 @@ The types say what may come: records, and gaps among them only for those who ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol, overload
 
 from topics import limits
-from topics.model.paging import Gap, Gaps, Walk, node_names
+from topics.model.paging import After, Gap, Gaps, Walk, node_names
 from topics.model.results import ReadResult, Record
 
 
@@ -19,28 +19,24 @@ class Reading(Protocol):
 
     def page(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
         exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
     ) -> ReadResult:
-        """One read: the records behind a cursor, the next cursor, and a tombstone if something was lost. With `wait_ms`
-        a reader that is caught up waits so long for something to come."""
+        """One read: the records behind a position, the next position, and a tombstone if something was lost. With
+        `wait_ms` a reader that is caught up waits so long for something to come."""
         raise NotImplementedError
 
-    def _pages(self, nodes: tuple[str, ...]) -> Callable[[int, int], ReadResult]:
-        """What gives one reader its pages, by cursor and limit."""
-        return lambda after, limit: self.page(after, limit=limit, exclude_nodes=nodes)
-
-    def _follow(self, after: int, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
+    def _follow(self, after: After, nodes: tuple[str, ...], gaps: Gaps) -> Iterator[Record | Gap]:
         raise NotImplementedError
 
     @overload
     def read(
         self,
-        after: int = 0,
+        after: After = 0,
         *,
         limit: int | None = None,
         exclude_nodes: Iterable[str] = (),
@@ -48,27 +44,27 @@ class Reading(Protocol):
     ) -> Iterator[Record]: ...
     @overload
     def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
     ) -> Iterator[Record | Gap]: ...
     def read(
-        self, after: int = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
     ) -> Iterator[Any]:
         """Everything behind the cursor up to the head of this moment, page by page."""
         nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
-        next_page = self._pages(nodes)
         while not walk.is_full:
-            page = next_page(walk.cursor, walk.page_limit(limits.DIFF_LIMIT.high))
+            limit = walk.page_limit(limits.DIFF_LIMIT.high)
+            page = self.page(walk.position, limit=limit, exclude_nodes=nodes)
             yield from walk.take(page)
             if not walk.has_more(page):
                 return
 
     @overload
     def follow(
-        self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
     ) -> Iterator[Record]: ...
     @overload
-    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps) -> Iterator[Record | Gap]: ...
-    def follow(self, after: int = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise") -> Iterator[Any]:
+    def follow(self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps) -> Iterator[Record | Gap]: ...
+    def follow(self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise") -> Iterator[Any]:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of a server.
 
         Ends when the client or database is closed; raises TopicNotFound when the topic is deleted."""

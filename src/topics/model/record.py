@@ -21,7 +21,7 @@ Meta = msgspec.Raw | msgspec.UnsetType
 _META_BYTES_OF_TOO_MANY_KEYS = (limits.META_KEYS_MAX + 1) * 5  # `"":1,` is the least a key can cost
 
 
-class RecordIn(msgspec.Struct, frozen=True, gc=False):
+class RecordIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One record as sent. `data` and `meta` are JSON texts already known to be well-formed."""
 
     data: msgspec.Raw

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, field
 
 from topics.model.config import TopicConfig, TopicType
+from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
+from topics.model.position import token
 from topics.model.router import Guarantee
 from topics.model.tombstone import Tombstone
 
@@ -19,7 +21,8 @@ from topics.model.tombstone import Tombstone
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record as read. `data` and `meta` are JSON texts; `value` and `headers` decode them, None if absent."""
+    """A record as read. `data` and `meta` are JSON texts; `value` and `headers` decode them, None if absent. `epoch` is
+    the life of the topic it was read from; 0 if the server did not say."""
 
     seq: int = field(name="$seq")
     ts: int = field(name="$ts")
@@ -27,6 +30,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     tag: str | None = field(name="$tag", default=None)
     data: Raw | UnsetType = UNSET
     meta: Raw | UnsetType = UNSET
+    epoch: int = field(name="$epoch", default=0)
+
+    @property
+    def position(self) -> int | str:
+        """Where a reader stands that has seen it: to be stored, and given as `after`. It knows its topic again, unlike
+        the bare seq."""
+        return token(self.seq, self.epoch) if self.epoch else self.seq
 
     @property
     def value(self) -> Any:
@@ -40,13 +50,16 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    topic: str
+    """`position` is that of the last record."""
+
+    topic: TopicName
     first_seq: int
     last_seq: int
     head_seq: int
     count: int
     created: bool = False
     deduped: bool = False
+    position: str | None = None
 
     @property
     def seqs(self) -> range:
@@ -55,9 +68,10 @@ class AppendResult(msgspec.Struct, frozen=True):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes."""
+    """`records` may be made only when they are looked at; they compare and behave like a list that nobody changes.
+    `next` is `next_from_seq` as a position; None if the server did not say."""
 
-    topic: str
+    topic: TopicName
     records: Sequence[Record]
     next_from_seq: int
     head_seq: int
@@ -65,10 +79,16 @@ class ReadResult(msgspec.Struct, frozen=True):
     caught_up: bool
     tombstone: Tombstone | None
     lag: int
+    next: str | None = None
+
+    @property
+    def position(self) -> int | str:
+        """Where a reader stands that has seen the page: to be stored, and given as `after`."""
+        return self.next_from_seq if self.next is None else self.next
 
 
 class DeleteResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: int
     earliest_seq: int
     head_seq: int
@@ -89,7 +109,7 @@ class QueueCounters(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic: str
+    topic: TopicName
     type: TopicType
     head_seq: int
     earliest_seq: int
@@ -104,7 +124,7 @@ class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     head_seq: int
     earliest_seq: int
     count: int
@@ -119,15 +139,15 @@ class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PutTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     created: bool
     config: TopicConfig
 
 
 class DeleteTopicResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     deleted: bool
-    routers_removed: list[str]
+    routers_removed: list[RouterName]
 
 
 # --- routers ---------------------------------------------------------------------------------------------------------
@@ -136,9 +156,9 @@ class DeleteTopicResult(msgspec.Struct, frozen=True):
 class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
     """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
 
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     preserve_node: bool
     preserve_tag: bool
     filter: list[str] | None
@@ -149,9 +169,9 @@ class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RouterSummary(msgspec.Struct, frozen=True):
-    router: str
-    source: str
-    dest: str
+    router: RouterName
+    source: TopicName
+    dest: TopicName
     guarantee: Guarantee
     forwarded_total: int
 
@@ -162,7 +182,7 @@ class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeleteRouterResult(msgspec.Struct, frozen=True):
-    router: str
+    router: RouterName
     deleted: bool
 
 
@@ -193,7 +213,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
-    topic: str
+    topic: TopicName
     claimed: list[Job]
     count: int
     ready: int
@@ -209,7 +229,7 @@ class LostJob(msgspec.Struct, frozen=True):
 class AckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """`lost` are those of the `skipped` that retention took while this node held them."""
 
-    topic: str
+    topic: TopicName
     acked: int
     skipped: list[int]
     ready: int
@@ -218,7 +238,7 @@ class AckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NackResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic: str
+    topic: TopicName
     nacked: int
     skipped: list[int]
     ready: int
@@ -227,7 +247,7 @@ class NackResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    topic: str
+    topic: TopicName
     extended: int
     skipped: list[int]
     deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
@@ -249,4 +269,4 @@ class WatchResult(msgspec.Struct, frozen=True):
     wid: str
     stream_url: str
     session_ttl_ms: int
-    topics: dict[str, WatchStart]
+    topics: dict[TopicName, WatchStart]

@@ -85,6 +85,15 @@ class RecordRun:
     def __len__(self) -> int:
         return len(self.body_offs)
 
+    def span_bytes(self) -> int:
+        """From the first body to the end of the last: the size of all of them, or too much if they lie apart."""
+        if not len(self.body_offs):
+            return 0
+        last = self.body_offs[-1]
+        _, _, node_len, tag_len, data_len = BODY_HEAD.unpack_from(self.buf, last)
+        size: int = last - self.body_offs[0] + BODY_HEAD_BYTES + node_len + tag_len + data_len
+        return size
+
     def seq(self, index: int) -> int:
         """Seq of one record."""
         seq: int = BODY_HEAD.unpack_from(self.buf, self.body_offs[index])[0]

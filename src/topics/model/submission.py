@@ -22,6 +22,7 @@ class Submission:
         "frames",
         "offset",
         "ops",
+        "reclaims",
         "size",
         "ticket",
         "topic_id",
@@ -48,6 +49,7 @@ class Submission:
         self.ops = ops if isinstance(ops, list) else list(ops)
         self.ticket = ticket
         self.topic_id = topic_id
+        self.reclaims = False  # it gives space back, so a full disk has to take it; set by `Commit.submit`
         self.writes = 1  # callers who wait for it
         # Filled by the write: index of the file in `WalFiles`, byte offset of the first frame in it, and the group's
         # count of bytes written since it was opened, this submission included.

@@ -35,9 +35,10 @@ CONNECTIONS_MAX = 65_536
 WRITE_HIGH_BYTES = 256 * KIB  # more waiting output than this: no further request of that connection is read
 WRITE_LOW_BYTES = 64 * KIB
 UNSENT_BYTES_MAX = 8 * MIB  # more answers made for a connection than it takes: its next requests read no page yet
-UNSENT_ALL_BYTES_MAX = 256 * MIB  # the same for all connections together
-UNSENT_SMALL_FACTOR = 2  # and for small answers, so that those who ask for little need not wait for those who hold much
-UNSENT_SMALL_BYTES = 256 * KIB  # a small one
+UNSENT_ALL_BYTES_MAX = 256 * MIB  # everything that waits to be sent, on all connections and whatever the protocol
+UNSENT_LARGE_BYTES_MAX = 192 * MIB  # more than this held: only small answers and frames are made, so that those who ask
+UNSENT_SMALL_BYTES = 256 * KIB  # for little, no more than this, need not wait for those who hold much
+UNSENT_FREE_BYTES = 16 * KIB  # and a peer that has taken everything gets as much as this whatever the others hold
 ROOM_GRACE_S = 5.0  # no room for so long: connections that took less than
 TAKEN_BYTES_MIN = 64 * KIB  # meanwhile are cut, those that hold most first
 

@@ -136,6 +136,36 @@ class Response:
         return f"Response({self.status}, {self.body!r}, {self.content_type!r}, {self.headers!r})"
 
 
+class AllowanceOwner(Protocol):
+    """Who fills a sink, as the budget for everything that waits to be sent sees it."""
+
+    def sent_bytes(self) -> int:
+        """Handed to the sink, ever."""
+
+    def queued_bytes(self) -> int:
+        """Made, and not handed to the sink yet."""
+
+    def making_bytes(self) -> int:
+        """Being rendered."""
+
+    def has_room_again(self) -> None:
+        """It was refused; now it may ask again."""
+
+    def too_slow(self) -> None:
+        """Its client takes nothing, and others wait: end it at once."""
+
+
+class Allowance(Protocol):
+    """A sink's part of the budget of all connections."""
+
+    def grant(self, wanted_bytes: int, *, least_bytes: int = ...) -> int:
+        """How much may be made for the client now: as much as is wanted, or a little, or 0. Less than `least_bytes` is
+        0, and after 0 the owner is told when to ask again."""
+
+    def measure(self) -> None:
+        """Something was made, sent or dropped."""
+
+
 class Sink(Protocol):
     """The sending side that streams and sockets share."""
 
@@ -148,6 +178,9 @@ class Sink(Protocol):
 
     def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = ...) -> None:
         """Call back each time the buffered bytes have risen above `low_bytes` and come down to it again."""
+
+    def allowance(self, owner: AllowanceOwner) -> Allowance:
+        """To be asked before something is made for this sink. It ends with the sink."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back once, when the peer has gone or the sink was ended; at once if that is already so."""

@@ -1,7 +1,8 @@
 """WebSocket without I/O: the opening handshake, and a session of messages (RFC 6455, through wsproto).
 
 No extension is negotiated, so a frame of ours is a few bytes before the payload and is built here directly; what the
-peer sends is parsed by wsproto. A message is handed out whole, and never larger than the limit.
+peer sends is parsed by wsproto. A message is handed out whole, and never larger than the limit: a frame that declares
+more than is left of it is refused by its header, before any of its payload has come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Literal, NamedTuple
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
-from wsproto.frame_protocol import CloseReason
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, RsvBits
 
 from topics.net.messages import Request
 
@@ -26,7 +28,6 @@ _LENGTH_64 = 127
 GOING_AWAY = CloseReason.GOING_AWAY.value
 POLICY_VIOLATION = CloseReason.POLICY_VIOLATION.value
 TRY_AGAIN_LATER = CloseReason.TRY_AGAIN_LATER.value
-TOO_BIG = CloseReason.MESSAGE_TOO_BIG.value
 
 
 # --- handshake --------------------------------------------------------------------------------------------------------
@@ -73,12 +74,16 @@ def _is_key(key: bytes | None) -> bool:
 
 def text_frame(payload: bytes) -> bytes:
     """One unfragmented text message from server to client."""
-    size = len(payload)
+    return text_header(len(payload)) + payload
+
+
+def text_header(size: int) -> bytes:
+    """What comes before the payload of such a message."""
     if size < _LENGTH_16:
-        return struct.pack("!BB", _TEXT_FINAL, size) + payload
+        return struct.pack("!BB", _TEXT_FINAL, size)
     if size < 1 << 16:
-        return struct.pack("!BBH", _TEXT_FINAL, _LENGTH_16, size) + payload
-    return struct.pack("!BBQ", _TEXT_FINAL, _LENGTH_64, size) + payload
+        return struct.pack("!BBH", _TEXT_FINAL, _LENGTH_16, size)
+    return struct.pack("!BBQ", _TEXT_FINAL, _LENGTH_64, size)
 
 
 # --- session ----------------------------------------------------------------------------------------------------------
@@ -98,15 +103,37 @@ class WsEnd(NamedTuple):
 WsProgress = Literal["progress"]
 
 
+class _LengthCheck(Extension):
+    """Never offered to the peer: wsproto shows each frame's header to its extensions, and takes their refusal."""
+
+    name = "length-check"
+
+    def __init__(self, partial: bytearray, limit_bytes: int) -> None:
+        self._partial = partial
+        self._limit_bytes = limit_bytes
+
+    def enabled(self) -> bool:
+        return True
+
+    def offer(self) -> bool | str:
+        return False
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> CloseReason | RsvBits:
+        if not opcode.iscontrol() and len(self._partial) + payload_length > self._limit_bytes:
+            return CloseReason.MESSAGE_TOO_BIG
+        return RsvBits(False, False, False)
+
+
 class WsSession:
     """The server's end of an open socket."""
 
-    __slots__ = ("_conn", "_limit_bytes", "_output", "_partial")
+    __slots__ = ("_conn", "_output", "_partial")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._conn = Connection(ConnectionType.SERVER)
-        self._limit_bytes = limit_bytes
         self._partial = bytearray()  # of the message that is coming in, however small its pieces are
+        self._conn = Connection(ConnectionType.SERVER, [_LengthCheck(self._partial, limit_bytes)])
         self._output: list[bytes] = []
 
     def receive(self, data: bytes) -> None:
@@ -139,6 +166,11 @@ class WsSession:
     def closing(self) -> bool:
         return self._conn.state is not ConnectionState.OPEN
 
+    @property
+    def is_over(self) -> bool:
+        """Both sides have said their close frame."""
+        return self._conn.state is ConnectionState.CLOSED
+
     def _take(self, event: Event) -> WsMessage | WsEnd | WsProgress:
         if isinstance(event, TextMessage):
             return self._collect(event.data.encode("utf-8"), is_text=True, whole=event.message_finished)
@@ -151,12 +183,9 @@ class WsSession:
             self._output.append(self._conn.send(event.response()))
         return "progress"
 
-    def _collect(self, part: bytes, *, is_text: bool, whole: bool) -> WsMessage | WsEnd | WsProgress:
+    def _collect(self, part: bytes, *, is_text: bool, whole: bool) -> WsMessage | WsProgress:
         if self.closing:
             return "progress"  # what arrives after our close frame is not read any more
-        if len(self._partial) + len(part) > self._limit_bytes:
-            self.close(TOO_BIG)
-            return WsEnd(TOO_BIG)
         if not whole:
             self._partial += part
             return "progress"

@@ -2,9 +2,9 @@
 
 Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
 taken from the snapshot only if no flag can be on disk whose delete is not: because the kernel lived on since it was
-written, or because deletes of the topic are synced before they take effect. The ack of a job is not synced in every
-class, nor is any delete of a `memory` topic; their flags are counted. Called by recovery for every topic of the
-snapshot, and by replay for every topic that the log brings back."""
+written, or because deletes of the topic are synced before they take effect; and never where the log is damaged. The
+ack of a job is not synced in every class, nor is any delete of a `memory` topic; their flags are counted. Called by
+recovery for every topic of the snapshot, and by replay for every topic that the log brings back."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ class Attach:
         marks: Marks,
         items: dict[int, TopicItem],
         trust_totals: bool,
+        log_is_whole: bool,
     ) -> None:
         self._env = env
         self._files = files
         self._cold = cold
         self._marks = marks
         self._items = items
-        self._trust_totals = trust_totals
+        self._trust_totals = trust_totals and log_is_whole
+        self._log_is_whole = log_is_whole
         self._reached = marks.in_segments(items.values())
         self.loaded: dict[int, LoadedTopic] = {}
         self.unknown: set[int] = set()
@@ -73,7 +75,8 @@ class Attach:
             self._seal(topic, segment, dead)
         reached(topic, self._reached.get(topic.id, 0))
         newest = loaded.sealed[-1].segment if loaded.sealed else None
-        if newest is not None and newest.last_seq > (0 if item is None else item.head) and _can_count(newest):
+        is_newer = newest is not None and newest.count > 0 and newest.last_seq > (0 if item is None else item.head)
+        if newest is not None and is_newer and _can_count(newest):
             written_until(topic, newest.checked_ts(newest.count - 1))
         if loaded.active is not None:
             load_active(topic, _columns(loaded.active), dead=dead)
@@ -109,8 +112,9 @@ class Attach:
             topic.sealed[len(topic.sealed) - 1].doubt()
 
     def _syncs_deletes(self, topic: TopicState) -> bool:
-        """By its class, which no frame of the log has changed since the snapshot."""
-        return topic.config.syncs_deletes and topic.id not in self._marks.reconfigured
+        """By its class, which no frame of the log has changed since the snapshot; and the log has them still."""
+        is_same_class = topic.id not in self._marks.reconfigured
+        return self._log_is_whole and topic.config.syncs_deletes and is_same_class
 
 
 def _can_count(segment: SealedSegment) -> bool:

@@ -1,6 +1,7 @@
 """Checkpointer: moves published records from the log into segments, one run at a time (storage.md section 7).
 
-    barrier   an empty durable submission per group: when it is applied, everything before it is, and is synced (C1, C2)
+    barrier   a durable submission per group: when it is applied, everything before it is, and is synced (C1, C2). It
+              holds the floors that count caps moved, so that what they took may become empty slots
     collect   columns of what lies in no segment yet, on the owner's thread, in one instant (C2)
     write     segments, in the background (C3 to C8)
     mark      a durable mark to every group (C9)
@@ -12,21 +13,24 @@ leaves the work to the next one. Router cursors are noted in the same instant as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 import numpy as np
 
 from topics.config import Settings
+from topics.core.apply import apply
 from topics.core.checkpoint import PendingBatch, flagged, pending, placed, sealed
 from topics.core.topic import TopicState
+from topics.engine.encode import submission
 from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.formats.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver, carried_out
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.haste import Elsewhere, Haste
@@ -55,6 +59,7 @@ class Checkpointer:
         jobs: KernelJobs,
         settings: Settings,
         *,
+        custody: Custody,
         elsewhere: Converter | None = None,
     ) -> None:
         """`elsewhere` computes on another processor; where it is given, long runs use it."""
@@ -62,6 +67,7 @@ class Checkpointer:
         self._store = store
         self._driver = driver
         self._jobs = jobs
+        self._custody = custody
         self._rules = SealRules(
             max_events=settings.segment_max_events,
             max_bytes=settings.segment_max_bytes,
@@ -72,13 +78,16 @@ class Checkpointer:
         self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
+        self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
         self._running: Ticket[Positions] | None = None
-        self._trouble = Trouble(log, "checkpoint")
+        self.trouble = Trouble(log, "checkpoint")
         self._replaced: dict[int, TopicConfig] = {}
         self.runs_total = 0
         self.topics_marked = 0
         """By the last run."""
         self.failures_total = 0
+        self.mark_bytes = 0
+        """Of the log, all that marks took."""
         engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
         engine.context.on_removed.append(lambda topic, _: self._published(topic))
@@ -104,7 +113,8 @@ class Checkpointer:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._dirty)
+        due_ms = self._seal_due_ms
+        return bool(self._dirty) or (due_ms is not None and self._engine.context.clock.now_ms() >= due_ms)
 
     @property
     def running(self) -> bool:
@@ -138,21 +148,42 @@ class Checkpointer:
         self._running = None
         if done.error is None:
             self.runs_total += 1
+            self._seal_due_ms = self._next_seal_ms()
         else:
             self.failures_total += 1
-        self._trouble.over(done.error)
+        self.trouble.over(done.error)
+
+    def _next_seal_ms(self) -> int | None:
+        """Idle topics are sealed by age, too (storage.md section 6.4)."""
+        age_ms = self._rules.max_age_ms
+        actives = (
+            self._store.topics[topic.id].active
+            for topic in self._engine.state.by_id.values()
+            if topic.id in self._store.topics and not topic.config.is_ephemeral
+        )
+        first_ts = (active.first_ts for active in actives if active is not None and active.count)
+        return min((ts + age_ms for ts in first_ts), default=None) if age_ms else None
 
     def _barriers(self) -> Ticket[Positions]:
         positions: Positions = {}
         commit = self._engine.context.commit
         tickets = []
         for index, group in enumerate(self._store.groups):
-            sub = Submission([], frame_count=0, durable=True)
+            floors = self._engine.settling.unlogged_floors(self._dirty_in(index))
+            now_ms = self._engine.context.clock.now_ms()
+            sub = submission(floors, None, topic_id=0, ts=now_ms, durable=True, client_frames=0)
             finish = partial(self._at_barrier, index, group.key, positions)
             tickets.append(commit.submit(index, sub, finish=finish, internal=True))
         return chain(all_done(tickets), lambda _: resolved(positions))
 
+    def _dirty_in(self, index: int) -> Iterator[TopicState]:
+        context = self._engine.context
+        topics = (context.state.by_id.get(topic_id) for topic_id in self._dirty)
+        return (topic for topic in topics if topic is not None and context.group_of(topic.id) == index)
+
     def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
+        for floors in sub.ops:
+            apply(self._engine.state, floors)  # type: ignore[arg-type]
         positions[key] = Position(self._store.files.get(sub.file).number, sub.offset)
         for listener in self._engine.context.on_barrier:
             listener(index)
@@ -181,8 +212,12 @@ class Checkpointer:
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
             marks.then(partial(self._marked, result, positions, dirty, ticket), ticket.abandon)
 
-        carried_out(self._driver.run, lambda: checkpoint.run(job)).then(written, ticket.abandon)
+        carried_out(self._driver.run, lambda: self._write(job)).then(written, ticket.abandon)
         return ticket
+
+    def _write(self, job: CheckpointJob) -> CheckpointResult:
+        self._custody.require()
+        return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:
         job = CheckpointJob(
@@ -238,6 +273,7 @@ class Checkpointer:
         tickets: list[Ticket[None]] = []
         try:
             for index, marks in by_group.items():
+                store.groups[index].rotate_for_checkpoint()
                 position = positions[store.groups[index].key]
                 sub = checkpoint_submission(
                     n=number,
@@ -247,15 +283,18 @@ class Checkpointer:
                     routers=routers if index == 0 else (),
                     ts=context.clock.now_ms(),
                 )
-                tickets.append(context.commit.submit(index, sub, finish=lambda _: None, internal=True))
+                tickets.append(context.commit.submit(index, sub, finish=self._mark_written, internal=True))
         except Exception as error:
             tickets.append(failed(error))
         return all_done(tickets)
 
+    def _mark_written(self, mark: Submission) -> None:
+        self.mark_bytes += mark.size
+
     @staticmethod
     def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
         known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
-        sealed_to = done.sealed[-1].last_seq if done.sealed else known
+        sealed_to = max([known, *(segment.last_seq for segment in done.sealed)])  # a hole may have been filled
         active = None if done.active is None else done.active.mark
         return topic_mark(topic, seq=max(done.seq, topic.ckpt_seq), active=active, sealed_to=sealed_to)
 

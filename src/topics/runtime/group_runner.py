@@ -259,4 +259,6 @@ class GroupRunner:
         self._post(lambda: self._commit.synced(self.index, lsn))
 
     def _report_failure(self, error: BaseException, *, cause: ReadOnlyCause) -> None:
-        self._post(lambda: self._commit.sync_failed(self.index, error, cause))
+        """A failure of the log says itself what it came from."""
+        known = error.cause if isinstance(error, CommitFailed) else cause
+        self._post(lambda: self._commit.sync_failed(self.index, error, known))

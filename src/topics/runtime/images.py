@@ -20,6 +20,7 @@ def topic_from_item(item: TopicItem) -> TopicState:
             id=item.id,
             name=item.name,
             epoch=item.epoch,
+            ancestors=tuple((row.epoch, row.head) for row in item.ancestors),
             config=TopicConfig.from_stored(item.config),
             created_ts=item.created_ts,
             last_ts=item.last_ts,

@@ -28,6 +28,7 @@ from topics.runtime.tiers import Tiers
 from topics.storage.segments.drop import drop_segment, remove_retired_dir, retire_topic_dir
 from topics.storage.segments.rewrite import RewriteRules, rewrite
 from topics.storage.segments.sealed import SealedSegment
+from topics.storage.wal.group import PASSING
 
 log = logging.getLogger("topics.janitor")
 
@@ -232,15 +233,18 @@ class Janitor:
     # --- space ----------------------------------------------------------------------------------------------------
 
     def probe_space(self) -> None:
-        """Groups that ran out of space take writes again by themselves (F5)."""
+        """Groups without space, or whose rotation failed, take writes again by themselves (F5, F5b); until then the
+        former take what gives space back (F5a)."""
         commit = self._engine.context.commit
         for index, cause in commit.read_only_causes().items():
-            if cause == "no_space" and index not in self._probing and commit.may_reopen(index):
+            if cause in PASSING and index not in self._probing and commit.may_reopen(index):
+                if self._store.groups[index].open_reserve():
+                    commit.open_reserve(index)
                 self._probing.add(index)
                 self._driver.run(self._store.groups[index].probe_space, partial(self._probed, index))
 
     def _probed(self, index: int, lifted: bool | None, error: BaseException | None) -> None:
         self._probing.discard(index)
         if lifted and error is None:
-            log.info("WAL group %r has space again", self._store.groups[index].key)
+            log.info("WAL group %r takes writes again", self._store.groups[index].key)
             self._engine.context.commit.reopen(index)

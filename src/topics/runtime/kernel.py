@@ -11,11 +11,14 @@ from collections.abc import Callable
 
 from topics.clock import Clock, EngineClock, Host
 from topics.config import Settings
+from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown
 from topics.runtime.checkpointer import Checkpointer
+from topics.runtime.clock_watch import ClockWatch
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver
 from topics.runtime.group_runner import GroupRunner
 from topics.runtime.janitor import Janitor
@@ -59,17 +62,22 @@ class Kernel:
             settings=settings,
             shards=shards,
             jobs=self.jobs,
+            chance=recovered.chance,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
-        self.checkpointer = Checkpointer(self.engine, self.store, driver, self.jobs, settings, elsewhere=converter)
-        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer)
+        self.custody = Custody(self.store, self.commit, driver, rescue=lambda: self.timetable.snapshot_soon())
+        self.checkpointer = Checkpointer(
+            self.engine, self.store, driver, self.jobs, settings, custody=self.custody, elsewhere=converter
+        )
+        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.custody)
         self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
         self.janitor.after_checkpoint = self.checkpointer.after_run
         self.tiers.index_came = self.jobs.index_came
         self.tiers.is_dropping = self.janitor.is_dropping
         self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
+        self.clock_watch = ClockWatch(recovered.clock)
         self.timetable = Timetable(self, settings)
         self.jobs.settled = self.engine.context.removed
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
@@ -174,6 +182,7 @@ def recover(
     host: Host,
     progress: Progress = lambda _: None,
     instance: Callable[[], str] = lambda: secrets.token_hex(16),
+    chance: Callable[[], int] = lambda: secrets.randbits(EPOCH_CHANCE_BITS),
     open_cold: OpenCold = open_cold_root,
 ) -> Recovered:
     """Everything up to the point where the kernel can start; may run on any one thread."""
@@ -183,6 +192,7 @@ def recover(
         host=host,
         settings=settings,
         instance=instance,
+        chance=chance,
         progress=progress,
         open_cold=open_cold,
     ).run()

@@ -13,6 +13,8 @@ from typing import Final
 
 from topics.clock import EngineClock, Host
 from topics.config import Settings
+from topics.core.apply import apply
+from topics.core.lineage import decide_fork
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.replay import Replay
@@ -20,6 +22,7 @@ from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.attach import Attach
+from topics.runtime.cut_log import note_used
 from topics.runtime.expected import Marks
 from topics.runtime.images import router_from_item, topic_from_item
 from topics.runtime.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
@@ -30,6 +33,7 @@ from topics.storage.cold_cache import ColdCache
 from topics.storage.cold_tier import ColdRoot, ColdTier, open_cold_root
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
+from topics.storage.identity import Identity, LogFile
 from topics.storage.layout import DataDir, group_keys
 from topics.storage.lock import DataDirLock
 from topics.storage.segments.drop import list_topic_dirs
@@ -67,6 +71,7 @@ class Recovered:
     state: State
     store: Store
     clock: EngineClock
+    chance: Callable[[], int]
     replayed_frames: int = 0
     lost_seqs: int = 0
     truncated_bytes: int = 0
@@ -78,7 +83,7 @@ class Recovered:
 
 
 class Recovery:
-    """One start. `instance` gives the random name of a new directory."""
+    """One start. `instance` gives the random name of a new directory, `chance` random bits for epochs."""
 
     def __init__(
         self,
@@ -88,6 +93,7 @@ class Recovery:
         host: Host,
         settings: Settings,
         instance: Callable[[], str],
+        chance: Callable[[], int],
         progress: Progress = lambda _: None,
         pid: int | None = None,
         open_cold: OpenCold = open_cold_root,
@@ -97,6 +103,7 @@ class Recovery:
         self._host = host
         self._settings = settings
         self._new_instance = instance
+        self._chance = chance
         self._progress = progress
         self._pid = os.getpid() if pid is None else pid
         self._data = DataDir(settings.data_dir)
@@ -126,9 +133,11 @@ class Recovery:
             raise
 
     def _recover(self) -> Recovered:
-        same_boot = self._lock.same_boot(self._host.boot_id())
+        self._boot = self._boot_line()
+        same_boot = self._lock.same_boot(self._boot)
         is_new = self._data.is_new(self._fs)
         self._data.make_missing(self._fs)
+        self._identity = Identity(self._fs, self._data)
         self._snapshots = SnapshotStore(self._fs, self._data.meta)
         snapshot = self._load_snapshot()
         scans = self._scan(snapshot)
@@ -144,6 +153,10 @@ class Recovery:
             self._fs.make_room = self._env.make_room
         replay = self._replay(snapshot, scans, same_boot=same_boot)
         self._check_clock()
+        for scan in scans:
+            if scan.end.set_aside:
+                shards = self._settings.wal_shards if snapshot is None else snapshot.shards
+                note_used(self._state, scan, recorded_shards=shards, file_bytes=self._settings.wal_file_bytes)
         # From here on the directory is accepted, and writing begins.
         repaired = {
             scan.key: repair_group(
@@ -157,8 +170,15 @@ class Recovery:
             for scan in scans
         }
         self._env.allow_writes()
-        marks = self._settle(replay, same_boot=same_boot)
+        marks = self._settle(replay, same_boot=same_boot) + self._fork()
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
+
+    def _boot_line(self) -> str:
+        """What has to be the same for bytes that nobody synced to be there still: the kernel's life, and that of every
+        file system that the directory lies on. Empty if one of them is not known."""
+        mounts = {self._fs.mount_id(path) for path in self._data.mounted(self._fs)}
+        boot_id = self._host.boot_id()
+        return " ".join([boot_id, *sorted(mounts)]) if boot_id and all(mounts) else ""
 
     # --- steps 2 and 3: snapshot and groups -----------------------------------------------------------------------
 
@@ -186,6 +206,8 @@ class Recovery:
             start=None if snapshot is None else positions_of(snapshot).get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._settings.salvage,
+            unharmed=self._lock.same_boot(self._boot),
+            left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
         )
 
     def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
@@ -228,10 +250,12 @@ class Recovery:
             self._cold,
             marks=self._marks,
             items={item.id: item for item in topics},
-            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._host.boot_id(),
+            trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,
+            log_is_whole=not any(scan.end.set_aside for scan in scans),
         )
         if snapshot is not None:
             self._state.next_topic_id = max(self._state.next_topic_id, snapshot.next_topic_id)
+            self._state.last_epoch = max(self._state.last_epoch, snapshot.last_epoch)
             self._clock.raise_to(snapshot.clock_ms)
             for item in topics:
                 topic = topic_from_item(item)
@@ -309,6 +333,18 @@ class Recovery:
             log.warning("%s", notice)
         return marks
 
+    def _fork(self) -> list[HeadMark]:
+        """Of a copy, every topic goes on under an epoch of its own: whatever else is written elsewhere, under the old
+        one, is not ours."""
+        if not self._identity.is_copy:
+            return []
+        log.warning("%s is a copy, or was put back from one: its topics get new epochs", self._data.root)
+        now, topics = self._clock.now_ms(), self._state.by_id.values()
+        marks = [decide_fork(self._state, topic, now=now, chance=self._chance()) for topic in topics]
+        for mark in marks:
+            apply(self._state, mark)
+        return marks
+
     # --- step 8: clean up and open --------------------------------------------------------------------------------
 
     def _open(
@@ -321,7 +357,7 @@ class Recovery:
         *,
         is_new: bool,
     ) -> Recovered:
-        settings = self._settings
+        settings, was_copy = self._settings, self._identity.is_copy
         if not settings.salvage:
             remove_temps(self._fs, [*log_dirs(self._fs, self._data), self._data.meta])
         known = None if snapshot is None else layout_of(snapshot)
@@ -339,12 +375,15 @@ class Recovery:
         floors = floors_of(self._state, self._attach.forsaken)
         store.owes_marks = not log_marks(groups, [*marks, *floors], now_ms=self._clock.now_ms())
         flag_again(self._state, store)
-        self._lock.claim(self._host.boot_id(), vouches=not store.owes_marks)
+        if not store.owes_marks:
+            self._write_identity(groups)
+        self._lock.claim(store.boot, vouches=not store.owes_marks)
         self._progress(1.0)
         return Recovered(
             state=self._state,
             store=store,
             clock=self._clock,
+            chance=self._chance,
             replayed_frames=self._done_frames,
             lost_seqs=replay.lost_seqs,
             truncated_bytes=sum(scan.end.cut_bytes for scan in scans),
@@ -352,6 +391,7 @@ class Recovery:
             wants_snapshot=not is_new
             and (
                 snapshot is None
+                or was_copy
                 or layout != known
                 or any(scan.beyond for scan in scans)
                 or store.owes_marks
@@ -360,6 +400,14 @@ class Recovery:
             retired=retired,
             has_snapshot=is_new or snapshot is not None,
         )
+
+    def _write_identity(self, groups: list[WalGroup]) -> None:
+        """Without space for it the directory is judged by the next start as it was by this one."""
+        logs = [LogFile.of(group.key, group.position.file) for group in groups if group.active is not None]
+        try:
+            self._identity.settle(self._new_instance(), logs)
+        except OSError as error:
+            log.warning("%s could not be written: %s", self._data.identity, error.strerror or error)
 
     def _open_group(self, key: str, scan: GroupScan | None, repaired: Repaired | None, layout: Layout) -> WalGroup:
         group = open_group(
@@ -396,7 +444,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
-            boot=self._host.boot_id(),
+            boot=self._boot_line(),
             cold=self._cold,
             next_ckpt=max(self._marks.next_ckpt, 1 if snapshot is None else snapshot.next_ckpt),
             leftovers={scan.key: _end_of(scan) for scan in scans if scan.key not in ours},

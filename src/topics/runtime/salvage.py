@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from topics.core.front import blocks_from
+from topics.core.lineage import new_epoch
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.replay import recovered_name
@@ -35,8 +36,9 @@ def unexplained(dirs: Iterable[int], logs: Iterable[WalColumns], *, known_below:
 
 def adopt(state: State, topic_id: int, *, now_ms: int) -> TopicState:
     """A topic for the records of an id; its segments are attached next."""
+    epoch = new_epoch(state, now=now_ms, chance=topic_id)
     topic = TopicState(
-        topic_id=topic_id, name=recovered_name(topic_id), epoch=topic_id, config=DEFAULT_CONFIG, created_ts=now_ms
+        topic_id=topic_id, name=recovered_name(topic_id), epoch=epoch, config=DEFAULT_CONFIG, created_ts=now_ms
     )
     topic.replaying = True
     state.add(topic)

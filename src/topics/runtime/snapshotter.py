@@ -16,6 +16,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, forward, resolved
 from topics.formats.bodies import LostRange
 from topics.formats.snapshot import (
+    AncestorItem,
     DeadRange,
     GroupPosition,
     IdemItem,
@@ -25,6 +26,7 @@ from topics.formats.snapshot import (
 )
 from topics.model.config import TopicConfig
 from topics.runtime.checkpointer import Checkpointer, Positions
+from topics.runtime.custody import Custody
 from topics.runtime.driver import Driver, carried_out
 from topics.runtime.gather import all_done, in_portions
 from topics.runtime.images import queue_item, router_item
@@ -36,15 +38,20 @@ log = logging.getLogger("topics.snapshot")
 
 
 class Snapshotter:
-    def __init__(self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer, custody: Custody
+    ) -> None:
         self._engine = engine
         self._store = store
         self._driver = driver
         self._checkpointer = checkpointer
+        self._custody = custody
         self._running: Ticket[None] | None = None
-        self._trouble = Trouble(log, "snapshot")
+        self.trouble = Trouble(log, "snapshot")
         self.total = 0
         self.failures_total = 0
+        self.frees_more = False
+        """Whether there are log files that nobody writes to: the next snapshot, or the one behind it, lets them go."""
 
     @property
     def running(self) -> bool:
@@ -77,7 +84,7 @@ class Snapshotter:
             self.total += 1
         else:
             self.failures_total += 1
-        self._trouble.over(done.error)
+        self.trouble.over(done.error)
 
     def _write(self, positions: Positions, *, clean: bool) -> Ticket[None]:
         """Deletes that wait for the index of a cold segment are in no flag and no list yet: they get frames behind the
@@ -123,6 +130,7 @@ class Snapshotter:
             gen=store.layout.gen,
             shards=store.layout.shards,
             next_topic_id=state.next_topic_id,
+            last_epoch=state.last_epoch,
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
             topics=(),
@@ -161,6 +169,7 @@ class Snapshotter:
             segments=tuple(segments),
             queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
+            ancestors=tuple(AncestorItem(*row) for row in image.ancestors),
         )
 
     def _referenced(self) -> frozenset[int]:
@@ -175,6 +184,7 @@ class Snapshotter:
     # --- on the background thread ---------------------------------------------------------------------------------
 
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
+        self._custody.require()
         keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
         self._store.snapshots.install(body, keep_all=keep_all)
         if self._store.owes_marks:  # everything that the start had no space to log is in this snapshot
@@ -187,7 +197,9 @@ class Snapshotter:
         store = self._store
         kept = store.snapshots.kept()
         active = {group.key: group.position.file for group in store.groups}
-        for key in store.files.group_keys():
+        frees_more = False
+        for key in list(store.files.group_keys()):
+            writing = active.get(key)
             remove_absorbed(
                 store.fs,
                 store.files,
@@ -195,6 +207,9 @@ class Snapshotter:
                 dir=store.data.group(key),
                 snapshots=kept,
                 referenced=referenced.__contains__,
-                active=active.get(key),
+                active=writing,
                 end=store.leftovers.get(key),
             )
+            oldest = next(iter(store.files.of_group(key)), None)
+            frees_more |= oldest is not None and oldest.number != writing and oldest.index not in referenced
+        self.frees_more = frees_more

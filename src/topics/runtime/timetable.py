@@ -18,7 +18,7 @@ SNAPSHOT_CHECK_MS = 5_000
 SWEEP_MS = 1_000
 """How often floors that nobody asks for are moved, so that disk space comes back."""
 PROBE_MS = 1_000
-"""How often a group without space is looked at."""
+"""How often a group without space, the files themselves and the wall clock are looked at."""
 
 
 class Timetable:
@@ -32,7 +32,8 @@ class Timetable:
         self._swept = self._probed = now
         self._relocate_ms = settings.relocate_interval_ms
         self._relocated = now - self._relocate_ms
-        self._bytes_at_snapshot = self._wal_bytes()
+        self._bytes_at_snapshot = self._news_bytes()
+        self._replayed = kernel.recovered.replayed_frames > 0  # and not in a snapshot yet
         self._rotations = self._wal_rotations()
         self._checkpoint_asked = False
         self._snapshot_asked = False
@@ -57,7 +58,9 @@ class Timetable:
         if now - self._probed >= PROBE_MS:
             self._probed = now
             self._kernel.janitor.probe_space()
-        if self._stopped:
+            self._kernel.custody.look()
+            self._kernel.clock_watch.look()
+        if self._stopped or self._kernel.custody.is_lost:
             return
         self._snapshot_if_due(now)
         self._checkpoint_if_due(now)
@@ -92,25 +95,34 @@ class Timetable:
                 return
         self._snapshot_asked = False
         self._snapshotted = self._checkpointed = now
-        bytes_then = self._wal_bytes()
+        bytes_then = self._news_bytes()
         ticket = snapshotter.run()
 
         def over(_: object) -> None:
             self._snapshot_owed = ticket.error is not None
             if ticket.error is None:
                 self._bytes_at_snapshot = bytes_then
+                self._replayed = False
 
         ticket.then(over)
 
     def _is_snapshot_due(self, now: int) -> bool:
-        written = self._wal_bytes() - self._bytes_at_snapshot
-        return written >= self._snapshot_bytes or (written > 0 and now - self._snapshotted >= self._snapshot_ms)
+        written = self._news_bytes() - self._bytes_at_snapshot
+        if written >= self._snapshot_bytes:
+            return True
+        has_reason = written > 0 or self._replayed or self._kernel.snapshotter.frees_more
+        return has_reason and now - self._snapshotted >= self._snapshot_ms
 
     def _now_ms(self) -> int:
         return int(self._kernel.recovered.clock.monotonic() * 1000)
 
-    def _wal_bytes(self) -> int:
-        return sum(group.stats.bytes_written for group in self._kernel.store.groups)
+    def _news_bytes(self) -> int:
+        """All that was written to the log but what snapshots themselves write: with that, each would cause another."""
+        kernel = self._kernel
+        written = sum(group.stats.bytes_written - group.stats.open_bytes for group in kernel.store.groups)
+        return written - kernel.checkpointer.mark_bytes - kernel.engine.deletes.carried_bytes
 
     def _wal_rotations(self) -> int:
-        return sum(group.stats.rotations for group in self._kernel.store.groups)
+        """Of files that were full; the others are rotated by checkpoints, and need none."""
+        stats = [group.stats for group in self._kernel.store.groups]
+        return sum(each.rotations - each.rotations_asked for each in stats)

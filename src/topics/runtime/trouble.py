@@ -15,6 +15,11 @@ class Trouble:
         self._job = job
         self._told: str | None = None
 
+    @property
+    def sentence(self) -> str | None:
+        """What an operator should know as long as it lasts."""
+        return None if self._told is None else f"{self._job} fails and is tried again: {self._told}"
+
     def over(self, error: BaseException | None) -> None:
         told, self._told = self._told, None if error is None else _reason(error)
         if self._told is not None and self._told != told:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from topics.config.bind import BindAddress
 from topics.errors import ConfigError
+from topics.net.limits import CONNECTIONS_MAX
 
 BACKLOG = 4096  # the kernel cuts it to its own limit
 _PORT_TRIES = 16  # a free port on the first address may be taken on the second
@@ -110,6 +111,16 @@ def write_port_file(path: str, address: BindAddress) -> None:
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise ConfigError(f"TOPICS_PORT_FILE: cannot write {path!r}: {error.strerror}") from error
+
+
+RESERVED_FILES = 384
+"""Descriptors that no connection gets: 256 segment files that stay open, the files of the log, snapshots, threads."""
+
+
+def connections_max(file_limit: int) -> int:
+    """How many connections may be open at once: log, segments and snapshots must never lack a descriptor for them."""
+    reserved = min(RESERVED_FILES, file_limit // 2)
+    return max(min(file_limit - reserved, CONNECTIONS_MAX), 1)
 
 
 def raise_file_limit() -> int:

@@ -12,12 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
+from topics.limits import KIB
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
 from topics.net.limits import WRITE_LOW_BYTES
-from topics.net.messages import Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
+from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
+from topics.server.stream_share import StreamShare
+
+LARGE_BYTES = 256 * KIB  # a body or a chunk of this size is handed over in parts rather than copied into one
 
 if TYPE_CHECKING:
     from topics.server.h1_connection import H1Connection
@@ -75,7 +79,11 @@ class H1Exchange:
             self.reply(Response(200, body))
             return
         self._answered = True
-        self._conn.finish_plain(self, hub.renderer.ok(body))
+        if len(body) < LARGE_BYTES:
+            self._conn.finish_plain(self, hub.renderer.ok(body))
+        else:  # not copied: that would stop everybody for a while
+            self._conn.send(self, hub.renderer.ok_head(len(body)))
+            self._conn.finish(self, body)
 
     def reply_ok_all(self, responders: Sequence[H1Exchange], bodies: Sequence[bytes]) -> None:
         hub = self._conn.hub
@@ -183,7 +191,7 @@ class H1Exchange:
 class H1Stream:
     """An answer of unknown length, chunked unless the client is too old for it."""
 
-    __slots__ = ("_above", "_callbacks", "_chunked", "_conn", "_drained", "_exchange", "_low_bytes", "closed")
+    __slots__ = ("_above", "_callbacks", "_chunked", "_conn", "_drained", "_exchange", "_low_bytes", "_share", "closed")
 
     def __init__(self, exchange: H1Exchange, conn: H1Connection, *, chunked: bool) -> None:
         self._exchange = exchange
@@ -193,11 +201,22 @@ class H1Stream:
         self._drained: Callable[[], None] | None = None
         self._low_bytes = WRITE_LOW_BYTES
         self._above = False  # more than the low mark was waiting
+        self._share: StreamShare | None = None
         self.closed = False
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self._conn.hub.room, owner, self.buffered_bytes)
+        return self._share
 
     def send(self, chunk_data: bytes) -> None:
         if chunk_data and not self.closed:
-            self._conn.send(self._exchange, chunk(chunk_data) if self._chunked else chunk_data)
+            if not self._chunked:
+                self._conn.send(self._exchange, chunk_data)
+            elif len(chunk_data) < LARGE_BYTES:
+                self._conn.send(self._exchange, chunk(chunk_data))
+            else:  # not copied: many streams may be sent the same
+                for part in (b"%x\r\n" % len(chunk_data), chunk_data, b"\r\n"):
+                    self._conn.send(self._exchange, part)
             if self._drained is not None:
                 self._above = self.buffered_bytes() > self._low_bytes
 
@@ -237,6 +256,8 @@ class H1Stream:
         if not self.closed:
             self.closed = True
             self._drained = None
+            if self._share is not None:
+                self._share.close()
             self._callbacks.fire()
 
 

@@ -71,6 +71,13 @@ class H1Output(Peer):
         self._share: Share[H1Exchange] | None = None  # once a request asked for room
 
     @property
+    def is_idle(self) -> bool:
+        """Between two requests, with every answer taken."""
+        if self._mode != READING or self._exchanges or self._partial or self._out:
+            return False
+        return not self._reader.waiting_bytes() and not self.transport.get_write_buffer_size()
+
+    @property
     def gone(self) -> bool:
         return self._mode == GONE
 
@@ -83,7 +90,11 @@ class H1Output(Peer):
         return share
 
     def unsent_bytes(self) -> int:
-        held_bytes = sum([exchange.held_bytes for exchange in self._exchanges])
+        """Of plain answers: what is held for a stream, or lies in the transport while one is sent, its share counts."""
+        exchanges = self._exchanges
+        held_bytes = sum([exchange.held_bytes for exchange in exchanges if exchange.stream_sink is None])
+        if exchanges and exchanges[0].stream_sink is not None:
+            return held_bytes
         return self.transport.get_write_buffer_size() + sum(map(len, self._out)) + held_bytes
 
     def offered_bytes(self) -> int:
@@ -217,9 +228,14 @@ class H1Output(Peer):
 
     def _write(self) -> None:
         out = self._out
-        if out:
+        if not out:
+            return
+        if sum(map(len, out)) < LARGE_BYTES:
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-            out.clear()
+        else:
+            for part in out:
+                self.transport.write(part)
+        out.clear()
 
     def _half_close(self) -> None:
         """All is said. Wait for the peer's end before closing: closing on unread input would reset the answer away."""
@@ -248,7 +264,10 @@ class H1Output(Peer):
         return 0 if self._mode == GONE else self.transport.get_write_buffer_size()
 
     def pause_writing(self) -> None:
+        """Answers that asked for no room, as those to writes, count from here on."""
         self._paused = True
+        if self._mode != GONE:
+            self.share().measure()
 
     def resume_writing(self) -> None:
         self._paused = False

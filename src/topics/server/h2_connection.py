@@ -122,10 +122,22 @@ class H2Connection(H2Output):
         if exchange is None:
             request = Request(_NO_HEAD, None, self.address, self.hub.monotonic())
             exchange = H2Exchange(self, event.stream_id, request, self.hub.wheel.now_s)
+            exchange.discarding = True  # the application knows nothing of it
             self._streams[event.stream_id] = exchange
+        if not event.is_malformed:
             self._refuse(exchange, error_response(InvalidRequest(event.reason)))
-        elif not exchange.discarding:
-            self._abandon(exchange, InvalidRequest(event.reason))
+        elif not exchange.finished:
+            self._end_malformed(exchange, event.reason)
+
+    def _end_malformed(self, exchange: H2Exchange, reason: str) -> None:
+        """A stream error of type PROTOCOL_ERROR (RFC 9113 section 8.1.1); the answer before it says why, to people."""
+        response, stream_id = error_response(InvalidRequest(reason)), exchange.stream_id
+        length = (b"content-length", b"%d" % len(response.body))
+        self.begin_answer(exchange, 400, ((b"content-type", response.content_type), length), end=False)
+        self.send(exchange, response.body)
+        self._session.reset(stream_id, malformed=True)
+        self._drop(exchange)
+        self._flush_soon()
 
     def _body(self, event: H2Body) -> None:
         exchange = self._streams.get(event.stream_id)
@@ -150,7 +162,8 @@ class H2Connection(H2Output):
         if exchange is None:
             return
         if not exchange.discarding and exchange.request.content_length not in (None, exchange.body_bytes):
-            self._abandon(exchange, InvalidRequest("the body is not as long as its content-length"))
+            self._end_malformed(exchange, "the body is not as long as its content-length")
+            return
         parts, exchange.parts = exchange.parts or [], None
         if exchange.discarding:
             self._settle(exchange)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
 from topics.net.limits import WRITE_LOW_BYTES
-from topics.net.messages import Headers, Request, Response, StreamSink, WsSink
+from topics.net.messages import AllowanceOwner, Headers, Request, Response, StreamSink, WsSink
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
+from topics.server.stream_share import StreamShare
 
 if TYPE_CHECKING:
     from topics.server.h2_connection import H2Connection
@@ -134,7 +135,7 @@ def _sendable(headers: Headers) -> bool:
 class H2Stream:
     """An answer of unknown length; what the peer's window does not admit waits in the session."""
 
-    __slots__ = ("_above", "_callbacks", "_conn", "_drained", "_exchange", "_low_bytes", "closed")
+    __slots__ = ("_above", "_callbacks", "_conn", "_drained", "_exchange", "_low_bytes", "_share", "closed")
 
     def __init__(self, exchange: H2Exchange, conn: H2Connection) -> None:
         self._exchange = exchange
@@ -143,7 +144,12 @@ class H2Stream:
         self._drained: Callable[[], None] | None = None
         self._low_bytes = WRITE_LOW_BYTES
         self._above = False  # more than the low mark was waiting
+        self._share: StreamShare | None = None
         self.closed = False
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self._conn.hub.room, owner, self.buffered_bytes)
+        return self._share
 
     def send(self, chunk: bytes) -> None:
         if chunk and not self.closed:
@@ -185,4 +191,6 @@ class H2Stream:
         if not self.closed:
             self.closed = True
             self._drained = None
+            if self._share is not None:
+                self._share.close()
             self._callbacks.fire()

@@ -44,6 +44,10 @@ class H2Output(Peer):
         self._since_s = hub.wheel.now_s  # when the last stream ended
         self._share: Share[H2Exchange] | None = None  # once a request asked for room
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._streams and not self._session.waiting
+
     # --- room for answers ---------------------------------------------------------------------------------------------
 
     def share(self) -> Share[H2Exchange]:
@@ -167,6 +171,8 @@ class H2Output(Peer):
 
     def pause_writing(self) -> None:
         self._paused = True
+        if not self._over:
+            self.share().measure()
 
     def resume_writing(self) -> None:
         self._paused = False

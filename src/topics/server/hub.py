@@ -10,15 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from topics.clock import Clock
-from topics.limits import MIB
+from topics.limits import KIB, MIB
 from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
+from topics.server.allocator import Burst, give_back
 from topics.server.room import Room
 from topics.server.wheel import TICK_S, Wheel
 
@@ -27,7 +29,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASK_PER_TURN = 100  # connections whose deadlines are looked at before others get their turn
+IDLE_LOOKS = 64  # connections that are looked at for one that is idle, before a new one is turned away
+PEER_BYTES = 16 * KIB  # of a connection, about, with what it has parsed and what waits in its buffers
 log = logging.getLogger("topics.server")
+
+
+def _log_failure(done: BaseException | None) -> None:
+    if done is not None:
+        log.error("giving memory back failed", exc_info=done)
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +44,9 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 64 * MIB
     gzip_min_bytes: int = 0
+    connections_max: int = CONNECTIONS_MAX
+    connections_each_max: int = 0
+    """Of one address, loopback excepted; 0 is no such bound."""
 
     def bodies_bytes_max(self) -> int:
         """What unfinished bodies of all connections may hold together."""
@@ -57,11 +69,14 @@ class Hub:
         self.wheel = Wheel(clock.monotonic())
         self.renderer = H1Renderer()
         self.room = Room(loop, clock.monotonic)
-        self.peers: set[Peer] = set()
+        self._crowds: dict[str, int] = {}  # connections by network
+        self.peers: dict[Peer, None] = {}  # those that were looked at for being idle, and were not, come last
+        self._leaving = 0  # were closed to make room, and are still among the peers
         self.draining = False
         self.held = False  # the application is behind: no new request is read
         self.date = b""
         self._bodies_bytes = 0
+        self._burst = Burst()
         self._unflushed: list[Flushable] = []
         self._held_back: list[Callable[[], None]] = []
         self._on_empty: Callable[[], None] | None = None
@@ -83,7 +98,13 @@ class Hub:
         self._ticker = self.loop.call_later(TICK_S, self.tick)
         self.wheel.advance(self.monotonic())
         self.room.tick()
+        if self._burst.is_over(self._load_bytes(), self.monotonic()):
+            self.off_loop(give_back, _log_failure)
         self._ask()
+
+    def _load_bytes(self) -> int:
+        """What connections make the process hold, about."""
+        return self.room.held_bytes + self._bodies_bytes + len(self.peers) * PEER_BYTES
 
     def _ask(self) -> None:
         if self.wheel.ask(ASK_PER_TURN):
@@ -92,16 +113,55 @@ class Hub:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def joined(self, peer: Peer) -> None:
-        self.peers.add(peer)
-        if len(self.peers) > CONNECTIONS_MAX:
+        """One network has its share. When there are too many of all, one that waits for nothing makes room, the oldest
+        first; if there is none, the new one is told to come back."""
+        self.peers[peer] = None
+        if self._is_crowded(peer.network):
             peer.transport.abort()
-        elif self.draining:
+        elif len(self.peers) - self._leaving > self.settings.connections_max and not self._close_idle(peer):
+            peer.turn_away()
+        else:
+            self._begin(peer)
+
+    def _is_crowded(self, network: str | None) -> bool:
+        """Count a connection; has its network more than its share now?"""
+        if network is None:
+            return False
+        count = self._crowds[network] = self._crowds.get(network, 0) + 1
+        return 0 < self.settings.connections_each_max < count
+
+    def replaced(self, old: Peer, new: Peer) -> None:
+        """A connection speaks another protocol from now on."""
+        self.peers.pop(old, None)
+        self.wheel.disarm(old)
+        self.peers[new] = None
+        self._begin(new)
+
+    def _begin(self, peer: Peer) -> None:
+        if self.draining:
             peer.transport.close()
         else:
             self.wheel.arm(peer, peer.on_timer(self.wheel.now_s))
 
+    def _close_idle(self, newest: Peer) -> bool:
+        for peer in list(islice(self.peers, IDLE_LOOKS)):
+            if peer is not newest and peer.is_idle and not peer.transport.is_closing():
+                self._leaving += 1
+                peer.was_asked_to_leave = True
+                peer.transport.close()
+                return True
+            self.peers[peer] = self.peers.pop(peer)
+        return False
+
     def left(self, peer: Peer) -> None:
-        self.peers.discard(peer)
+        if peer in self.peers and peer.network is not None:
+            self._crowds[peer.network] -= 1
+            if not self._crowds[peer.network]:
+                del self._crowds[peer.network]
+        self.peers.pop(peer, None)
+        if peer.was_asked_to_leave:
+            peer.was_asked_to_leave = False
+            self._leaving -= 1
         self.wheel.disarm(peer)
         if not self.peers and self._on_empty is not None:
             self._on_empty()

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from topics.net.limits import LINGER_S, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
+from topics.wire.holders import network_of
 
 if TYPE_CHECKING:
     from topics.server.hub import Hub
@@ -18,14 +19,18 @@ NEVER_S = float("-inf")  # from `on_timer`: do not ask again
 
 
 class Peer(asyncio.Protocol):
-    __slots__ = ("_stall_bytes", "_stall_since_s", "address", "hub", "transport", "wheel_tick")
+    __slots__ = (
+        "_stall_bytes", "_stall_since_s", "address", "hub", "network", "transport", "was_asked_to_leave", "wheel_tick",
+    )  # fmt: skip
 
     transport: asyncio.Transport
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.address = ""
+        self.network: str | None = None  # that it is counted with
         self.wheel_tick = -1
+        self.was_asked_to_leave = False
         self._stall_bytes = 0
         self._stall_since_s = 0.0
 
@@ -35,6 +40,7 @@ class Peer(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self.address = _address(transport)
+        self.network = network_of(self.address.rpartition(":")[0])
         self.hub.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -45,8 +51,8 @@ class Peer(asyncio.Protocol):
         """From now on the transport's bytes go to `peer`; this one is done."""
         peer.transport = self.transport
         peer.address = self.address
-        self.hub.joined(peer)
-        self.hub.left(self)
+        peer.network = self.network
+        self.hub.replaced(self, peer)
         self.transport.set_protocol(peer)
 
     # --- what each protocol says --------------------------------------------------------------------------------------
@@ -57,6 +63,15 @@ class Peer(asyncio.Protocol):
     def on_timer(self, now_s: float) -> float:
         """See `wheel.Timed`."""
         return NEVER_S
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it is under way: closing it costs its client a new connection and nothing else."""
+        return False
+
+    def turn_away(self) -> None:
+        """There are too many connections."""
+        self.transport.abort()
 
     def drain(self) -> None:
         """The server drains: close at once if no request is running, else as soon as none is."""

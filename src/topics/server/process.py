@@ -21,14 +21,24 @@ from topics.config import Settings, bind_address
 from topics.runtime.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recover import Recovered
-from topics.server.bind import bound_address, open_listeners, raise_file_limit, refuse_open_door, write_port_file
+from topics.server.allocator import settle_allocator
+from topics.server.bind import (
+    bound_address,
+    connections_max,
+    open_listeners,
+    raise_file_limit,
+    refuse_open_door,
+    write_port_file,
+)
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
 from topics.storage.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs
 from topics.storage.steady import SteadyFs
+from topics.wire.holders import share_of
 from topics.wire.keys import KeyRing, parse_keys
+from topics.wire.pages import PageRules
 
 log = logging.getLogger("topics.server")
 
@@ -47,6 +57,7 @@ class ServerProcess:
         self._keys: KeyRing | None = parse_keys(settings.api_keys)
         self._address = bind_address(settings)
         self._tls = tls_context(cert_file=settings.tls_cert, key_file=settings.tls_key)
+        PageRules.from_settings(settings, is_guarded=self._keys is not None)
         refuse_open_door(self._address, has_keys=self._keys is not None, allow_insecure=settings.allow_insecure_no_auth)
 
     async def run(self) -> None:
@@ -54,6 +65,8 @@ class ServerProcess:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        settle_allocator()
+        self._file_limit = raise_file_limit()  # before recovery, which opens files too
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
@@ -85,9 +98,14 @@ class ServerProcess:
 
     async def _listen(self, app: ServerApp) -> Server:
         settings = self._settings
-        raise_file_limit()
         listeners = open_listeners(self._address)
-        transport = TransportSettings(max_body_bytes=settings.max_body_bytes, gzip_min_bytes=settings.gzip_min_bytes)
+        most = connections_max(self._file_limit)
+        transport = TransportSettings(
+            max_body_bytes=settings.max_body_bytes,
+            gzip_min_bytes=settings.gzip_min_bytes,
+            connections_max=most,
+            connections_each_max=share_of(most, settings.client_share),
+        )
         server = Server(app.app, transport, clock=self._clock)
         await server.start(listeners, tls=self._tls)
         address = bound_address(listeners[0])

@@ -1,15 +1,15 @@
-"""Room: what is made for peers ahead of what they take, and its bounds.
+"""Room: what is made for peers ahead of what they take, and the one budget for all of it (delivery.md section 12).
 
-An answer is held from the time it is made until its peer has taken it. A `Share` counts what one connection holds and
-puts further pages off while that is too much; `Room` adds the shares up. A connection that keeps everybody else waiting
-and takes next to nothing is cut. Always holds: a request that waits here holds nothing, and waits for bytes that are
+An answer or a frame is held from the time it is made until its peer has taken it. A `Share` counts what one connection
+holds of plain answers and puts further pages off while that is too much; a `StreamShare` (`stream_share.py`) counts
+what is held for one stream or socket; `Room` adds the shares up. A connection that keeps everybody else waiting and
+takes next to nothing is cut. Always holds: whoever waits here has nothing new made for it, and waits for bytes that are
 being taken, or whose peer is cut for not taking them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,8 +18,9 @@ from topics.net.limits import (
     TAKEN_BYTES_MIN,
     UNSENT_ALL_BYTES_MAX,
     UNSENT_BYTES_MAX,
+    UNSENT_FREE_BYTES,
+    UNSENT_LARGE_BYTES_MAX,
     UNSENT_SMALL_BYTES,
-    UNSENT_SMALL_FACTOR,
 )
 from topics.server.callbacks import guarded, log
 
@@ -46,6 +47,31 @@ class Holder(Protocol[E]):
 
     def cut(self) -> None:
         """End the connection at once, and its share."""
+
+
+class Member(Protocol):
+    """A share, as the room sees it."""
+
+    held_bytes: int
+    """Unsent, and being made."""
+    reading_bytes: int
+    """Announced, and in nobody's memory yet."""
+    unsent_bytes: int
+    taken_bytes: int
+    """Ever, as far as measured."""
+    seen_bytes: int
+    """Taken when the room's patience began."""
+
+    def measure(self) -> None: ...
+
+    def take_turn(self) -> None:
+        """Others have taken something: it may read one page, or has to wait again."""
+
+    @property
+    def is_slow(self) -> bool:
+        """It could take what it was given, and took next to nothing since the room's patience began."""
+
+    def cut(self) -> None: ...
 
 
 class Waiting(NamedTuple):
@@ -94,7 +120,7 @@ class Share(Generic[E]):
 
     def has_room(self, size_bytes: int) -> bool:
         self.measure()
-        return self.held_bytes < UNSENT_BYTES_MAX and self._room.has_room(size_bytes)
+        return self.held_bytes < UNSENT_BYTES_MAX and self._room.has_room(self, size_bytes)
 
     def when_room(self, exchange: E, size_bytes: int, read: Callable[[], None], dropped: Callable[[], None]) -> None:
         self._waiting[exchange] = Waiting(size_bytes, read, dropped)
@@ -166,7 +192,7 @@ class Share(Generic[E]):
         return [
             each
             for each, waiting in self._waiting.items()
-            if has_room(waiting.size_bytes, in_turn=in_turn) or is_in_the_way(each)
+            if has_room(self, waiting.size_bytes, in_turn=in_turn) or is_in_the_way(each)
         ]
 
     def _next(self, candidates: list[E]) -> E | None:
@@ -180,7 +206,6 @@ class Share(Generic[E]):
 
     @property
     def is_slow(self) -> bool:
-        """It could take what it was given, and took next to nothing since the room's patience began."""
         return self.taken_bytes - self.seen_bytes < TAKEN_BYTES_MIN <= self._holder.offered_bytes()
 
     def cut(self) -> None:
@@ -205,23 +230,28 @@ class Room:
         self._monotonic = monotonic
         self.held_bytes = 0
         self._reading_bytes = 0
-        self._shares: dict[Share[Any], None] = {}  # that hold something
-        self._waiting: dict[Share[Any], None] = {}
-        self._waking: deque[Share[Any]] = deque()
+        self._shares: dict[Member, None] = {}  # that hold something
+        self._waiting: dict[Member, None] = {}
+        self._waking: dict[Member, None] = {}
         self._is_waking = False
         self._measured_s = 0.0
         self._short_since_s: float | None = None  # patience began; somebody waits for others to take something
 
-    def has_room(self, size_bytes: int, *, in_turn: bool = False) -> bool:
+    def has_room(self, share: Member, size_bytes: int, *, in_turn: bool = False) -> bool:
         """For a page of this size; 0 if nothing is known of it yet. A large one does not overtake those that wait."""
+        if size_bytes <= UNSENT_FREE_BYTES and share.held_bytes < UNSENT_FREE_BYTES:
+            return True
         if self.held_bytes >= UNSENT_ALL_BYTES_MAX:
             self._measure_now_and_then()
         if size_bytes <= UNSENT_SMALL_BYTES:
-            return self.held_bytes < UNSENT_ALL_BYTES_MAX * UNSENT_SMALL_FACTOR
+            return self.held_bytes < UNSENT_ALL_BYTES_MAX
         is_contended = bool(self._waiting or self._is_waking)
-        return (in_turn or not is_contended) and self.held_bytes + self._reading_bytes < UNSENT_ALL_BYTES_MAX
+        return (in_turn or not is_contended) and self._has_room_for_large()
 
-    def measured(self, share: Share[Any], held_bytes: int, reading_bytes: int) -> None:
+    def _has_room_for_large(self) -> bool:
+        return self.held_bytes + self._reading_bytes < UNSENT_LARGE_BYTES_MAX
+
+    def measured(self, share: Member, held_bytes: int, reading_bytes: int) -> None:
         self.held_bytes += held_bytes - share.held_bytes
         self._reading_bytes += reading_bytes - share.reading_bytes
         share.held_bytes, share.reading_bytes = held_bytes, reading_bytes
@@ -233,32 +263,41 @@ class Room:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def waits(self, share: Share[Any]) -> None:
+    def waits(self, share: Member) -> None:
         """For others to take something."""
         self._waiting[share] = None
+        self.is_short()
+
+    def is_short(self) -> None:
+        """Somebody was given less than it asked for."""
         if self._short_since_s is None:
             self._be_patient()
 
-    def left(self, share: Share[Any]) -> None:
+    def left(self, share: Member) -> None:
         self._waiting.pop(share, None)
+        self._waking.pop(share, None)
 
     def look_soon(self, share: Share[Any]) -> None:
         self._loop.call_soon(share.look)
 
     def _wake_if_there_is_room(self) -> None:
-        if self._waiting and self.held_bytes + self._reading_bytes < UNSENT_ALL_BYTES_MAX:
+        if self._waiting and self._has_room_for_large():
             self._wake_soon()
 
     def _wake_soon(self) -> None:
         if self._waiting and not self._is_waking:
             self._is_waking = True
-            self._waking.extend(self._waiting)
-            self._waiting.clear()
+            self._waking, self._waiting = self._waiting, {}
             self._loop.call_soon(self._wake)
 
     def _wake(self) -> None:
         """One of them per turn of the loop."""
-        self._waking.popleft().take_turn()
+        if self._waking:
+            share = next(iter(self._waking))
+            del self._waking[share]
+            share.take_turn()
+        if not self._has_room_for_large():  # the rest go on waiting, in front of those who came meanwhile
+            self._waking, self._waiting = {}, self._waking | self._waiting
         if self._waking:
             self._loop.call_soon(self._wake)
         else:
@@ -304,4 +343,4 @@ class Room:
                 share.cut()
                 cut += 1
         if cut:
-            log.warning("%d slow connections that held %d bytes of answers are cut", cut, held_bytes - self.held_bytes)
+            log.warning("%d slow connections that held %d bytes are cut", cut, held_bytes - self.held_bytes)

@@ -6,7 +6,9 @@ bytes looked at are passed on, none is lost.
 
 from __future__ import annotations
 
+from topics.errors import NotReady
 from topics.limits import IDLE_CONNECTION_MS
+from topics.net.answers import error_response
 from topics.net.limits import HEAD_TIMEOUT_S
 from topics.server.h1_connection import H1Connection
 from topics.server.h2_connection import H2Connection
@@ -23,6 +25,16 @@ class Sniffer(Peer):
         super().__init__(hub)
         self._seen = b""
         self._since_s = hub.wheel.now_s
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._seen
+
+    def turn_away(self) -> None:
+        """Most clients speak HTTP/1.1; one that does not sees a connection that ends."""
+        refusal = error_response(NotReady(1.0, message="too many connections are open"))
+        self.transport.write(self.hub.renderer.response(refusal, b"Connection: close\r\n"))
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         seen = self._seen + data

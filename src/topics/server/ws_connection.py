@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.limits import H2_PING_MS, WS_MESSAGE_BYTES_MAX
+from topics.limits import H2_PING_MS, KIB, WS_MESSAGE_BYTES_MAX
 from topics.net.limits import (
     BODY_BYTES_PER_S_MIN,
     BODY_GRACE_S,
@@ -18,13 +18,25 @@ from topics.net.limits import (
     WRITE_LOW_BYTES,
     WS_CONTROL_PENDING_BYTES_MAX,
 )
-from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN_LATER, WsEnd, WsMessage, WsSession, text_frame
+from topics.net.messages import AllowanceOwner
+from topics.net.ws import (
+    GOING_AWAY,
+    POLICY_VIOLATION,
+    TRY_AGAIN_LATER,
+    WsEnd,
+    WsMessage,
+    WsSession,
+    text_frame,
+    text_header,
+)
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
+from topics.server.stream_share import StreamShare
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
 _LOOK_S = H2_PING_MS / 1000
+LARGE_BYTES = 256 * KIB  # a message of this size is handed over in parts rather than copied into one
 
 
 class WsConnection(Peer):
@@ -36,10 +48,12 @@ class WsConnection(Peer):
         "_held_bytes",
         "_held_since_s",
         "_input_bytes",
+        "_is_deaf",
         "_on_message",
         "_reading",
         "_scheduled",
         "_session",
+        "_share",
         "closed",
     )
 
@@ -56,6 +70,8 @@ class WsConnection(Peer):
         self._held_since_s = 0.0  # when there were none
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
+        self._is_deaf = False  # what still comes is thrown away: the peer broke the protocol
+        self._share: StreamShare | None = None
         self.closed = False
 
     def begin(self, data: bytes) -> None:
@@ -67,6 +83,8 @@ class WsConnection(Peer):
     # --- input --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         self._session.receive(data)
         self._input_bytes += len(data)
         if not self._scheduled:
@@ -123,7 +141,15 @@ class WsConnection(Peer):
 
     def send_text(self, payload: bytes) -> None:
         if not self.closed and not self._session.closing:
-            self.transport.write(text_frame(payload))
+            if len(payload) < LARGE_BYTES:
+                self.transport.write(text_frame(payload))
+            else:  # not copied: many sockets may be sent the same
+                self.transport.write(text_header(len(payload)))
+                self.transport.write(payload)
+
+    def allowance(self, owner: AllowanceOwner) -> StreamShare:
+        self._share = StreamShare(self.hub.room, owner, self.buffered_bytes)
+        return self._share
 
     def on_message(self, callback: Callable[[bytes, bool], None]) -> None:
         self._on_message = callback
@@ -140,8 +166,7 @@ class WsConnection(Peer):
         if not self.closed and not self._session.closing:
             self._session.close(code)
             self._send_control()
-            self._closing_since_s = self.hub.wheel.now_s
-            self.hub.wheel.arm(self, self._closing_since_s + LINGER_S)
+            self._linger()
             self.lost()
 
     def abort(self) -> None:
@@ -174,10 +199,22 @@ class WsConnection(Peer):
             self.transport.write(output)
 
     def _finish(self) -> None:
-        """Both sides have closed, or the peer broke the protocol: send what is left and end."""
+        """Both sides have closed, or the peer broke the protocol: send what is left and end. In the second case there
+        may be more input, and closing on it would reset our close frame away."""
         self._send_control()
-        self.transport.close()
+        if self._session.is_over:
+            self.transport.close()
+        else:
+            self._is_deaf = True
+            self.transport.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self._linger()
         self.lost()
+
+    def _linger(self) -> None:
+        self._closing_since_s = self.hub.wheel.now_s
+        self.hub.wheel.arm(self, self._closing_since_s + LINGER_S)
 
     def resume_writing(self) -> None:
         if self._drained is not None and not self.closed:
@@ -194,6 +231,8 @@ class WsConnection(Peer):
             self._drained = None
             self._reading = True
             self._hold(0)
+            if self._share is not None:
+                self._share.close()
             self._callbacks.fire()
 
     def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Batch planning: options and pushed filters to tasks. One look at the log fixes the head of every topic."""
+"""Batch planning: options to tasks. One look at the log fixes the head of every topic."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from topics.errors import ConfigError, Corruption
+from topics.model.position import Position
 from topics.spark.cut import TopicCut
-from topics.spark.decode import Test, TextTest
+from topics.spark.decode import TextTest
 from topics.spark.log import Address, Log, open_log
 from topics.spark.loss import settle
 from topics.spark.option_text import EARLIEST_SEQ, LATEST_SEQ, Bound, TextMatch
@@ -42,15 +42,13 @@ def parallelism() -> int:
     return int(told) if told.isdigit() and int(told) else os.cpu_count() or 1
 
 
-def read_spec(options: ReadOptions, fields: tuple[Field, ...], pushed: Any) -> ReadSpec:
+def read_spec(options: ReadOptions, fields: tuple[Field, ...]) -> ReadSpec:
     """How the tasks of a read are carried out."""
-    tests: list[Test] = [
-        _test(column, match) for column, match in (("tag", options.tag), ("node", options.node)) if match is not None
-    ]
+    wanted = (("tag", options.tag), ("node", options.node))
     return ReadSpec(
         address=address_of(options),
         fields=fields,
-        tests=(*tests, *(pushed.tests if pushed is not None else ())),
+        tests=tuple(_test(column, match) for column, match in wanted if match is not None),
         verify=options.verify,
         on_loss=options.on_loss,
     )
@@ -60,12 +58,11 @@ def _test(column: str, match: TextMatch) -> TextTest:
     return TextTest(column, (), (match.value,)) if match.is_prefix else TextTest(column, (match.value,))
 
 
-def plan_batch(options: ReadOptions, pushed: Any = None, *, clock: WallClock = now_ms) -> list[Task]:
+def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]:
     """Tasks of a batch read."""
     with closing(open_log(address_of(options))) as log:
         cuts = wanted_cuts(log, options, clock)
-        ranges = {name: _range(log, cut, options, pushed) for name, cut in cuts.items()}
-    # A filter asks for less, but a gap is one with or without it: results never depend on pushdown.
+        ranges = {name: _range(log, cut, options) for name, cut in cuts.items()}
     gaps = {name: settle(name, wanted.gaps, options.on_loss) for name, wanted in ranges.items()}
     total = sum(max(wanted.hi - wanted.lo, 0) for wanted in ranges.values())
     target = target_size(
@@ -103,21 +100,9 @@ def some_names(names: list[str]) -> str:
     return f"it has {', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
-def _range(log: Log, cut: TopicCut, options: ReadOptions, pushed: Any) -> Range:
+def _range(log: Log, cut: TopicCut, options: ReadOptions) -> Range:
     lo = start_of(log, cut, options.starting, options.starting_ts, default="earliest")
-    whole = resolve_in(log, cut, lo, _end_of(log, cut, options))
-    return whole if pushed is None else _narrowed(log, cut, whole, pushed)
-
-
-def _narrowed(log: Log, cut: TopicCut, whole: Range, pushed: Any) -> Range:
-    if pushed.topics is not None and cut.name not in pushed.topics:
-        return replace(whole, hi=whole.lo)
-    lo, hi = max(whole.lo, pushed.seq_from), min(whole.hi, pushed.seq_to)
-    if lo < hi and pushed.ts_from_ms is not None:
-        lo = max(lo, log.seq_at(cut, pushed.ts_from_ms))
-    if lo < hi and pushed.ts_to_ms is not None:
-        hi = min(hi, log.seq_at(cut, pushed.ts_to_ms))
-    return replace(whole, lo=lo, hi=max(lo, hi))
+    return resolve_in(log, cut, lo, _end_of(log, cut, options))
 
 
 def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
@@ -130,10 +115,12 @@ def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
 
 
 def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *, default: str) -> int:
-    """The first seq wanted."""
+    """The first seq wanted; behind a position that is not of this topic lies nothing of it, so it is beyond the end."""
     if ts_ms is not None:
         return log.seq_at(cut, ts_ms)
-    seq = _named(bound, cut.name)
+    seq = named(bound, cut.name)
+    if isinstance(seq, Position):
+        return seq.seq + 1 if cut.has(seq) else cut.end_seq + 1
     word = bound if isinstance(bound, str) else default
     if seq is None or seq < 0:
         is_latest = word == "latest" if seq is None else seq == LATEST_SEQ
@@ -144,7 +131,11 @@ def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *,
 def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
     if options.ending_ts is not None:
         return log.seq_at(cut, options.ending_ts)
-    seq = _named(options.ending, cut.name)
+    seq = named(options.ending, cut.name)
+    if isinstance(seq, Position):
+        if not cut.has(seq):
+            raise ConfigError(f"option endingOffsets: {seq} is a position of another topic than {cut.name!r} is now")
+        return min(seq.seq + 1, cut.end_seq)
     if seq == EARLIEST_SEQ or options.ending == "earliest":
         return cut.earliest_seq
     if seq is None or seq == LATEST_SEQ:
@@ -152,7 +143,8 @@ def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
     return min(seq, cut.end_seq)
 
 
-def _named(bound: Bound | None, name: str) -> int | None:
+def named(bound: Bound | None, name: str) -> int | Position | None:
+    """What an option says of one topic."""
     return bound.get(name) if isinstance(bound, Mapping) else None
 
 

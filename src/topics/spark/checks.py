@@ -1,4 +1,4 @@
-"""Checks of this machine for Spark: Java, the workers' interpreter, the pushdown setting, packages that hide sources.
+"""Checks of this machine for Spark: Java, the workers' interpreter, packages that hide sources.
 
 Each finding has a name, whether it is as it should be, and a sentence that says what to do if it is not. Nothing is
 started. Called by `topics doctor`, only where PySpark is installed.
@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from topics.spark.start import PUSHDOWN_CONF, broken_source_packages, java_major, missing, source_packages
+from topics.spark.start import broken_source_packages, java_major, missing, source_packages
 
 Finding = tuple[str, bool, str]
 
@@ -28,12 +27,11 @@ _IMPORT_TIMEOUT_S: Final = 60
 def checks() -> Iterator[Finding]:
     """Findings in the order in which a user would repair them."""
     version = importlib.metadata.version("pyspark")
-    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topics[spark]'"
+    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topicsdb[spark]'"
     yield "pyspark", not wanted, f"{version}{wanted}"
     problem = missing()
     yield "java", problem is None, problem or f"Java {java_major()}"
     yield _interpreter()
-    yield _pushdown()
     if importlib.util.find_spec("pandas") is not None:
         yield _pandas()
     yield from _sources()
@@ -63,25 +61,6 @@ def _has_topics(python: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return told.returncode == 0
-
-
-def _pushdown() -> Finding:
-    """Off is fine: only reads with `pushdown=true` need it."""
-    if _default_conf().get(PUSHDOWN_CONF) == "true":
-        return "spark pushdown", True, f"{PUSHDOWN_CONF} is on in spark-defaults.conf"
-    return "spark pushdown", True, f"on in topics.spark.session(); others set {PUSHDOWN_CONF} for pushdown=true"
-
-
-def _default_conf() -> dict[str, str]:
-    """What `spark-defaults.conf` sets, if there is one."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
-    try:
-        text = Path(folder or "", "spark-defaults.conf").read_text(encoding="utf-8") if folder else ""
-    except OSError:
-        return {}
-    pairs = (line.replace("=", " ", 1).split(None, 1) for line in text.splitlines() if not line.startswith("#"))
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def _pandas() -> Finding:

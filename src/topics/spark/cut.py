@@ -12,6 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from topics.model.position import Position
+from topics.model.spans import refuse_overlap
+
 I64: TypeAlias = npt.NDArray[np.int64]
 DeadRange: TypeAlias = tuple[int, int]
 """Deleted seqs, both ends included."""
@@ -137,12 +140,15 @@ class ServerBlock:
         return self.first_seq + self.count
 
 
+Ancestors: TypeAlias = tuple[tuple[int, int], ...]
+"""Earlier epochs of a topic whose directory was copied, each with the head up to which it is valid; oldest first."""
 Block: TypeAlias = SegmentBlock | LogBlock | ServerBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCut:
-    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`."""
+    """One topic at one moment. Live seqs are in `[earliest_seq, head_seq]`; `lost` lies above `evict_floor`; blocks are
+    disjoint and ascending, and a cut of others is refused: a record would be read twice."""
 
     name: str
     topic_id: int
@@ -160,10 +166,21 @@ class TopicCut:
     """Half-open ranges whose segment is not where the metadata says."""
     instance: str = ""
     """The data directory that it is of, as that calls itself; empty where nobody tells."""
+    ancestors: Ancestors = ()
+
+    def __post_init__(self) -> None:
+        refuse_overlap(self.name, ((block.first_seq, block.end_seq - 1) for block in self.blocks))
 
     @property
     def end_seq(self) -> int:
         return self.head_seq + 1
+
+    def has(self, position: Position) -> bool:
+        """Is this a position of the topic, as `core.lineage` decides it? An end that was lost is another matter."""
+        epoch, seq = position.epoch, position.seq
+        if epoch is None or epoch == self.epoch:
+            return True
+        return any(epoch == ancestor and seq <= head for ancestor, head in self.ancestors)
 
     def prefix_reason(self, gap_from: int) -> str:
         """Reason of a prefix gap that begins at `gap_from` (semantics.md section 8.3)."""

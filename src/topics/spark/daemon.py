@@ -13,7 +13,6 @@ from pyspark import daemon
 
 import topics.spark.batch
 import topics.spark.directory
-import topics.spark.pushdown
 import topics.spark.scan
 import topics.spark.server
 import topics.spark.sink
@@ -25,7 +24,6 @@ PRELOADED = (
     pyarrow.compute,
     topics.spark.batch,
     topics.spark.directory,
-    topics.spark.pushdown,
     topics.spark.scan,
     topics.spark.server,
     topics.spark.sink,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from topics.errors import Corruption
 from topics.formats.buffers import Buffer
 from topics.formats.columns import FrameColumns
-from topics.spark.cut import I64, DeadRange, Gap, TagDelete
+from topics.spark.cut import I64, Ancestors, DeadRange, Gap, TagDelete
 from topics.spark.schema import LOSS_COLUMNS
 
 Bools = npt.NDArray[np.bool_]
@@ -38,25 +38,23 @@ class TextTest:
 
 
 @dataclass(frozen=True, slots=True)
-class NullTest:
-    """A condition on `tag`, `node` or `meta`: whether the record has one."""
-
-    column: str
-    is_null: bool
-
-
-Test = TextTest | NullTest
-
-
-@dataclass(frozen=True, slots=True)
 class Origin:
     """What all records of a batch share."""
 
     topic: str
     epoch: int
+    ancestors: Ancestors = ()
+
+    def epochs(self, seqs: I64) -> I64:
+        """Of each seq, the epoch it was written under: with it a seq names one record for ever."""
+        if not self.ancestors:
+            return np.full(len(seqs), self.epoch, np.int64)
+        heads = np.array([head for _, head in self.ancestors], np.int64)
+        epochs = np.array([*(epoch for epoch, _ in self.ancestors), self.epoch], np.int64)
+        return epochs[np.searchsorted(heads, seqs)]
 
 
-def wanted_texts(names: Sequence[str], tests: Sequence[Test], *, with_tag: bool = False) -> frozenset[str]:
+def wanted_texts(names: Sequence[str], tests: Sequence[TextTest], *, with_tag: bool = False) -> frozenset[str]:
     """Which texts must be decoded to give these columns through these tests."""
     needed = set(_PIECE_TEXTS) & set(names)
     needed.update(test.column for test in tests)
@@ -77,7 +75,7 @@ def passing(
     columns: FrameColumns,
     data: Buffer,
     *,
-    tests: Sequence[Test],
+    tests: Sequence[TextTest],
     dead: Sequence[DeadRange],
     tag_deletes: Sequence[TagDelete],
 ) -> I64 | None:
@@ -122,10 +120,7 @@ def _not_deleted(columns: FrameColumns, data: Buffer, delete: TagDelete) -> Bool
     return mask
 
 
-def _holds(columns: FrameColumns, data: Buffer, test: Test) -> Bools:
-    if isinstance(test, NullTest):
-        present: Bools = _PRESENT[test.column](columns)
-        return ~present if test.is_null else present
+def _holds(columns: FrameColumns, data: Buffer, test: TextTest) -> Bools:
     import pyarrow.compute as pc
 
     texts = strings(columns, data, test.column, None)
@@ -229,7 +224,7 @@ def _column(name: str, columns: FrameColumns, data: Buffer, rows: I64 | None, co
     if name == "topic":
         return _constant(origin.topic, count)
     if name == "epoch":
-        return _int64(np.full(count, origin.epoch, np.int64))
+        return _int64(origin.epochs(columns.seq if rows is None else columns.seq[rows]))
     if name == "seq":
         return _int64(columns.seq if rows is None else columns.seq[rows])
     if name == "ts":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from topics.model.position import Position
 from topics.spark.cut import TopicCut
 
 
@@ -19,6 +20,11 @@ class Point:
 
     epoch: int
     seq: int
+
+    @property
+    def position(self) -> Position:
+        """Where a reader stands that has read everything before it."""
+        return Position(max(self.seq - 1, 0), self.epoch)
 
 
 Points: TypeAlias = dict[str, Point]
@@ -32,6 +38,16 @@ def from_json(offset: Mapping[str, Any]) -> Points:
     return {name: Point(int(point["epoch"]), int(point["seq"])) for name, point in offset.items()}
 
 
+def lifted(points: Points, cuts: Mapping[str, TopicCut]) -> Points:
+    """The same places, in the present epoch where a point is of an ancestor and the cut has it; others stay foreign."""
+    moved = dict(points)
+    for name, point in points.items():
+        cut = cuts.get(name)
+        if cut is not None and cut.ancestors and cut.has(point.position):
+            moved[name] = Point(cut.epoch, point.seq)
+    return moved
+
+
 def heads(cuts: Mapping[str, TopicCut]) -> Points:
     """The end of every topic."""
     return {name: Point(cut.epoch, cut.end_seq) for name, cut in cuts.items()}
@@ -40,6 +56,7 @@ def heads(cuts: Mapping[str, TopicCut]) -> Points:
 def resumed(known: Points, cuts: Mapping[str, TopicCut]) -> Points:
     """Where a stream goes on that was at `known`; a topic that it knows nothing of, or another life of, is begun."""
     begun = {name: Point(cut.epoch, cut.earliest_seq) for name, cut in cuts.items()}
+    known = lifted(known, cuts)
     still = {name: known[name] for name in begun if name in known and known[name].epoch == cuts[name].epoch}
     return begun | {name: point for name, point in still.items() if point.seq <= cuts[name].end_seq}
 

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 from topics.errors import ConfigError
 from topics.model.names import is_topic_name
+from topics.model.position import Position, is_token, parse_token
 from topics.spark.schema import KNOWN_COLUMNS
 
-Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int]
-"""Where a range begins or ends: a word, or a seq by topic."""
+Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int | Position]
+"""Where a range begins or ends: a word, or by topic a seq or a position."""
 
 EARLIEST_SEQ: Final = -2
 LATEST_SEQ: Final = -1
@@ -110,10 +111,25 @@ def bound(name: str, given: str) -> Bound:
         raise ConfigError(shape) from None
     if not isinstance(parsed, dict):
         raise ConfigError(shape)
-    for topic, seq in parsed.items():
-        if isinstance(seq, bool) or not isinstance(seq, int) or not EARLIEST_SEQ <= seq < 2**63:
-            raise ConfigError(f"option {name}: {topic!r} is given {seq!r}, which is not a seq")
-    return dict(parsed)
+    return {topic: _place(name, topic, given) for topic, given in parsed.items()}
+
+
+def _place(name: str, topic: str, given: object) -> int | Position:
+    """A seq, the next one to read, as it is or with its epoch as in an offset; or a position, which was read."""
+    if isinstance(given, dict) and given.keys() == {"epoch", "seq"}:
+        epoch, seq = given["epoch"], given["seq"]
+        if _is_seq(epoch) and _is_seq(seq):
+            return Position(max(seq - 1, 0), epoch)
+    elif isinstance(given, str) and is_token(given):
+        return parse_token(given)
+    elif _is_seq(given, low=EARLIEST_SEQ):
+        assert isinstance(given, int)
+        return given
+    raise ConfigError(f"option {name}: {topic!r} is given {given!r}, which is not a seq or a position")
+
+
+def _is_seq(given: object, *, low: int = 0) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and low <= given < 2**63
 
 
 def url(name: str, given: str) -> str:

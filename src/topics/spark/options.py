@@ -60,12 +60,7 @@ READ_OPTIONS: Final = (
     Option("tag", parse.match, "only records with this tag; a trailing * makes it a prefix"),
     Option("node", parse.match, "only records of this node; a trailing * makes it a prefix"),
     Option("limit", parse.count(0), "at most so many records per topic"),
-    Option(
-        "pushdown",
-        parse.boolean,
-        "filter pushdown, for one query per load; needs spark.sql.python.filterPushdown.enabled",
-        False,
-    ),
+    Option("pushdown", parse.boolean, "without effect, for older jobs: Spark applies its filters itself", False),
     Option("verifyChecksums", parse.boolean, "check every frame that is read", True),
     Option("maxRecordsPerPartition", parse.count(1), "most records of one task", 500_000),
     Option(
@@ -174,7 +169,6 @@ class ReadOptions:
     tag: TextMatch | None
     node: TextMatch | None
     limit: int | None
-    pushdown: bool
     verify: bool
     records_per_partition_max: int
     partitions_min: int | None
@@ -216,7 +210,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         tag=values["tag"],
         node=values["node"],
         limit=values["limit"],
-        pushdown=values["pushdown"],
         verify=values["verifyChecksums"],
         records_per_partition_max=values["maxRecordsPerPartition"],
         partitions_min=values["minPartitions"],
@@ -244,8 +237,6 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
         for name in only_batch:
             if values[name] is not None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
-        if values["pushdown"]:
-            raise ConfigError("option pushdown is for batch reads: Spark pushes no filters into Python streams")
     if values["trimCommitted"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
     for name in ("tag", "node"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from topics.spark.cut import Block, DeadRange, Gap, LogBlock, TagDelete, TopicCut
+from topics.spark.cut import Ancestors, Block, DeadRange, Gap, LogBlock, TagDelete, TopicCut
 
 STREAM_TASKS: Final = 8
 STREAM_TASK_RECORDS_MIN: Final = 10_000
@@ -52,6 +52,7 @@ class Task:
     dead: tuple[DeadRange, ...] = ()
     tag_deletes: tuple[TagDelete, ...] = ()
     limit: int | None = None
+    ancestors: Ancestors = ()
 
     @property
     def count(self) -> int:
@@ -103,7 +104,7 @@ def tasks_of(
     limit: int | None = None,
 ) -> list[Task]:
     """Tasks of at most `records_max` records, and about `target` where segments can be put together."""
-    whole = Task(topic=cut.name, epoch=cut.epoch)
+    whole = Task(topic=cut.name, epoch=cut.epoch, ancestors=cut.ancestors)
     tasks = [replace(whole, gaps=tuple(gaps))] if gaps else []
     slices = slices_of(cut, wanted.lo, wanted.hi)
     if limit is not None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from topics.errors import ConfigError, TopicsError, error_from_wire
+from topics.errors import ConfigError, TopicsError
 from topics.spark.log import Address
+from topics.wire.reported import error_from_wire
 
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 30

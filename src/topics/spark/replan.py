@@ -25,4 +25,5 @@ def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
         gaps=found.gaps,
         dead=cut.dead,
         tag_deletes=cut.tag_deletes,
+        ancestors=cut.ancestors,
     )

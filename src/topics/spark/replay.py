@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from topics.core.lineage import with_ancestor
 from topics.formats.frame import FrameType
 from topics.formats.snapshot import SegmentItem, Snapshot, TopicItem
 from topics.formats.wal import (
@@ -29,7 +30,7 @@ from topics.formats.wal import (
     TopicDelete,
     TopicMark,
 )
-from topics.spark.cut import I64, DeadRange, TagDelete
+from topics.spark.cut import I64, Ancestors, DeadRange, TagDelete
 from topics.spark.wal_tail import Hole, Stretch
 
 Wanted = Callable[[str], bool]
@@ -77,6 +78,7 @@ class TopicLog:
     tiers: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Tier and count by first seq, of segments that moved since the snapshot."""
     pieces: list[LogPiece] = field(default_factory=list)
+    ancestors: Ancestors = ()
 
     @property
     def lost_to(self) -> int:
@@ -181,6 +183,7 @@ def _from_item(item: TopicItem) -> TopicLog:
         id=item.id,
         name=item.name,
         epoch=item.epoch,
+        ancestors=tuple((row.epoch, row.head) for row in item.ancestors),
         config=item.config,
         stored_seq=item.ckpt_seq,
         noted_head=item.head,
@@ -235,6 +238,9 @@ def _configure(topic: TopicLog, body: ConfigUpdate) -> None:
 
 
 def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
+    if body.fork is not None and body.fork.epoch > topic.epoch:
+        topic.ancestors = with_ancestor(topic.ancestors, topic.epoch, body.fork.head)
+        topic.epoch = body.fork.epoch
     topic.lost.update(body.lost)
     topic.passed_seq = max(topic.passed_seq, (body.resume_at or 1) - 1)
     if body.resume_at is not None and not body.lost:

@@ -24,7 +24,7 @@ from topics.formats.segment import Idx, scan_segment, segment_frames_from_wal
 from topics.spark.cut import I64, DeadRange, Gap, LogBlock, SegmentBlock, ServerBlock
 from topics.spark.decode import (
     Origin,
-    Test,
+    TextTest,
     passing,
     record_batch,
     refuse_bad,
@@ -51,7 +51,7 @@ class ReadSpec:
 
     address: Address
     fields: tuple[Field, ...]
-    tests: tuple[Test, ...] = ()
+    tests: tuple[TextTest, ...] = ()
     verify: bool = True
     on_loss: OnLoss = "fail"
 
@@ -78,7 +78,7 @@ class _Scan:
     def __init__(self, task: Task, spec: ReadSpec) -> None:
         self.task = task
         self.spec = spec
-        self.origin = Origin(task.topic, task.epoch)
+        self.origin = Origin(task.topic, task.epoch, task.ancestors)
         self.left = task.limit
         self.done = 0
         self.want = wanted_texts(spec.names, spec.tests, with_tag=bool(task.tag_deletes))
@@ -195,12 +195,16 @@ class _Scan:
             yield from self._tombstones(settle(self.task.topic, answer.gaps, self.spec.on_loss))
             if self.left == 0:
                 return
-            yield from self._emit(self._decoded(answer.body), answer.body, end=answer.end_seq)
+            yield from self._emit(self._decoded(answer.body, answer.end_seq), answer.body, end=answer.end_seq)
 
-    def _decoded(self, body: bytes) -> FrameColumns:
+    def _decoded(self, body: bytes, end_seq: int) -> FrameColumns:
+        """The frames of an answer, which goes on where the one before it ended."""
         frames = scan_segment(body, verify=self.spec.verify)
         if frames.reason:
             raise Corruption(file=f"answer of {self.spec.address.shown}", offset=frames.end, reason=frames.reason)
+        seqs = np.concatenate(([self.done - 1], frames.seq.astype(np.int64), [end_seq]))
+        if not (np.diff(seqs) > 0).all():
+            raise Corruption(file=f"answer of {self.spec.address.shown}", offset=0, reason="its seqs are not in order")
         return decode_frames(body, frames.offset, frames.length, want=self.want, verify=False)
 
 

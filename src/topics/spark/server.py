@@ -143,6 +143,7 @@ def cut_from_manifest(told: dict[str, Any]) -> TopicCut:
         lost=tuple(Gap(gap["gap_from"], gap["gap_to"], gap["reason"]) for gap in told.get("lost", ())),
         blocks=tuple(_block(segment, told, files) for segment in told["segments"]),
         instance=files["instance"] if files is not None else "",
+        ancestors=tuple((epoch, head) for epoch, head in told.get("ancestors", ())),
     )
 
 

@@ -20,11 +20,12 @@ import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized, error_from_wire
+from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized
 from topics.spark.log import Address
 from topics.spark.options import WriteOptions
 from topics.spark.remote import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
 from topics.spark.rows import Record, Row, Shape, rows_of, shape_of
+from topics.wire.reported import error_from_wire
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,14 +7,13 @@ offsets, scan, sink. Imported by Spark through `pyspark_topics`; keep its import
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -51,7 +50,7 @@ class TopicsDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
         fields = declared_fields(options, schema)
-        return PushdownReader(options, fields) if options.pushdown else BatchReader(options, fields)
+        return BatchReader(options, fields)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -93,17 +92,19 @@ class TaskPartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Plans on the driver when Spark asks for partitions: the head is fixed then."""
+    """Plans on the driver when Spark asks for partitions: the head is fixed then.
+
+    It takes no filters from Spark (`pushFilters`): Spark keeps one plan and one read function with a loaded table,
+    those of the last filter, and gives them to every scan of it, also to scans with other filters or none."""
 
     def __init__(self, options: ReadOptions, fields: tuple[Field, ...]) -> None:
         self._options = options
         self._fields = fields
-        self._pushed: Any = None
 
     def partitions(self) -> list[InputPartition]:
         from topics.spark.batch import plan_batch
 
-        return [TaskPartition(task) for task in plan_batch(self._options, self._pushed)]
+        return [TaskPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from topics.spark.batch import read_spec
@@ -111,19 +112,7 @@ class BatchReader(DataSourceReader):
 
         if partition.value is None:  # Spark's stand-in for an empty list of partitions
             return iter(())
-        return scan(partition.value, read_spec(self._options, self._fields, self._pushed))
-
-
-class PushdownReader(BatchReader):
-    """Only this class defines `pushFilters`: while the session setting is off, its mere presence fails every read."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        from topics.spark.pushdown import push
-
-        self._pushed, left = push(
-            filters, with_tombstones=self._options.on_loss == "rows", with_limit=self._options.limit is not None
-        )
-        return left
+        return scan(partition.value, read_spec(self._options, self._fields))
 
 
 # --- streaming -------------------------------------------------------------------------------------------------------
@@ -183,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         if partition.value is None:
             return iter(())
-        return scan(partition.value, read_spec(self._options, self._fields, None))
+        return scan(partition.value, read_spec(self._options, self._fields))
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.trim_committed:

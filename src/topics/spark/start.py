@@ -1,8 +1,7 @@
 """Starting Spark: a session with the settings that the `topics` source likes best, or one sentence on what is missing.
 
-Workers must run the interpreter that has this package, filter pushdown must be on before a reader may use it, and a key
-given as an option must not show in a plan. Everything can be overridden with `conf`. Called by users as
-`topics.spark.session()` and by the jobs of the command line.
+Workers must run the interpreter that has this package, and a key given as an option must not show in a plan. Everything
+can be overridden with `conf`. Called by users as `topics.spark.session()` and by the jobs of the command line.
 """
 
 from __future__ import annotations
@@ -28,12 +27,9 @@ if TYPE_CHECKING:
 JAVA_MAJOR_MIN: Final = 17
 REDACTION: Final = "(?i)secret|password|token|access[.]?key|api[.]?key|credential"
 
-PUSHDOWN_CONF: Final = "spark.sql.python.filterPushdown.enabled"
-
 LAUNCHER: Final = Path(__file__).with_name("python.sh")
 
 _CONF: Final = {
-    PUSHDOWN_CONF: "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "topics.spark.daemon",
@@ -80,7 +76,7 @@ def check_ready() -> None:
 def missing() -> str | None:
     """What has to be installed before Spark runs, or None."""
     if importlib.util.find_spec("pyspark") is None:
-        return "Spark is not installed: pip install 'topics[spark]'"
+        return "Spark is not installed: pip install 'topicsdb[spark]'"
     major = java_major()
     if major is None:
         return (

@@ -8,10 +8,12 @@ else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from topics.errors import DataLoss
-from topics.spark.batch import WallClock, address_of, now_ms, resolve_in, start_of, wanted_cuts
+from topics.model.position import Position
+from topics.spark.batch import WallClock, address_of, named, now_ms, resolve_in, start_of, wanted_cuts
 from topics.spark.cut import Gap, TopicCut, life_over
 from topics.spark.log import open_log
 from topics.spark.loss import log as loss_log
@@ -24,10 +26,12 @@ from topics.spark.offsets import (
     between,
     from_json,
     heads,
+    lifted,
     limit_bytes,
     limit_rows,
     to_json,
 )
+from topics.spark.option_text import Bound
 from topics.spark.options import ReadOptions
 from topics.spark.plan import Range, Task, even_parts, stream_size, stream_tasks
 
@@ -50,14 +54,16 @@ class StreamPlanner:
         cuts = wanted_cuts(self._log, self._options, self._clock)
         options = self._options
         starts = {
-            name: Point(cut.epoch, start_of(self._log, cut, options.starting, options.starting_ts, default="latest"))
+            name: foreign_start(cut, options.starting)
+            or Point(cut.epoch, start_of(self._log, cut, options.starting, options.starting_ts, default="latest"))
             for name, cut in cuts.items()
         }
         return to_json(starts)
 
     def latest(self, start: Mapping[str, Any], *, rows_max: int | None, bytes_max: int | None) -> dict[str, Any]:
         """Where the next batch ends."""
-        begin, cuts = from_json(start), self._look()
+        cuts = self._look()
+        begin = lifted(from_json(start), cuts)
         self._announce_deleted(begin, cuts)
         self._latest = heads(cuts)
         end = advance(begin, self._target if self._target is not None else self._latest, cuts)
@@ -81,6 +87,7 @@ class StreamPlanner:
         """Tasks of the batch between two offsets, gaps settled."""
         begin, stop = from_json(start), from_json(end)
         cuts = {**self._look(), **self._look_at_others(begin, stop)}
+        begin, stop = lifted(begin, cuts), lifted(stop, cuts)
         stretches = list(between(begin, stop, cuts))
         total = sum(stretch.hi - stretch.lo for stretch in stretches)
         options = self._options
@@ -94,6 +101,7 @@ class StreamPlanner:
             lost = (life_over(cut, stretch.lo, stretch.hi),)
             gaps = settle(stretch.name, lost, self._options.on_loss)
             return stream_tasks(whole, None, Range(stretch.lo, stretch.lo), parts, gaps=gaps)
+        whole = replace(whole, ancestors=cut.ancestors)
         wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
         met = wanted.gaps if stretch.was is None else (Gap(1, cut.head_seq, "recreated"), *wanted.gaps)
         if stretch.lo <= cut.end_seq < stretch.hi:
@@ -108,7 +116,8 @@ class StreamPlanner:
         from topics.spark.remote import Remote
         from topics.spark.trim import trim_before
 
-        trim_before(Remote(address_of(self._options)), from_json(end), self._look())
+        cuts = self._look()
+        trim_before(Remote(address_of(self._options)), lifted(from_json(end), cuts), cuts)
 
     def _look(self) -> dict[str, TopicCut]:
         return self._log.cuts(names=self._options.names, prefix=self._options.prefix, now_ms=self._clock())
@@ -130,3 +139,11 @@ class StreamPlanner:
             if self._options.on_loss == "fail" and self._options.names is not None:
                 raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
             loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)
+
+
+def foreign_start(cut: TopicCut, starting: Bound | None) -> Point | None:
+    """A position of another life stays what it is, so that the first batch announces it; None for every other start."""
+    given = named(starting, cut.name)
+    if not isinstance(given, Position) or given.epoch is None or cut.has(given):
+        return None
+    return Point(given.epoch, given.seq + 1)

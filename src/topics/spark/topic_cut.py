@@ -37,6 +37,7 @@ class CutBuilder:
             name=topic.name,
             topic_id=topic.id,
             epoch=topic.epoch,
+            ancestors=topic.ancestors,
             head_seq=head,
             earliest_seq=min(max(topic.earliest_seq, topic.delete_below, topic.lost_to + 1), head + 1),
             evict_floor=1,

@@ -16,6 +16,8 @@ from typing import Literal, Protocol, TypeVar
 Buffer = bytes | bytearray | memoryview
 Sleep = Callable[[float], None]
 T = TypeVar("T")
+Inode = tuple[int, int]
+"""Which file it is, whatever its name: device and inode."""
 
 # r       existing file, reads only
 # rw      existing file
@@ -60,6 +62,9 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def inode(self) -> Inode:
+        """The same as `Fs.inode` of its path for as long as the path names this file."""
+
     def mmap(self) -> memoryview:
         """Read-only view of the file's present length; later writes show in it. Unmapped when the last view is gone."""
 
@@ -92,10 +97,26 @@ class Fs(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        """Inode and ctime in ns: of a copy of a file at least one of them is another, of a renamed directory's file
+        none."""
+
     def sync_dir(self, path: str) -> None: ...
 
+    def inode(self, path: str) -> Inode | None:
+        """Which file or directory the path names; None if there is none."""
+
+    def mount_id(self, path: str) -> str:
+        """The same text for as long as the file system of `path` stays mounted, and with it what was written and not
+        synced; empty if unknown, which counts as another one."""
+
     def lock(self, path: str) -> "LockHandle":
-        """Make `path` if absent and hold it alone until the handle or the process ends; else DataDirLocked."""
+        """Make `path` if absent; hold it and the directory it lies in alone until the handle or the process ends; else
+        DataDirLocked."""
+
+
+class SyncFailed(OSError):
+    """A sync failed: what it was to make durable may be lost, and a later one that succeeds proves nothing."""
 
 
 class LockHandle:
@@ -227,6 +248,11 @@ def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> No
         file.close()
     fs.rename(temp, path)
     fs.sync_dir(parent(path))
+
+
+def is_in_place(fs: Fs, path: str, file: File) -> bool:
+    """Whether `path` still names this open file. If not, what is written to it is gone when it is closed."""
+    return fs.inode(path) == file.inode()
 
 
 def read_file(fs: Fs, path: str) -> bytes:

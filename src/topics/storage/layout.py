@@ -16,6 +16,8 @@ class DataDir:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/") or "/"
         self.lock = f"{self.root}/{names.LOCK}"
+        self.identity = f"{self.root}/{names.IDENTITY}"
+        self.identity_place = f"{self.root}/{names.IDENTITY_PLACE}"
         self.meta = f"{self.root}/{names.META_DIR}"
         self.wal = f"{self.root}/{names.WAL_DIR}"
         self.topics = f"{self.root}/{names.TOPICS_DIR}"
@@ -47,6 +49,11 @@ class DataDir:
         for path in (self.meta, self.wal, self.topics):
             make_dirs(fs, path)
         fs.sync_dir(self.root)
+
+    def mounted(self, fs: Fs) -> list[str]:
+        """The directories that may lie on file systems of their own, as far as they are there."""
+        shards = [f"{self.wal}/{name}" for name in (fs.listdir(self.wal) if fs.is_dir(self.wal) else [])]
+        return [self.root, *filter(fs.is_dir, (self.meta, self.wal, self.topics, *shards))]
 
     def is_new(self, fs: Fs) -> bool:
         """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""

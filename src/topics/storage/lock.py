@@ -1,9 +1,10 @@
 """DataDirLock: one process per data directory, and what the last one left in the lock file (storage.md 2.4, 5.3).
 
-The text is `pid=<pid>` and `boot=<boot id>`. A boot line equal to the present boot id proves that the kernel lived on
-since it was written, so every byte written then is still there; missing, unreadable or `-` proves nothing. Holds: the
-line never claims more than that, so a failed sync rewrites it as `boot=-` first (`mark_boot_unknown`). Taken before any
-other access to the directory, held for the life of the process.
+The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
+and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or
+`-` proves nothing. Holds: the line never claims more than that, so a failed sync rewrites it as `boot=-` first
+(`mark_boot_unknown`). Taken before any other access to the directory, held for the life of the process; `is_in_place`
+tells whether the path still leads to it, without which nothing may be written below the directory's name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from threading import Lock
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Fs, LockHandle
+from topics.storage.fs import Fs, LockHandle, is_in_place
 
 BOOT_UNKNOWN = "-"
 
@@ -19,7 +20,9 @@ BOOT_UNKNOWN = "-"
 class DataDirLock:
     """A lock that is held. `old_boot` is the boot id its former holder left, or None."""
 
-    def __init__(self, handle: LockHandle, *, pid: int) -> None:
+    def __init__(self, handle: LockHandle, fs: Fs, path: str, *, pid: int) -> None:
+        self._fs = fs
+        self._path = path
         self._handle = handle
         self._pid = pid
         self._mutex = Lock()
@@ -34,7 +37,7 @@ class DataDirLock:
         except DataDirLocked as error:
             raise DataDirLocked(f"{path} is held by another process; stop it or choose another directory") from error
         try:
-            return cls(handle, pid=pid)
+            return cls(handle, fs, path, pid=pid)
         except BaseException:
             handle.close()
             raise
@@ -55,6 +58,10 @@ class DataDirLock:
         with self._mutex:
             self._unknown = True
             self._handle.replace_text(self._text(BOOT_UNKNOWN))
+
+    def is_in_place(self) -> bool:
+        """Whether the directory at our path is still the one we hold. Asked by any thread."""
+        return is_in_place(self._fs, self._path, self._handle.file)
 
     def _text(self, boot_id: str | None) -> str:
         return f"pid={self._pid}\nboot={boot_id or BOOT_UNKNOWN}\n"

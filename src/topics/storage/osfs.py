@@ -17,7 +17,8 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, LockHandle, Mode, allocate_or_extend
+from topics.storage.fs import Buffer, Inode, LockHandle, Mode, allocate_or_extend, parent
+from topics.storage.mount_id import mount_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +97,9 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def inode(self) -> Inode:
+        return _inode(os.fstat(self._fd))
+
     def mmap(self) -> memoryview:
         if not self.size():  # an empty mapping is an error to the kernel
             return memoryview(b"")
@@ -103,6 +107,20 @@ class OsFile:
 
     def close(self) -> None:
         fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+
+class _LockFile(OsFile):
+    """A locked file, and the locked directory it lies in."""
+
+    def __init__(self, file: OsFile, directory_fd: int) -> None:
+        super().__init__(file._fd, file.name)
+        self._directory_fd = directory_fd
+
+    def close(self) -> None:
+        super().close()
+        fd, self._directory_fd = self._directory_fd, _CLOSED
         if fd != _CLOSED:
             os.close(fd)
 
@@ -146,6 +164,10 @@ class OsFs:
     def stat_len(self, path: str) -> int:
         return os.stat(self._at(path)).st_size
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        found = os.stat(self._at(path))
+        return found.st_ino, found.st_ctime_ns
+
     def exists(self, path: str) -> bool:
         return self._mode(path) is not None
 
@@ -167,16 +189,54 @@ class OsFs:
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> LockHandle:
-        file = self.open(path, "ensure")
+    def mount_id(self, path: str) -> str:
+        return mount_id(self._at(path))
+
+    def inode(self, path: str) -> Inode | None:
         try:
-            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            if error.errno in _HELD:
-                raise DataDirLocked(f"another process holds {path}") from error
-            raise OSError(error.errno, "this file system has no working flock", path) from error
-        return LockHandle(file)
+            return _inode(os.stat(self._at(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def lock(self, path: str) -> LockHandle:
+        directory_fd = os.open(self._at(parent(path)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _flock_directory(directory_fd, path)
+            file = self.open(path, "ensure")
+            try:
+                _flock(file._fd, path)
+                if self.inode(path) != file.inode():  # replaced while we waited for nothing: who did so holds it
+                    raise DataDirLocked(f"another process replaced {path}")
+            except BaseException:
+                file.close()
+                raise
+        except BaseException:
+            os.close(directory_fd)
+            raise
+        return LockHandle(_LockFile(file, directory_fd))
+
+
+def _flock_directory(fd: int, path: str) -> None:
+    """The lock that a deleted lock file leaves standing. Network file systems lock only what is open for writing, which
+    a directory never is: there the file's lock has to do."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            raise DataDirLocked(f"another process holds the directory of {path}") from error
+
+
+def _flock(fd: int, path: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            raise DataDirLocked(f"another process holds {path}") from error
+        raise OSError(error.errno, "this file system has no working flock", path) from error
+
+
+def _inode(found: os.stat_result) -> Inode:
+    return found.st_dev, found.st_ino
 
 
 def _open_or_make(path: str, mode: Mode) -> tuple[int, bool]:

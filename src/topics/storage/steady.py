@@ -1,7 +1,8 @@
 """SteadyFs: an `Fs` that hides what no caller should have to think about.
 
 EINTR is retried without limit and EAGAIN ten times within 100 ms, on every call; a file system without allocation
-extends instead. Where descriptors are used up, `make_room` closes what nobody uses, and the call is made once more.
+extends instead. A failed sync is a `SyncFailed`, so that nobody takes it for a failure that may be tried again. Where
+descriptors are used up, `make_room` closes what nobody uses, and the call is made once more.
 Writes pass through untouched, because `write_all` retries them and two layers of ten would be a hundred. The engine
 puts it around the `Fs` it is given, once; storage code then calls it like any other.
 """
@@ -10,7 +11,18 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from topics.storage.fs import NO_DESCRIPTORS, File, Fs, LockHandle, Mode, Sleep, allocate_or_extend, retrying
+from topics.storage.fs import (
+    NO_DESCRIPTORS,
+    File,
+    Fs,
+    Inode,
+    LockHandle,
+    Mode,
+    Sleep,
+    SyncFailed,
+    allocate_or_extend,
+    retrying,
+)
 
 T = TypeVar("T")
 
@@ -37,13 +49,16 @@ class SteadyFile:
         allocate_or_extend(self, n, lambda size: retrying(lambda: self._inner.allocate(size), sleep=self._sleep))
 
     def datasync(self) -> None:
-        retrying(self._inner.datasync, sleep=self._sleep)
+        _sync(lambda: retrying(self._inner.datasync, sleep=self._sleep))
 
     def fsync(self) -> None:
-        retrying(self._inner.fsync, sleep=self._sleep)
+        _sync(lambda: retrying(self._inner.fsync, sleep=self._sleep))
 
     def size(self) -> int:
         return retrying(self._inner.size, sleep=self._sleep)
+
+    def inode(self) -> Inode:
+        return retrying(self._inner.inode, sleep=self._sleep)
 
     def mmap(self) -> memoryview:
         return self._fs.sparing(self._inner.mmap)  # a mapping holds a descriptor too
@@ -88,6 +103,9 @@ class SteadyFs:
     def stat_len(self, path: str) -> int:
         return retrying(lambda: self._inner.stat_len(path), sleep=self.sleep)
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        return retrying(lambda: self._inner.file_id(path), sleep=self.sleep)
+
     def exists(self, path: str) -> bool:
         return retrying(lambda: self._inner.exists(path), sleep=self.sleep)
 
@@ -95,8 +113,24 @@ class SteadyFs:
         return retrying(lambda: self._inner.is_dir(path), sleep=self.sleep)
 
     def sync_dir(self, path: str) -> None:
-        self.sparing(lambda: self._inner.sync_dir(path))
+        _sync(lambda: self.sparing(lambda: self._inner.sync_dir(path)))
+
+    def inode(self, path: str) -> Inode | None:
+        return retrying(lambda: self._inner.inode(path), sleep=self.sleep)
+
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
 
     def lock(self, path: str) -> LockHandle:
         handle = retrying(lambda: self._inner.lock(path), sleep=self.sleep)
         return LockHandle(SteadyFile(handle.file, self))
+
+
+def _sync(call: Callable[[], None]) -> None:
+    """A directory is opened to be synced; without a descriptor for it, nothing was tried."""
+    try:
+        call()
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        raise SyncFailed(error.errno, error.strerror, error.filename) from error

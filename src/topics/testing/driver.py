@@ -10,12 +10,15 @@ function of its inputs, and every file-system call of it is a crash point with a
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from topics.clock import Clock, Host
 from topics.config import Settings
+from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
@@ -193,6 +196,7 @@ class SimWriter:
             self._commit.sync_failed(self._index, error, error.cause)
         else:
             self._commit.synced(self._index, lsn)
+            self._wal.prepare_next()
         return True
 
 
@@ -227,6 +231,7 @@ class SimKernel:
             clock=clock,
             host=host or SimHost(),
             instance=lambda: INSTANCE,
+            chance=partial(random.Random(clock.wall_ms()).getrandbits, EPOCH_CHANCE_BITS),
             open_cold=open_cold,
         )
         driver = SimDriver()

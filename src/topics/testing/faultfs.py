@@ -23,17 +23,18 @@ from threading import Lock
 from typing import Literal, NamedTuple, TypeVar, get_args
 from weakref import WeakSet
 
-from topics.storage.fs import PASSING, Buffer, File, Fs, LockHandle, Mode
+from topics.storage.fs import PASSING, Buffer, File, Fs, Inode, LockHandle, Mode
 
 Kind = Literal[
     "open", "create", "pread", "pwrite", "truncate", "allocate", "datasync", "fsync", "size", "mmap", "close",
-    "mkdir", "rename", "unlink", "rmdir", "listdir", "stat_len", "exists", "is_dir", "sync_dir", "lock",
+    "mkdir", "rename", "unlink", "rmdir", "listdir", "stat_len", "file_id", "exists", "is_dir", "sync_dir",
+    "lock",
 ]  # fmt: skip
 Kinds = Kind | Literal["*"] | Sequence[Kind]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # The calls before which a crash can differ from a crash earlier.
 CHANGING: frozenset[Kind] = frozenset(KINDS) - {
-    "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "exists", "is_dir",
+    "open", "pread", "size", "mmap", "close", "listdir", "stat_len", "file_id", "exists", "is_dir",
 }  # fmt: skip
 GROWING: tuple[Kind, ...] = ("create", "pwrite", "allocate", "mkdir")  # what a full disk refuses
 SYNCS: frozenset[Kind] = frozenset({"datasync", "fsync", "sync_dir"})
@@ -170,6 +171,9 @@ class FaultFile:
     def size(self) -> int:
         return self._fs.call("size", self.name, lambda _: self._inner.size())
 
+    def inode(self) -> Inode:
+        return self._inner.inode()
+
     def mmap(self) -> memoryview:
         return self._fs.call("mmap", self.name, lambda _: self._inner.mmap())
 
@@ -305,6 +309,9 @@ class FaultFs:
     def stat_len(self, path: str) -> int:
         return self.call("stat_len", path, lambda _: self._inner.stat_len(path))
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        return self.call("file_id", path, lambda _: self._inner.file_id(path))
+
     def exists(self, path: str) -> bool:
         return self.call("exists", path, lambda _: self._inner.exists(path))
 
@@ -313,6 +320,13 @@ class FaultFs:
 
     def sync_dir(self, path: str) -> None:
         self.call("sync_dir", path, lambda struck: None if _lied(struck) else self._inner.sync_dir(path))
+
+    def inode(self, path: str) -> Inode | None:
+        """Not counted: it moves nothing, and it comes with every sync."""
+        return self._inner.inode(path)
+
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
 
     def lock(self, path: str) -> LockHandle:
         return LockHandle(FaultFile(self, self.call("lock", path, lambda _: self._inner.lock(path)).file))

@@ -28,6 +28,7 @@ class OrderFile:
         self.pread = inner.pread
         self.allocate = inner.allocate
         self.size = inner.size
+        self.inode = inner.inode
         self.mmap = inner.mmap
         self.close = inner.close
 
@@ -89,8 +90,10 @@ class OrderFs:
         self.monitor = monitor or OrderMonitor()
         self.listdir = inner.listdir
         self.stat_len = inner.stat_len
+        self.file_id = inner.file_id
         self.exists = inner.exists
         self.is_dir = inner.is_dir
+        self.inode = inner.inode
 
     def open(self, path: str, mode: Mode = "r") -> OrderFile:
         made = mode not in ("r", "rw") and not self._inner.exists(path)
@@ -120,6 +123,9 @@ class OrderFs:
         covered = self.monitor.names_in(clean_path(path))
         self._inner.sync_dir(path)
         self.monitor.names_synced(covered)
+
+    def mount_id(self, path: str) -> str:
+        return self._inner.mount_id(path)
 
     def lock(self, path: str) -> LockHandle:
         made = not self._inner.exists(path)

@@ -50,6 +50,9 @@ class SimDisk:
         self.orphans: set[int] = set()  # durably nameless, kept by a handle
         self.next_node = ROOT + 1
         self.changes_seen = 0
+        self.mounts = 1
+        self.space: int | None = None
+        """Bytes that all files together may take; what lies inside a file's length was paid for. None: no limit."""
 
     # --- copies ---
 
@@ -65,6 +68,8 @@ class SimDisk:
         twin.orphans = set()
         twin.next_node = self.next_node
         twin.changes_seen = self.changes_seen
+        twin.mounts = self.mounts
+        twin.space = self.space
         for number in self.mapped:  # a mapped buffer changes in place, so it cannot be shared
             node = self.nodes[number]
             twin.nodes[number] = node.copy(twin.token)
@@ -72,6 +77,17 @@ class SimDisk:
         for number in self.orphans:
             del twin.nodes[number]
         return twin
+
+    def used(self) -> int:
+        """Bytes of the files that a name leads to, or that somebody has open."""
+        reached = {*self.paths(), *self.held}
+        nodes = [self.nodes[number] for number in reached]
+        return sum(node.live.size for node in nodes if isinstance(node, FileNode))
+
+    def has_space(self, number: int, size: int) -> bool:
+        """Whether a file may grow to this size."""
+        grows = size - self.file(number).live.size
+        return self.space is None or grows <= 0 or self.used() + grows <= self.space
 
     def file(self, number: int) -> FileNode:
         """For reading."""
@@ -188,7 +204,8 @@ class SimDisk:
     # --- the end ---
 
     def settle(self, fate: Fate) -> None:
-        """Power cut: `fate` says what survives, and that is then both live and durable."""
+        """Power cut: `fate` says what survives, and that is then both live and durable; it is mounted anew."""
+        self.mounts += 1
         self.drop_handles()
         dirty = self._dirty_files()
         paths = self._last_paths() if dirty else {}

@@ -20,7 +20,7 @@ from random import Random
 from threading import Lock
 
 from topics.errors import DataDirLocked
-from topics.storage.fs import Buffer, LockHandle, Mode, parent
+from topics.storage.fs import Buffer, Inode, LockHandle, Mode, parent
 from topics.testing.powercut import PATTERN_FATES
 from topics.testing.simdisk import Fate, NameChange, SimDisk
 from topics.testing.simnodes import Change, FileNode, Image
@@ -45,6 +45,7 @@ class SimFile:
         data = bytes(buf)
         with self._fs.mutex:
             self._check_writable(errno.EBADF)
+            self._check_space(off + len(data))
             if data:
                 self._own().change(Change("write", off, data))
         return len(data)
@@ -60,6 +61,7 @@ class SimFile:
     def allocate(self, n: int) -> None:
         with self._fs.mutex:
             self._check_writable(errno.EBADF)
+            self._check_space(n)
             if n > self._node().live.size:
                 self._own().change(Change("extend", n))
 
@@ -79,6 +81,10 @@ class SimFile:
     def size(self) -> int:
         with self._fs.mutex:
             return self._node().live.size
+
+    def inode(self) -> Inode:
+        self._node()
+        return 0, self._number
 
     def mmap(self) -> memoryview:
         with self._fs.mutex:
@@ -100,6 +106,10 @@ class SimFile:
     def _own(self) -> FileNode:
         return self._fs.disk.own_file(self._number)
 
+    def _check_space(self, size: int) -> None:
+        if not self._fs.disk.has_space(self._number, size):
+            raise os_error(errno.ENOSPC, self.name)
+
     def _check_writable(self, code: int) -> None:
         self._node()
         if not self._writable:
@@ -107,9 +117,15 @@ class SimFile:
 
 
 class _LockFile(SimFile):
+    """A locked file, and the locked directory it lies in."""
+
+    def __init__(self, fs: "SimFs", number: int, name: str, *, directory: int) -> None:
+        super().__init__(fs, number, name, writable=True)
+        self._directory = directory
+
     def close(self) -> None:
         if self._open:
-            self._fs.locks.discard(self._number)
+            self._fs.locks -= {self._number, self._directory}
         super().close()
 
 
@@ -155,6 +171,11 @@ class SimFs:
         with self.mutex:
             return self._tree(path).size(path)
 
+    def file_id(self, path: str) -> tuple[int, int]:
+        """A node is never used again, so its number says everything."""
+        with self.mutex:
+            return self._tree(path).number(path), 0
+
     def exists(self, path: str) -> bool:
         with self.mutex:
             return self._tree(path).exists(path)
@@ -167,14 +188,27 @@ class SimFs:
         with self.mutex:
             self._tree(path).sync(path)
 
+    def inode(self, path: str) -> Inode | None:
+        with self.mutex:
+            number = self._tree(path).find_or_none(path)
+            return None if number is None else (0, number)
+
+    def mount_id(self, path: str) -> str:
+        with self.mutex:
+            self._tree(path)
+            return f"sim:{self.disk.mounts}"
+
     def lock(self, path: str) -> LockHandle:
         with self.mutex:
+            directory = self._tree(path).number(parent(path))
+            if directory in self.locks:
+                raise DataDirLocked(f"another process holds the directory of {path}")
             number = self._tree(path).open(path, "ensure")
             if number in self.locks:
                 raise DataDirLocked(f"another process holds {path}")
-            self.locks.add(number)
+            self.locks |= {number, directory}
             self.disk.hold(number)
-            return LockHandle(_LockFile(self, number, path, writable=True))
+            return LockHandle(_LockFile(self, number, path, directory=directory))
 
     def _tree(self, path: str) -> SimTree:
         if self.dead:
@@ -190,7 +224,9 @@ class SimFs:
             self.disk.drop_handles()
 
     def power_cut(self, rng: Random | None = None, pattern: str | Fate = "lose_all") -> None:
-        """End the machine. `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
+        """End the machine, or the file system alone if the host is not rebooted.
+
+        `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
         fate = PATTERN_FATES[pattern](rng or Random(0)) if isinstance(pattern, str) else pattern
         self.kill()
         self.disk.settle(fate)

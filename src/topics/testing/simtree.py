@@ -74,10 +74,10 @@ class SimTree:
         return 4096 if self._is_dir(number) else self.disk.file(number).live.size
 
     def exists(self, path: str) -> bool:
-        return self._find_or_none(path) is not None
+        return self.find_or_none(path) is not None
 
     def is_dir(self, path: str) -> bool:
-        number = self._find_or_none(path)
+        number = self.find_or_none(path)
         return number is not None and self._is_dir(number)
 
     def sync(self, path: str) -> None:
@@ -111,7 +111,7 @@ class SimTree:
             number = below
         return number
 
-    def _find_or_none(self, path: str) -> int | None:
+    def find_or_none(self, path: str) -> int | None:
         try:
             return self.find(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -7,9 +7,14 @@ authentication is off, or the route is exempt. Called by api, once per request h
 
 import hmac
 
-from topics.errors import Forbidden, Unauthorized
+import msgspec
+
+from topics.errors import Forbidden, TopicsError, Unauthorized
+from topics.model.router import RouterDef
 from topics.wire.endpoints import Area
+from topics.wire.error_names import error_seen
 from topics.wire.keys import ADMIN, READ, WRITE, Key, KeyRing
+from topics.wire.names import names_in
 from topics.wire.paths import Target
 from topics.wire.query import parse_query
 
@@ -76,10 +81,28 @@ def check_scope(key: Key | None, scopes: int) -> None:
         raise Forbidden("the key lacks the scope for this")
 
 
-def check_name(key: Key | None, topic: str) -> None:
-    """A topic named outside the path: in a body, in a stored router, in a WebSocket command."""
-    if key is not None and not key.permits_name(topic):
-        raise Forbidden.for_topic(topic)
+def check_names(key: Key | None, request: msgspec.Struct) -> None:
+    """Every topic that a body or a WebSocket command names, wherever it stands there."""
+    if key is not None and key.prefixes:
+        for name in names_in(request):
+            if not key.permits_name(name):
+                raise Forbidden.for_topic(name)
+
+
+def permits_router(key: Key | None, router: RouterDef) -> bool:
+    """A stored router may be seen by whoever may see both its topics."""
+    return key is None or all(map(key.permits_name, (router.name, router.source, router.dest)))
+
+
+def check_router_seen(key: Key | None, router: RouterDef) -> None:
+    """Its topics are not named: the caller did not send them."""
+    if not permits_router(key, router):
+        raise Forbidden("the key does not permit a topic of this router")
+
+
+def seen_by(key: Key | None, error: TopicsError) -> TopicsError:
+    """An error without the names that the key does not permit."""
+    return error if key is None or not key.prefixes else error_seen(error, key.permits_name)
 
 
 def may_configure(key: Key | None) -> bool:

@@ -45,6 +45,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     ok: tuple[int, ...] = (200,)
     errors: tuple[int, ...] = ()
     takes_query_token: bool = False
+    acts: bool = False
+    """A GET that changes something, or through which something can be changed: web pages elsewhere may not use it."""
 
 
 _PREFIX = Param("prefix", "string", "byte prefix of the name")
@@ -106,6 +108,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="work", method="GET", path="/v0/topics/{topic}/work", summary="Jobs as server-sent events",
         scopes=READ | WRITE, media="text/event-stream", errors=(400, 404, 406, 409, 429), takes_query_token=True,
+        acts=True,
         query=(
             Param("node", "string", "the worker's name, 1 to 128 bytes", required=True),
             Param("max", "integer", "leases to hold at a time, clamped to 1..1000; default 1"),
@@ -158,7 +161,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         handler="websocket", method="GET", path="/v0/ws", summary="WebSocket data plane",
-        ok=(101,), errors=(400, 429),
+        ok=(101,), errors=(400, 429), acts=True,
     ),
     *(
         Endpoint(handler="health", method="GET", path=path, summary="Liveness", guard="probe", response="Health")

@@ -8,6 +8,7 @@ with every entry, and appear in no message. `parse_keys` is called once at start
 """
 
 import hmac
+from collections.abc import Iterator
 from hashlib import sha256
 
 import msgspec
@@ -58,6 +59,9 @@ class KeyRing:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._keys)
 
     def find(self, secret: bytes) -> Key | None:
         """Compares with every entry, so that time tells nothing about which one fits."""

@@ -79,6 +79,7 @@ _PATH_NAMES: dict[str, Json] = {
     "file": {"type": "string", "pattern": "^[A-Za-z0-9._-]+$"},
 }
 
+_TEXTS: Json = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _OPEN_OBJECT: Json = {"type": "object"}
 _MORE_SCHEMAS: dict[str, Json] = {
     "Performance": {
@@ -138,7 +139,7 @@ _STATUS_TEXT = {
     101: "Switching protocols", 200: "Done", 201: "Created", 400: "Bad request", 401: "No or unknown key",
     403: "The key does not permit it", 404: "Not there", 406: "Unsuitable Accept", 409: "Conflict",
     413: "Body too large", 415: "Not application/json", 422: "Topic full", 429: "Throttled", 500: "Internal error",
-    503: "Not ready or shutting down",
+    503: "Not ready, shutting down or disk full",
 }  # fmt: skip
 _SCOPE_NAMES = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
 _RETRY_AFTER: Json = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}}
@@ -259,12 +260,15 @@ def _schemas() -> dict[str, Json]:
             schema["required"] = list(schema["properties"])  # an answer shows all of them
         else:
             _omit_instead_of_null(schema)
+    for schema in requested.values():
+        schema.pop("additionalProperties", None)  # unknown fields are taken, and named in `warnings`
     schemas: dict[str, Json] = {**requested, **answered}
     for schema in schemas.values():
         schema.pop("description", None)  # a docstring: written for whoever reads the struct
     for result in _RESULTS:
         schema = schemas[result.__name__]
         schema["properties"]["performance"] = {"$ref": REF + "Performance"}
+        schema["properties"] |= dict.fromkeys(("hidden", "warnings"), _TEXTS)
         schema["required"] = [*schema.get("required", ()), "performance"]
     schemas["AppendResult"]["properties"]["seqs"] = {"type": "array", "items": {"type": "integer", "minimum": 1}}
     for (name, field), more in _LIMITS.items():

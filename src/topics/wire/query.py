@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 from topics import limits
+from topics.errors import InvalidRequest
+from topics.model.position import Position, parse_token
 
 Query = Mapping[str, str]
 
@@ -37,6 +39,16 @@ def bool_param(query: Query, name: str, *, default: bool) -> bool:
 def int_param(query: Query, name: str, *, clamp: limits.Clamp) -> int:
     """An integer moved into its range; the clamp's default if there is none."""
     return clamp(unsigned(query.get(name)))
+
+
+def position_param(text: str | None) -> Position:
+    """A seq or a position; the start if it is neither. A text that was meant as a position is not taken for another."""
+    if text is None or "-" not in text:
+        return Position(unsigned(text) or 0)
+    try:
+        return parse_token(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def unsigned(text: str | None) -> int | None:

@@ -57,7 +57,7 @@ def check_worker(node: str) -> bytes:
     return encoded
 
 
-class ClaimRequest(msgspec.Struct, frozen=True):
+class ClaimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     max: U32 = limits.CLAIM_MAX.default
     lease_ms: U64 | None = None
@@ -72,7 +72,7 @@ class ClaimRequest(msgspec.Struct, frozen=True):
         return check_worker(self.node)
 
 
-class AckRequest(msgspec.Struct, frozen=True):
+class AckRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     seqs: list[U64]
     lease_ids: list[str] = []
@@ -84,7 +84,7 @@ class AckRequest(msgspec.Struct, frozen=True):
         return check_fences(self.node, self.seqs, self.lease_ids)
 
 
-class NackRequest(msgspec.Struct, frozen=True):
+class NackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     seqs: list[U64]
     lease_ids: list[str] = []
@@ -98,7 +98,7 @@ class NackRequest(msgspec.Struct, frozen=True):
         return check_fences(self.node, self.seqs, self.lease_ids)
 
 
-class ExtendRequest(msgspec.Struct, frozen=True):
+class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     seqs: list[U64]
     lease_ms: U64

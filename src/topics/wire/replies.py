@@ -56,9 +56,10 @@ def ack_performance(server_total_ms: float, *, fsync_ms: float) -> bytes:
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
-def struct_reply(result: msgspec.Struct, performance: bytes) -> bytes:
-    """Any result struct, its performance object last."""
-    return b'%b,"performance":%b}' % (_encode(result)[:-1], performance)
+def struct_reply(result: msgspec.Struct, performance: bytes, *, hidden: Sequence[str] = ()) -> bytes:
+    """Any result struct, its performance object last. `hidden`: the fields of which the key may not see all."""
+    left_out = b',"hidden":%b' % _encode(hidden) if hidden else b""
+    return b'%b%b,"performance":%b}' % (_encode(result)[:-1], left_out, performance)
 
 
 def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: bytes) -> bytes:
@@ -74,6 +75,7 @@ def append_replies(
     first_seq: int,
     counts: Sequence[int],
     *,
+    epoch: int,
     return_seqs: bool,
     server_total_ms: float,
     append_ms: float,
@@ -86,12 +88,12 @@ def append_replies(
         seqs = b',"seqs":[#]' if return_seqs else b""
         form = (
             b'{"topic":"%b","first_seq":#,"last_seq":#%b,"head_seq":#,"count":1,"created":false,"deduped":false,'
-            b'"performance":%b}'
-        ) % (topic, seqs, performance)
+            b'"position":"#-e%x","performance":%b}'
+        ) % (topic, seqs, epoch, performance)
         return [form.replace(b"#", b"%d" % seq) for seq in range(first_seq, first_seq + len(counts))]
     bodies = []
     for count in counts:
-        done = Appended(first_seq, count, first_seq + count - 1)
+        done = Appended(first_seq, count, first_seq + count - 1, epoch)
         outcome = append_outcome(done, seqs=seqs_field(done) if return_seqs else b"")
         bodies.append(b'{"topic":"%b",%b,"performance":%b}' % (topic, outcome, performance))
         first_seq += count
@@ -100,14 +102,16 @@ def append_replies(
 
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
     """The part of a write's answer that HTTP and WebSocket share; `seqs` is a field with its comma, or nothing."""
-    return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b' % (
+    return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"position":"%d-e%x"' % (
         done.first_seq,
-        done.first_seq + done.count - 1,
+        done.last_seq,
         seqs,
         done.head,
         done.count,
         _BOOLS[done.created],
         _BOOLS[done.deduped],
+        done.last_seq,
+        done.epoch,
     )
 
 
@@ -129,12 +133,14 @@ def diff_reply(
     head_seq: int,
     earliest_seq: int,
     tombstone: Tombstone | None,
+    epoch: int,
     performance: bytes,
 ) -> bytes:
-    """`records` are rendered and joined by commas. `caught_up` and `lag` follow from the cursor and the head."""
+    """`records` are rendered and joined by commas. `caught_up` and `lag` follow from the cursor and the head; `epoch`
+    is that of the cursor."""
     return (
         b'{"topic":"%b","records":[%b],"next_from_seq":%d,"head_seq":%d,"earliest_seq":%d,"caught_up":%b,'
-        b'"tombstone":%b,"lag":%d,"performance":%b}'
+        b'"tombstone":%b,"lag":%d,"next":"%d-e%x","performance":%b}'
     ) % (
         topic.encode(),
         records,
@@ -144,6 +150,8 @@ def diff_reply(
         _BOOLS[next_from_seq == head_seq],
         b"null" if tombstone is None else _encode(tombstone),
         head_seq - next_from_seq,
+        next_from_seq,
+        epoch,
         performance,
     )
 

@@ -2,8 +2,9 @@
 
 What always holds for a decoded request: types and ranges are checked, and clamped fields already hold their effective
 value. What the contract checks later than parsing (names, emptiness, counts that have a code of their own) is a method,
-so that each endpoint calls it at its place in the order. Queue calls are in `queue_requests`. Used by api and, for
-encoding, by the client.
+so that each endpoint calls it at its place in the order. Structs forbid unknown fields only so that the decoder notices
+them: a body that has some is taken, and the answer names them (`second_look`). Queue calls are in `queue_requests`.
+Used by api and, for encoding, by the client.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,16 @@ from topics import limits
 from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.match import TagMatch, parse_match
+from topics.model.names import TopicName
+from topics.model.position import TOKEN_PATTERN, position_of
 from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, is_too_deep
+from topics.wire.second_look import Unknown
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
+FromSeq = U64 | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TOKEN_PATTERN})]
+"""A seq, or a position."""
 NodeFilter = str | list[str] | None
 Predicate = str | list[str] | None
 
@@ -30,6 +36,11 @@ def node_set(given: NodeFilter) -> frozenset[bytes] | None:
     if not given and given != "":
         return None
     return frozenset(node.encode() for node in ([given] if isinstance(given, str) else given))
+
+
+def check_from_seq(from_seq: int | str) -> None:
+    """Raises ValueError for a text that is no position, and for what is no u64."""
+    check_u64(position_of(from_seq).seq)
 
 
 def header_text(value: bytes | None) -> str | None:
@@ -43,7 +54,7 @@ def header_text(value: bytes | None) -> str | None:
 # --- write, read, delete ---------------------------------------------------------------------------------------------
 
 
-class WriteRequest(msgspec.Struct, frozen=True):
+class WriteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: list[RecordIn]
     node: str | None = None
     idempotency_key: str | None = None
@@ -63,7 +74,7 @@ class WriteRequest(msgspec.Struct, frozen=True):
         return self.config is None or self.config.auto_create
 
 
-class PayloadWrite(WriteRequest, frozen=True):
+class PayloadWrite(WriteRequest, frozen=True, forbid_unknown_fields=True):
     """A write whose records are payloads and nothing else."""
 
     datas: list[msgspec.Raw] = []
@@ -72,8 +83,8 @@ class PayloadWrite(WriteRequest, frozen=True):
         return build_plain_batch(self.datas, idempotency_key=header_key)
 
 
-class DiffRequest(msgspec.Struct, frozen=True):
-    from_seq: U64 = 0
+class DiffRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    from_seq: FromSeq = 0
     limit: U32 = limits.DIFF_LIMIT.default
     node: NodeFilter = None
     include_tags: bool = False
@@ -82,13 +93,14 @@ class DiffRequest(msgspec.Struct, frozen=True):
     max_batch_bytes: U64 = limits.DIFF_BATCH_BYTES.default
 
     def __post_init__(self) -> None:
-        check_u64(self.from_seq, self.max_batch_bytes)
+        check_from_seq(self.from_seq)
+        check_u64(self.max_batch_bytes)
         force_setattr(self, "limit", limits.DIFF_LIMIT(self.limit))
         force_setattr(self, "wait_ms", limits.DIFF_WAIT_MS(self.wait_ms))
         force_setattr(self, "max_batch_bytes", limits.DIFF_BATCH_BYTES(self.max_batch_bytes))
 
 
-class DeleteRequest(msgspec.Struct, frozen=True):
+class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before_seq: U64 | None = None
     match: Predicate = None
 
@@ -104,9 +116,9 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 # --- routers, watch --------------------------------------------------------------------------------------------------
 
 
-class PutRouterRequest(msgspec.Struct, frozen=True):
-    source: str
-    dest: str
+class PutRouterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: TopicName
+    dest: TopicName
     preserve_node: bool = True
     preserve_tag: bool = True
     create_dest: bool = True
@@ -129,18 +141,18 @@ class PutRouterRequest(msgspec.Struct, frozen=True):
         )
 
 
-class TopicStart(msgspec.Struct, frozen=True):
+class TopicStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to begin in one topic; `tail` beats `from_seq`."""
 
-    from_seq: U64 = 0
+    from_seq: FromSeq = 0
     tail: bool = False
 
     def __post_init__(self) -> None:
-        check_u64(self.from_seq)
+        check_from_seq(self.from_seq)
 
 
-class WatchRequest(msgspec.Struct, frozen=True):
-    topics: dict[str, TopicStart]
+class WatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topics: dict[TopicName, TopicStart]
     node: NodeFilter = None
     limit: U32 = limits.WATCH_LIMIT.default
     max_batch_bytes: U64 = limits.WATCH_BATCH_BYTES.default
@@ -172,7 +184,7 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
         super().__init__(WriteRequest, carries_payloads=True)
         self._decode_plain = msgspec.json.Decoder(_PlainWrite).decode
 
-    def __call__(self, body: bytes) -> WriteRequest:
+    def __call__(self, body: bytes, unknown: list[Unknown] | None = None) -> WriteRequest:
         datas = decode_datas(body)
         if datas is not None:
             return PayloadWrite([], datas=datas)
@@ -184,7 +196,7 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
             else:
                 if plain.is_shallow(body):
                     return plain.request()
-        return BodyDecoder.__call__(self, body)
+        return BodyDecoder.__call__(self, body, unknown)
 
 
 class _PlainRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

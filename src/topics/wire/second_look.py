@@ -2,6 +2,7 @@
 
     surrogates  an escape of a lone surrogate is carried inside `records[].data` and `records[].meta`
     last wins   of two equal keys the first may have any type, for the last one counts
+    unknown     a field that nobody knows is left out, and remembered for the answer's `warnings`
 
 Called only by `json.BodyDecoder`.
 """
@@ -9,22 +10,46 @@ Called only by `json.BodyDecoder`.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import inspect
 
+from topics import limits
 from topics.model.record import RecordIn
+from topics.wire.field_count import count_fields
+
+COUNTED_BYTES_MIN = 64 * limits.KIB
+"""A shorter body has not enough fields to matter."""
 
 
 class NotTaken(Exception):
     """The contract does not take this body either."""
 
 
-def look_again(body: bytes, decode: Callable[[bytes], Any], *, carries_payloads: bool) -> Any:
-    """The value of a body that `decode` refused. Raises NotTaken, or what `decode` or a JSON reader raises."""
+class TooManyFields(NotTaken):
+    """More than any request has a use for, and too many to take apart."""
+
+
+class Unknown(NamedTuple):
+    """A field that nobody knows, and those that could be meant."""
+
+    path: str
+    name: str
+    known: tuple[str, ...]
+
+
+def look_again(
+    body: bytes, decode: Callable[[bytes], Any], *, kind: Any, carries_payloads: bool, unknown: list[Unknown]
+) -> Any:
+    """The value of a body that `decode`, a decoder of `kind`, refused. Raises NotTaken, or what `decode` or a JSON
+    reader raises."""
+    if len(body) > COUNTED_BYTES_MIN and count_fields(body) > limits.FIELDS_MAX:
+        raise TooManyFields
     mark = _absent_mark(body)
     masked = _mask_lone_surrogates(body, mark) if carries_payloads else body
-    value = decode(_keep_last_keys(masked))
+    value = decode(_Rebuilding(unknown).text(_type_of(kind), msgspec.Raw(masked.lstrip(_BLANKS)), ""))
     if masked is body:
         return value
     if not hasattr(value, "records") or _has_lone_surrogate_outside_payloads(body):
@@ -95,36 +120,73 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
 
 
-# --- repeated keys ---------------------------------------------------------------------------------------------------
+# --- repeated and unknown keys ---------------------------------------------------------------------------------------
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_type_of = cache(inspect.type_info)
+_BLANKS = b" \t\r\n"
 
 
-def _keep_last_keys(body: bytes) -> bytes:
-    """The body without the keys that a later equal key replaces, in every object whose fields we know."""
-    fields = _OBJECT.decode(body)
-    for key, rebuild in _KNOWN_OBJECTS.items():
-        if key in fields:
-            fields[key] = rebuild(fields[key])
-    return msgspec.json.encode(fields)
+class _Rebuilding:
+    """Writes a text anew by the type it should have: in every object whose fields we know, of equal keys only the last
+    one and no unknown ones. What does not fit its type is left for the decoder to refuse."""
 
+    def __init__(self, unknown: list[Unknown]) -> None:
+        self._unknown = unknown
+        self._seen: set[tuple[str, str]] = set()
 
-def _in_object(text: msgspec.Raw) -> msgspec.Raw:
-    return _encoded(_OBJECT.decode(text)) if _starts(text, b"{") else text
-
-
-def _in_values(text: msgspec.Raw) -> msgspec.Raw:
-    if not _starts(text, b"{"):
+    def text(self, kind: inspect.Type, text: msgspec.Raw, path: str) -> msgspec.Raw:
+        if _starts(text, b"{"):
+            kind = _choice(kind, text)
+            if isinstance(kind, inspect.StructType):
+                return self._struct(kind, text, path)
+            if isinstance(kind, inspect.DictType) and _has_structs(kind.value_type):
+                entries = _OBJECT.decode(text).items()
+                return _encoded({name: self.text(kind.value_type, entry, path + "*.") for name, entry in entries})
+        elif _starts(text, b"["):
+            kind = _choice(kind, text)
+            if isinstance(kind, inspect.CollectionType) and _has_structs(kind.item_type):
+                items = _ARRAY.decode(text)
+                return _encoded([self.text(kind.item_type, item, path[:-1] + "[].") for item in items])
         return text
-    return _encoded({name: _in_object(entry) for name, entry in _OBJECT.decode(text).items()})
+
+    def _struct(self, kind: inspect.StructType, text: msgspec.Raw, path: str) -> msgspec.Raw:
+        known = {field.encode_name: field.type for field in kind.fields}
+        kept: dict[str, msgspec.Raw] = {}
+        for name, value in _OBJECT.decode(text).items():
+            if name in known:
+                kept[name] = self.text(known[name], value, f"{path}{name}.")
+            elif name == kind.tag_field:
+                kept[name] = value
+            elif (path, name) not in self._seen:
+                self._seen.add((path, name))
+                self._unknown.append(Unknown(path, name, tuple(known)))
+        return _encoded(kept)
 
 
-def _in_items(text: msgspec.Raw) -> msgspec.Raw:
-    return _encoded([_in_object(item) for item in _ARRAY.decode(text)]) if _starts(text, b"[") else text
+def _choice(kind: inspect.Type, text: msgspec.Raw) -> inspect.Type:
+    """Of several types the one that the text is for."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(kind, inspect.UnionType):
+        return kind
+    wanted = (inspect.StructType, inspect.DictType) if _starts(text, b"{") else (inspect.CollectionType,)
+    choices = [choice for choice in kind.types if isinstance(choice, wanted)]
+    if len(choices) > 1:
+        choices = [choice for choice in choices if _has_tag(choice, text)]
+    return choices[0] if choices else kind
 
 
-_KNOWN_OBJECTS = {"config": _in_object, "topics": _in_values, "records": _in_items}
+def _has_tag(kind: inspect.Type, text: msgspec.Raw) -> bool:
+    if not isinstance(kind, inspect.StructType) or kind.tag_field is None:
+        return False
+    return bytes(_OBJECT.decode(text).get(kind.tag_field, b"")) == msgspec.json.encode(kind.tag)
+
+
+def _has_structs(kind: inspect.Type) -> bool:
+    choices = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return any(isinstance(choice, inspect.StructType) for choice in choices)
 
 
 def _starts(text: msgspec.Raw, opening: bytes) -> bool:

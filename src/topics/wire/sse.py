@@ -1,23 +1,35 @@
 """Server-sent events: the `data` of each frame, and the resume id.
 
-An id is base64url of `{"<topic>":<cursor>, ...}` over all topics of a session, after the frame it stands on. Decoding
-is lenient: what is not such a map is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+An id is base64url of `{"<topic>":"<position>","<topic>":<cursor>, ...}` over all topics of a session, after the frame
+it stands on. A JSON reader keeps the last of two equal keys, so it sees the plain map of cursors that an id always was;
+the position beside it tells us the epoch. Decoding is lenient and takes ids without positions: what is not such a map
+is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from topics import limits
+from topics.model.position import Position, parse_token
 from topics.model.tombstone import Tombstone
 from topics.wire.base64url import decode_base64url, encode_base64url
-from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+from topics.wire.events import (
+    caught_up_fields,
+    deferred_fields,
+    deleted_fields,
+    record_fields,
+    resumed_fields,
+    tombstone_fields,
+)
 
 RECORD = b"record"
 TOMBSTONE = b"tombstone"
 CAUGHT_UP = b"caught-up"
 TOPIC_DELETED = b"topic-deleted"
+DEFERRED = b"deferred"
+RESUMED = b"resumed"
 JOB = b"job"
 ERROR = b"error"
 
@@ -26,18 +38,27 @@ TOO_OLD = "from_seq_too_old"
 SHUTTING_DOWN = "server_shutting_down"
 
 
-def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
-    return b"{%b}" % record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq)
+def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
+    fields = record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
+    return b"{%b}" % fields
 
 
-def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool) -> bytes:
+def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool, at: int, epoch: int) -> bytes:
     """The first read of a topic in a connection calls retention's gaps `from_seq_too_old`; later ones tell why."""
     too_old = is_first_read and tombstone.reason in FIRST_READ_REASONS
-    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason)
+    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason, at=at, epoch=epoch)
 
 
-def caught_up_data(topic: str, *, head_seq: int) -> bytes:
-    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq)
+def caught_up_data(topic: str, *, head_seq: int, epoch: int) -> bytes:
+    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
+
+
+def deferred_data(topic: str, *, max_wait_ms: int) -> bytes:
+    return b"{%b}" % deferred_fields(topic, max_wait_ms=max_wait_ms)
+
+
+def resumed_data(topic: str) -> bytes:
+    return b"{%b}" % resumed_fields(topic)
 
 
 def deleted_data(topic: str) -> bytes:
@@ -64,23 +85,35 @@ def work_error_data(topic: str, *, code: int | str, error: str) -> bytes:
     return msgspec.json.encode({"code": code, "error": error, "topic": topic})
 
 
-def encode_id(cursors: Mapping[str, int]) -> bytes:
-    return encode_base64url(msgspec.json.encode(dict(cursors)))
+def encode_id(positions: Mapping[str, Position | int]) -> bytes:
+    parts = [
+        id_part(msgspec.json.encode(topic), Position(given) if isinstance(given, int) else given)
+        for topic, given in positions.items()
+    ]
+    return encode_base64url(b"{%b}" % b",".join(parts))
 
 
-def decode_id(header: bytes | None) -> dict[str, int] | None:
+def id_part(name: bytes, position: Position) -> bytes:
+    """One topic's part of an id; `name` is a JSON text."""
+    cursor = b"%b:%d" % (name, position.seq)
+    return cursor if position.epoch is None else b'%b:"%b",%b' % (name, str(position).encode(), cursor)
+
+
+def decode_id(header: bytes | None) -> dict[str, Position] | None:
     """A `Last-Event-ID`, or None if it is none of ours."""
     raw = None if not header else decode_base64url(header.strip())
-    if raw is None:
+    if raw is None or not raw.startswith(b"{"):
         return None
+    found: dict[str, Position] = {}
     try:
-        cursors: Any = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        for topic, value in json.loads(raw, object_pairs_hook=list):
+            position = Position(value) if _is_number(value) else parse_token(value)
+            known = found.get(topic)
+            found[topic] = known if known is not None and known.seq == position.seq else position
+    except (ValueError, TypeError, RecursionError):
         return None
-    if not isinstance(cursors, dict) or not all(map(_is_cursor, cursors.values())):
-        return None
-    return cursors
+    return found
 
 
-def _is_cursor(value: object) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= limits.U64_MAX

@@ -11,13 +11,21 @@ from topics import limits
 from topics.errors import InvalidRequest, TopicsError
 from topics.model.appended import Appended
 from topics.model.config import U64, ConfigPatch, check_u64
+from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import WatchStart
 from topics.model.tombstone import Tombstone
-from topics.wire.events import caught_up_fields, deleted_fields, record_fields, tombstone_fields
+from topics.wire.events import (
+    caught_up_fields,
+    deferred_fields,
+    deleted_fields,
+    record_fields,
+    resumed_fields,
+    tombstone_fields,
+)
 from topics.wire.json import BodyDecoder
 from topics.wire.replies import append_outcome, seqs_field
-from topics.wire.requests import U32, NodeFilter, TopicStart
+from topics.wire.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
 INVALID_JSON = "invalid_json"
@@ -30,11 +38,11 @@ _encode = msgspec.json.Encoder().encode
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
+class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="subscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: dict[str, TopicStart] = {}
-    from_seq: U64 = 0
+    topic: TopicName | None = None
+    topics: dict[TopicName, TopicStart] = {}
+    from_seq: FromSeq = 0
     tail: bool = False
     node: NodeFilter = None
     limit: U32 = limits.WS_LIMIT.default
@@ -45,7 +53,8 @@ class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
     lenient: bool = False
 
     def __post_init__(self) -> None:
-        check_u64(self.from_seq, self.max_batch_bytes)
+        check_from_seq(self.from_seq)
+        check_u64(self.max_batch_bytes)
         force_setattr(self, "limit", limits.WS_LIMIT(self.limit))
         force_setattr(self, "max_batch_bytes", limits.WS_BATCH_BYTES(self.max_batch_bytes))
 
@@ -57,10 +66,10 @@ class Subscribe(msgspec.Struct, frozen=True, tag_field="op", tag="subscribe"):
         return starts
 
 
-class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"):
+class Unsubscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="unsubscribe"):
     request_id: msgspec.Raw = NO_REQUEST_ID
-    topic: str | None = None
-    topics: list[str] = []
+    topic: TopicName | None = None
+    topics: list[TopicName] = []
 
     def names(self) -> list[str]:
         """Each name once, in the order given."""
@@ -70,8 +79,8 @@ class Unsubscribe(msgspec.Struct, frozen=True, tag_field="op", tag="unsubscribe"
         return list(dict.fromkeys(names))
 
 
-class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
-    topic: str
+class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="publish"):
+    topic: TopicName
     records: list[RecordIn]
     request_id: msgspec.Raw = NO_REQUEST_ID
     node: str | None = None
@@ -91,7 +100,7 @@ class Publish(msgspec.Struct, frozen=True, tag_field="op", tag="publish"):
         return self.config is None or self.config.auto_create
 
 
-class Ping(msgspec.Struct, frozen=True, tag_field="op", tag="ping"):
+class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="ping"):
     request_id: msgspec.Raw = NO_REQUEST_ID
 
 
@@ -126,21 +135,30 @@ def pong_frame(request_id: msgspec.Raw) -> bytes:
     return b'{"op":"pong","request_id":%b}' % request_id
 
 
-def record_frame(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
-    return b'{"op":"record",%b}' % record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq)
+def record_frame(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
+    fields = record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
+    return b'{"op":"record",%b}' % fields
 
 
-def caught_up_frame(topic: str, *, head_seq: int) -> bytes:
-    return b'{"op":"caught_up",%b}' % caught_up_fields(topic, head_seq=head_seq)
+def caught_up_frame(topic: str, *, head_seq: int, epoch: int) -> bytes:
+    return b'{"op":"caught_up",%b}' % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
 
 
-def tombstone_frame(topic: str, tombstone: Tombstone) -> bytes:
+def tombstone_frame(topic: str, tombstone: Tombstone, *, at: int, epoch: int) -> bytes:
     """Always with the true reason."""
-    return b'{"op":"tombstone",%b}' % tombstone_fields(topic, tombstone, tombstone.reason)
+    return b'{"op":"tombstone",%b}' % tombstone_fields(topic, tombstone, tombstone.reason, at=at, epoch=epoch)
 
 
 def topic_deleted_frame(topic: str) -> bytes:
     return b'{"op":"topic_deleted",%b}' % deleted_fields(topic)
+
+
+def deferred_frame(topic: str, *, max_wait_ms: int) -> bytes:
+    return b'{"op":"deferred",%b}' % deferred_fields(topic, max_wait_ms=max_wait_ms)
+
+
+def resumed_frame(topic: str) -> bytes:
+    return b'{"op":"resumed",%b}' % resumed_fields(topic)
 
 
 def error_frame(request_id: msgspec.Raw | None, code: str, message: str) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import ceil
 
 from topics.core.priority import base_priority
 from topics.core.topic import TopicState
@@ -44,7 +45,10 @@ class Delivery:
         self._later = later
         self._busy = busy
         self.tuning = tuning or Tuning()
-        self._shards = [ReadySet(self.tuning, now_ms=self.now_ms, base=self._base) for _ in range(self.tuning.workers)]
+        self._shards = [
+            ReadySet(self.tuning, now_ms=self.now_ms, base=self._base, deferred=self._deferred)
+            for _ in range(self.tuning.workers)
+        ]
         self._watched: dict[int, Watched] = {}
         self.governor = Governor(self.tuning)
         self._deferral = ladder.Deferral(self.tuning)
@@ -88,6 +92,8 @@ class Delivery:
         """Register; from here on no publication is missed. A batch of the watcher is full at `fill_*`."""
         watched = self._of(topic)
         watched.add(watcher, fill_records=fill_records, fill_bytes=fill_bytes)
+        if watched.is_deferred:
+            watcher.deferred(self._wait_ms_max(watched), self.now_ms())
         if strong:
             watched.strong += 1
             self.synced.follow(topic)
@@ -255,6 +261,17 @@ class Delivery:
             self._schedule()
         for tell in self.on_sample:
             tell(pressure)
+
+    def _deferred(self, entry: Entry) -> None:
+        """Those who watch are told, once; `Watched.serve` tells them of the end. Router work has no watchers."""
+        if isinstance(entry, Watched):
+            entry.defer(self._wait_ms_max(entry), self.now_ms())
+
+    def _wait_ms_max(self, entry: Watched) -> int:
+        """How much longer it can be deferred: until its age lifts it out of the lowest band."""
+        tuning, waited_ms = self.tuning, self.now_ms() - entry.enqueued_at
+        until_ms = min(-self._base(entry) / tuning.age_per_ms, tuning.age_cap_ms)
+        return max(ceil(until_ms - waited_ms), 0)
 
     def _arm(self) -> None:
         """Have a look when the first hold is over."""

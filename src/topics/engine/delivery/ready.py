@@ -35,12 +35,21 @@ class Entry:
 
 
 class ReadySet:
-    """`base` gives an entry's priority without ageing, at the time of asking."""
+    """`base` gives an entry's priority without ageing, at the time of asking. `deferred` is told of each entry that
+    waits in the lowest band while that gets no credit."""
 
-    def __init__(self, tuning: Tuning, *, now_ms: Callable[[], float], base: Callable[[Entry], float]) -> None:
+    def __init__(
+        self,
+        tuning: Tuning,
+        *,
+        now_ms: Callable[[], float],
+        base: Callable[[Entry], float],
+        deferred: Callable[[Entry], None] = lambda _: None,
+    ) -> None:
         self._tuning = tuning
         self._now_ms = now_ms
         self._base = base
+        self._deferred = deferred
         self._bands: Bands[Entry] = Bands(tuning.band_weights)
         self._held: list[tuple[float, int, Entry]] = []
         self._held_live = 0
@@ -73,6 +82,8 @@ class ReadySet:
     def _to_band(self, entry: Entry, now: float) -> None:
         entry.band = self._fitting_band(entry, now)
         self._bands.add(entry.band, entry.enqueued_at, entry)
+        if entry.band == B0 and self._bands.b0_paused:
+            self._deferred(entry)
 
     def _fitting_band(self, entry: Entry, now: float) -> int:
         tuning, waited = self._tuning, now - entry.enqueued_at
@@ -164,6 +175,9 @@ class ReadySet:
             for _, _, entry in self._bands.waiting(B0):
                 entry.ready_at = now
         self._bands.pause_b0(paused)
+        if paused:
+            for _, _, entry in list(self._bands.waiting(B0)):
+                self._deferred(entry)
 
     # --- signals --------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,12 @@ class Watcher(Protocol):
     def abandon(self, error: BaseException) -> None:
         """Serving it failed, by a mistake of ours."""
 
+    def deferred(self, wait_ms_max: int, now_ms: float) -> None:
+        """What is to be pushed waits, because the server is under pressure."""
+
+    def resumed(self, now_ms: float) -> None:
+        """It no longer does: a service follows."""
+
 
 class Watched(Entry):
     """`behind` are the watchers to look at although nothing was published. `bodies` belongs to whoever renders,
@@ -48,6 +54,7 @@ class Watched(Entry):
         "fresh",
         "held_bytes",
         "held_records",
+        "is_deferred",
         "patience",
         "router",
         "seen_seq",
@@ -63,6 +70,7 @@ class Watched(Entry):
         self.behind: dict[Watcher, None] = {}
         self.fresh = False  # published since the last service
         self.deleted = False
+        self.is_deferred = False  # and those who watch were told
         self.strong = 0  # watchers that see only what is synced
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held
@@ -76,6 +84,10 @@ class Watched(Entry):
         """One batch for each watcher that has room and is behind. True: something is left to do."""
         if self.deleted:
             return self._say_goodbye()
+        if self.is_deferred:
+            self.is_deferred = False
+            for watcher in list(self.watchers):
+                watcher.resumed(now_ms)
         if self.fresh:
             targets, self.fresh = list(self.watchers), False
         else:
@@ -91,6 +103,12 @@ class Watched(Entry):
                 log.exception("a watcher of topic %r could not be served", self.topic.name)
                 guarded(watcher.abandon, error)
         return bool(behind)
+
+    def defer(self, wait_ms_max: int, now_ms: float) -> None:
+        if not self.is_deferred:
+            self.is_deferred = True
+            for watcher in list(self.watchers):
+                watcher.deferred(wait_ms_max, now_ms)
 
     def _say_goodbye(self) -> bool:
         watchers, self.watchers = self.watchers, {}

@@ -56,6 +56,10 @@ class H1Renderer:
         """`response` for status 200 and JSON on a connection that stays open."""
         return _OK % (self._ok or self._ok_prefix(), len(body), body)
 
+    def ok_head(self, size: int) -> bytes:
+        """What `ok` puts before a body of this size."""
+        return _OK % (self._ok or self._ok_prefix(), size, b"")
+
     def ok_all(self, bodies: Sequence[bytes]) -> list[bytes]:
         prefix = self._ok or self._ok_prefix()
         return [_OK % (prefix, len(body), body) for body in bodies]

@@ -16,6 +16,7 @@ class H2BadRequest(NamedTuple):
 
     stream_id: int
     reason: str
+    is_malformed: bool  # so that its stream has to end with an error
 
 
 class H2Body(NamedTuple):

@@ -18,6 +18,10 @@ _NEEDED = frozenset((b":method", b":scheme", b":path"))
 _PATH = re.compile(rb"/%b*|/" % TARGET)
 
 
+class Malformed(InvalidRequest):
+    """RFC 9113 section 8.1.1: the stream ends with an error, whatever is answered before."""
+
+
 def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, int | None]:
     """The head and the declared body length; raises InvalidRequest with what to answer."""
     pseudo: dict[bytes, bytes] = {}
@@ -44,9 +48,9 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[RequestHead, in
 
 def _check(pseudo: dict[bytes, bytes], headers: dict[bytes, bytes]) -> None:
     if MALFORMED in pseudo:
-        raise InvalidRequest(pseudo[MALFORMED].decode("ascii"))
+        raise Malformed(pseudo[MALFORMED].decode("ascii"))
     if not pseudo.keys() >= _NEEDED or b":protocol" in pseudo or pseudo[b":method"] == b"CONNECT":
-        raise InvalidRequest("a request has a method, a scheme and a path, and opens no tunnel")
+        raise Malformed("a request has a method, a scheme and a path, and opens no tunnel")
     if b":authority" in pseudo:
         headers.setdefault(b"host", pseudo[b":authority"])
     host = headers.get(b"host")
@@ -57,6 +61,8 @@ def _check(pseudo: dict[bytes, bytes], headers: dict[bytes, bytes]) -> None:
 def _split(method: str, target: bytes) -> tuple[bytes, bytes]:
     if target == b"*" and method == "OPTIONS":
         return target, b""
+    if not target:
+        raise Malformed("the request target is empty")
     if _PATH.fullmatch(target) is None:
         raise InvalidRequest("the request target is not a path")
     path, _, query = target.partition(b"?")

@@ -40,7 +40,7 @@ from topics.net.http2.events import (
     H2Reset,
     H2Window,
 )
-from topics.net.http2.head import request_head
+from topics.net.http2.head import Malformed, request_head
 from topics.net.http2.outgoing import Outgoing
 from topics.net.http2.repeats import CheckingDecoder
 from topics.net.limits import (
@@ -143,7 +143,7 @@ class H2Session:
             try:
                 known = self._last_head = request_head(event.headers)
             except InvalidRequest as error:
-                return H2BadRequest(event.stream_id, error.message)
+                return H2BadRequest(event.stream_id, error.message, is_malformed=isinstance(error, Malformed))
             self._last_fields = event.headers
         head, content_length = known
         return H2Request(event.stream_id, head, content_length)
@@ -156,7 +156,7 @@ class H2Session:
     def _trailer(self, event: TrailersReceived) -> H2Event | None:
         """Dropped, but for what makes the request malformed."""
         if any(name[:1] == b":" for name, _ in event.headers):
-            return H2BadRequest(event.stream_id, "the trailer of the body is malformed")
+            return H2BadRequest(event.stream_id, "the trailer of the body is malformed", is_malformed=True)
         return None
 
     def _ended(self, event: StreamEnded) -> H2Event:
@@ -265,9 +265,11 @@ class H2Session:
         if outgoing is not None and outgoing.ended:
             self.unsent_bytes -= outgoing.size_bytes
 
-    def reset(self, stream_id: int, *, refused: bool = False) -> None:
+    def reset(self, stream_id: int, *, refused: bool = False, malformed: bool = False) -> None:
         self._forget(stream_id)
         code = ErrorCodes.REFUSED_STREAM if refused else ErrorCodes.CANCEL
+        if malformed:
+            code = ErrorCodes.PROTOCOL_ERROR
         self._try(lambda: self._conn.reset_stream(stream_id, code))
 
     def ping(self) -> None:

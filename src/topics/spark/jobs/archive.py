@@ -40,7 +40,7 @@ from topics.spark.jobs.archive_files import (
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
 from topics.spark.jobs.report import Reporter, Silent
 from topics.spark.jobs.source import JobSource
-from topics.spark.offsets import Points, from_json, heads, passed, resumed
+from topics.spark.offsets import Points, from_json, heads, lifted, passed, resumed
 from topics.spark.options import read_options
 from topics.spark.remote import Remote
 from topics.spark.secret import without_secrets
@@ -271,5 +271,6 @@ class _Archive:
                 raise ConfigError(f"archived file {file.path} is not what the manifest says; nothing was trimmed")
         sync_logs(self._folder)
         options = read_options(self._options.source.options())
-        trim_before(Remote(address_of(options)), from_json(offset), self._options.source.cuts())
+        cuts = self._options.source.cuts()
+        trim_before(Remote(address_of(options)), lifted(from_json(offset), cuts), cuts)
         return True

@@ -28,7 +28,7 @@ def check_installed() -> None:
     try:
         import deltalake  # noqa: F401
     except ImportError:
-        raise ConfigError("the Delta format needs the deltalake package: pip install 'topics[spark]'") from None
+        raise ConfigError("the Delta format needs the deltalake package: pip install 'topicsdb[spark]'") from None
 
 
 def committer(folder: Path, app_id: str) -> Callable[[DataFrame, int], None]:

@@ -28,7 +28,7 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import heal
 from topics.storage.segments.listing import Listing, Parts, list_topic_dir
 from topics.storage.segments.loaded import Expected, LoadedActive, LoadedSegment, LoadedTopic
-from topics.storage.segments.old_flags import frame_flags, keep_flags
+from topics.storage.segments.old_flags import found_flags, frame_flags, keep_flags
 from topics.storage.segments.open_end import OpenEnd, judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import TopicDir
@@ -247,7 +247,7 @@ class _Loader:
             severity="error",
         )
         segment = self._sealed(first, end.count, len(data))
-        segment.stand_in(Pair(end.entries, data, end.bad))
+        segment.stand_in(found_flags(self.place, first, Pair(end.entries, data, end.bad), again=False))
         self._add(segment)
 
     def _settle_open(self) -> None:
@@ -300,10 +300,13 @@ class _Loader:
 
     def _seal_open(self, opened: _Open) -> None:
         end = opened.end
+        data, entries = opened.data[: end.data_len], end.entries.copy()
+        flags = entries["flags"] = frame_flags(end.entries, data)
         segment = self._sealed(opened.first, end.count, end.data_len)
-        segment.stand_in(Pair(end.entries, opened.data[: end.data_len]))
+        segment.stand_in(Pair(entries, data))
         self._add(segment)
         self._put_in_order(opened, segment)
+        keep_flags(self.place, opened.first, end.entries, flags)
 
     def _put_in_order(self, opened: _Open, segment: SealedSegment | None) -> None:
         """What was found above the mark may never have been synced: make it so before anything relies on it."""

@@ -47,6 +47,7 @@ def frame_flags(entries: Idx, data: memoryview) -> U8:
     """Entry flags; a flagged frame is deleted even if its entry does not say so yet."""
     flags: U8 = entries["flags"].copy()
     framed = np.flatnonzero((entries["len"] > 0) & ((flags & IDX_DELETED) == 0))
+    framed = framed[_places(entries, framed) < len(data)]  # a damaged file may be short
     flags[framed[gather_u8(data, _places(entries, framed)) == DELETED_BYTE]] |= IDX_DELETED
     return flags
 

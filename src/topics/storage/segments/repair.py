@@ -46,7 +46,10 @@ def repair_segment(segment: SealedSegment, find_wal: FindWal, slots: Sequence[in
         frames |= _frames_from_cold(segment, missing)
     if not wanted or any(slot not in frames for slot in wanted):
         return False
-    pieces, entries = _rebuilt(segment, pair, frames)
+    rebuilt = _rebuilt(pair, _data_of(segment, pair), frames)
+    if rebuilt is None:
+        return False
+    pieces, entries = rebuilt
     segment.stand_in(Pair(entries, memoryview(b"".join(pieces))))
     try:
         segment.place.env.write_or_defer(lambda: _put_on_disk(segment, pieces, entries))
@@ -92,14 +95,26 @@ def _frames_from_cold(segment: SealedSegment, slots: Sequence[int]) -> dict[int,
     return {slot: data[starts[slot] : starts[slot] + lens[slot]] for slot in good}
 
 
-def _rebuilt(segment: SealedSegment, pair: Pair, frames: Mapping[int, bytes]) -> tuple[list[bytes], Idx]:
-    """All frames back to back with the good ones in place, and their entries."""
+def _data_of(segment: SealedSegment, pair: Pair) -> memoryview:
+    """The bytes of the frames that stay as they are. Those of a cold segment are fetched."""
+    if pair.data is not None or segment.tier == "hot":
+        return pair.data if pair.data is not None else memoryview(b"")
+    try:
+        return memoryview(segment.read_cold_data())
+    except (OSError, TopicsError, NotFound, RangeOutOfBounds):
+        return memoryview(b"")
+
+
+def _rebuilt(pair: Pair, data: memoryview, frames: Mapping[int, bytes]) -> tuple[list[bytes], Idx] | None:
+    """All frames back to back with the good ones in place, and their entries. None if the bytes of another frame are
+    not there: what is written would have lost it."""
     entries = pair.entries.copy()
     pieces: list[bytes] = []
     at = 0
-    data = pair.data if pair.data is not None else memoryview(b"")
     for slot, (start, length) in enumerate(zip(pair.offs.tolist(), pair.lens.tolist(), strict=True)):
         frame = frames.get(slot) or bytes(data[start : start + length])
+        if slot not in frames and len(frame) != length:
+            return None
         entries["offset"][slot] = at if frame else 0
         entries["len"][slot] = len(frame)
         pieces.append(frame)

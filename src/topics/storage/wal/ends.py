@@ -6,18 +6,28 @@ that were synced once. Pure: bytes in, verdict out. Called by the reader.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Literal
 
 import msgspec
 import numpy as np
 
 from topics.formats.bodies import Body, CkptMark, Delete, HeadWatermark
-from topics.formats.frame import SUM_BYTES, FrameType
+from topics.formats.frame import (
+    FRAME_LEN_MAX,
+    FRAME_LEN_MIN,
+    HEAD_BYTES,
+    LEN_BYTES,
+    OVERHEAD_BYTES,
+    SUM_BYTES,
+    FrameType,
+)
 from topics.formats.search import Behind, scan_behind
 from topics.formats.wal import Stop, WalColumns, complete_end
 
 EndKind = Literal["clean", "torn", "hole", "damage"]
 _STEP = 1 << 20
+_LENGTHS = Struct("<HHI")
 
 
 class CutPiece(msgspec.Struct, frozen=True):
@@ -31,7 +41,8 @@ class CutPiece(msgspec.Struct, frozen=True):
 
 class GroupEnd(msgspec.Struct, frozen=True, kw_only=True):
     """End of one group. `number`, `offset`: where the good log stops. `highest`: per topic the highest seq that valid
-    frames set aside prove to be used, so that no seq names two records; 0 for a topic of which only the id is known."""
+    frames set aside prove to be used, so that no seq names two records; 0 for a topic of which only the id is known.
+    `unread_bytes`: how many bytes of the pieces belong to no valid frame, and may have held frames all the same."""
 
     kind: EndKind
     number: int = 0
@@ -39,6 +50,7 @@ class GroupEnd(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     pieces: tuple[CutPiece, ...] = ()
     frames: int = 0
+    unread_bytes: int = 0
     highest: dict[int, int] = {}
 
     @property
@@ -107,6 +119,29 @@ def _raise_by_body(into: dict[int, int], topic_id: int, body: Body) -> None:
 
 def _raise(into: dict[int, int], topic_id: int, seq: int) -> None:
     into[topic_id] = max(into.get(topic_id, 0), seq)
+
+
+def frame_bytes(columns: WalColumns) -> int:
+    return int(columns.length.sum())
+
+
+def whole_size(buffer: bytes, at: int) -> int:
+    """Bytes of the frame at `at` as its length field has it; 0 if that is none."""
+    frame_len = int.from_bytes(buffer[at : at + LEN_BYTES], "little")
+    return LEN_BYTES + frame_len if FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX else 0
+
+
+def lengths_agree(buffer: bytes, at: int) -> bool:
+    """Whether the lengths in the head of the frame at `at` add up to that of the frame: then none of them is wrong."""
+    node_len, tag_len, data_len = _LENGTHS.unpack_from(buffer, at + HEAD_BYTES - _LENGTHS.size)
+    return bool(whole_size(buffer, at) == OVERHEAD_BYTES + node_len + tag_len + data_len)
+
+
+def synced_behind(behind: Behind, place: tuple[int, int]) -> bool:
+    """Whether a frame behind `place` proves that it was synced: a `ckpt` mark is written once the log is synced up to
+    the position in it."""
+    bodies = [body for columns in behind.stretches for body in columns.bodies.values()]
+    return any(isinstance(body, CkptMark) and (body.file, body.off) > place for body in bodies)
 
 
 def has_frame_behind(behind: Behind, place: int) -> bool:

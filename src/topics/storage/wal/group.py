@@ -2,10 +2,12 @@
 
 Always holds: frames lie in the file in submission order; `synced_lsn <= written_lsn`, and what `synced_lsn` covers was
 synced after it was written; no byte lands over a failed region before its wipe is synced; after a failed sync no
-sync is ever believed again. A group that failed is `read_only` with a cause, and every write is refused.
+sync is ever believed again; a sync counts only if the file's path still names the file. A group that failed is
+`read_only` with a cause, and every write is refused.
 
-No threads inside. `write` (with rotation) and `prepare_next`/`probe_space` are called by one thread at a time. `sync`
-may overlap a `write` that does not rotate: positions are plain ints, published after the system call returned.
+No threads inside. `write` (with rotation) and `prepare_next` are called by one thread at a time; `probe_space` only
+while the group is read-only, beside writes into the reserve at most, which never rotate. `sync` may overlap a `write`
+that does not rotate: positions are plain ints, published after the system call returned.
 """
 
 from __future__ import annotations
@@ -20,17 +22,22 @@ from topics.clock import Clock
 from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
-from topics.storage.fs import File, Fs, read_full, write_all
+from topics.storage.fs import File, Fs, SyncFailed, is_in_place, read_full, write_all
 from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.rotation import Layout, NextFile
 from topics.storage.wal.stats import WalStats
 
 log = logging.getLogger("topics.wal")
 
+PASSING: Final = ("no_space", "rotate")
+"""Causes that `probe_space` may lift."""
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-PREPARE_AT: Final = 0.75
-"""Share of the active file in use from which the next one is prepared."""
+RESERVE_SHARE: Final = 16
+RESERVE_BYTES_MAX: Final = 1 << 20
+"""How much of a file records leave free, for the deletes and acks that give space back when the disk is full (F5a)."""
 _ZEROS: Final = bytes(1 << 20)
+SKIPPED_PROBES_MAX: Final = 31
+"""A failed rotation is tried again at the next probe, then at the second after that, the fourth ... the 32nd."""
 
 
 class WalGroup:
@@ -64,16 +71,21 @@ class WalGroup:
         self._file_bytes = file_bytes
         self._clock = clock
         self._sync_failed = sync_failed
+        self._fs = fs
         self._next = NextFile(fs, dir)
         # Until the first file exists (start without space), `_active` is None and `_next_number` is its number.
         self._active: WalFile | None = None
         self._tail = 0
         self._capacity = 0
+        self._reserve = min(file_bytes // RESERVE_SHARE, RESERVE_BYTES_MAX)
+        self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None
+        self._rotation_asked = False
         self._weak_written = 0
         self._weak_synced = 0
         self._sync_broken = False
+        self._probes_to_skip = self._skipped_last = 0  # before a failed rotation is tried again
         # Two datasyncs of one descriptor must not overlap: the kernel reports a write-back error to one of them only.
         self._sync_lock = Lock()
         self._latch_lock = Lock()
@@ -111,8 +123,14 @@ class WalGroup:
 
     @property
     def half_full(self) -> bool:
-        """Whether a checkpoint should rotate."""
+        """Whether the next file is prepared, and whether a checkpoint begins it."""
         return self._tail * 2 > self._capacity
+
+    def rotate_for_checkpoint(self) -> None:
+        """A checkpoint is about to write its mark: if more than half of the active file is in use, the mark begins the
+        next one, so that this one may go. Only if the next file has its space: a full disk must not end writes that
+        the active file has room for."""
+        self._rotation_asked = self.half_full and self._next.ready
 
     @property
     def at_risk_frames(self) -> int:
@@ -121,16 +139,20 @@ class WalGroup:
 
     def fits(self, size: int) -> bool:
         """Whether a batch goes into the active file; if not, `write` rotates, which syncs."""
-        return self._tail + size <= self._capacity and self._next.named is None
+        if self._rotation_asked:
+            return False
+        kept_free = 0 if self._reserve_open else self._reserve
+        return self._tail + size <= self._capacity - kept_free and self._next.named is None
 
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, subs: Sequence[Submission]) -> None:
         """Put a batch at the tail, whole or not at all. A failure is a CommitFailed and leaves the group read-only."""
-        if self.read_only is not None:
-            raise CommitFailed("not_committed", cause=self.read_only)
         size = sum([sub.size for sub in subs])
-        if not self.fits(size):
+        if self.read_only is not None:
+            if not self._may_use_reserve(subs, size):
+                raise CommitFailed("not_committed", cause=self.read_only)
+        elif not self.fits(size):
             self.rotate(room=size)
         file = self._active
         assert file is not None
@@ -141,6 +163,9 @@ class WalGroup:
             raise self._write_failed(error, file, size) from error
         self.stats.last_write_s = self._clock.monotonic() - began_s
         self._place(file, subs)
+
+    def _may_use_reserve(self, subs: Sequence[Submission], size: int) -> bool:
+        return self._reserve_open and self.fits(size) and all(sub.reclaims for sub in subs)
 
     def _place(self, file: WalFile, subs: Sequence[Submission]) -> None:
         """Tell each submission where it lies, and move the tail."""
@@ -218,23 +243,46 @@ class WalGroup:
             try:
                 file.file.datasync()
             except OSError as error:
-                self._break_sync(file, error)
-                return error
+                return self._break_sync(error, "sync")
             self.stats.count_sync(self._clock.monotonic() - began_s)
-            return None
+            return self._look_for(file)
 
-    def _break_sync(self, file: WalFile, error: OSError) -> None:
+    def _look_for(self, file: WalFile) -> OSError | None:
+        """F6a: bytes in a file that no name leads to are gone with this process. Called with `_sync_lock` held."""
+        try:
+            found = is_in_place(self._fs, file.path, file.file)
+        except OSError as error:  # proves nothing, and the sync went well
+            log.warning("%s cannot be looked for: %s", file.path, error)
+            return None
+        if found or file is not self._active:  # a file that is not written any more may be removed by us
+            return None
+        return self._break_sync(OSError(errno.ENOENT, "removed or replaced under the server", file.path), "removed")
+
+    def _break_sync(self, error: OSError, cause: ReadOnlyCause) -> OSError:
         self._sync_broken = True
         self._sync_failed()
         self.stats.failures["sync"] += 1
-        log.critical("sync of %s failed, the group is read-only until restart: %s", file.path, error)
-        self.latch("sync")
+        log.critical("WAL group %r is read-only until restart, a sync cannot be trusted: %s", self.key, error)
+        self.latch(cause)
+        return error
+
+    def check_in_place(self) -> OSError | None:
+        """Whether the active file is still where it was, between syncs. A loss is final, as a failed sync is."""
+        with self._sync_lock:
+            file = self._active
+            return None if file is None or self._sync_broken else self._look_for(file)
+
+    def give_up(self, error: OSError) -> None:
+        """The whole directory is not ours any more."""
+        with self._sync_lock:
+            if not self._sync_broken:
+                self._break_sync(error, "removed")
 
     # --- rotation -------------------------------------------------------------------------------------------------
 
     def prepare_next(self) -> None:
         """Allocate the next file ahead of need; cheap when it is not due. Failing is fine: rotation tries again."""
-        if self._next.ready or self.read_only is not None or self._tail < self._capacity * PREPARE_AT:
+        if self._next.ready or self.read_only is not None or not self.half_full:
             return
         try:
             self._next.prepare(self._file_bytes)
@@ -252,11 +300,20 @@ class WalGroup:
         try:
             self._open_next(room)
         except (OSError, MemoryError) as error:
-            self.stats.failures["rotate"] += 1
             log.error("rotation of WAL group %r failed: %s", self.key, error)
-            cause = self.latch("no_space" if _is_no_space(error) else "rotate")
-            raise CommitFailed("not_committed", cause=cause) from error
+            self._probes_to_skip = self._skipped_last = 0
+            raise CommitFailed("not_committed", cause=self._rotation_failed(error)) from error
         self.stats.rotations += 1
+        self.stats.rotations_asked += self._rotation_asked
+        self._rotation_asked = False
+
+    def _rotation_failed(self, error: BaseException) -> ReadOnlyCause:
+        """Nothing acked lies in a file that could not be made, so making it is tried again (F5b). A sync that failed is
+        not, whatever it was for."""
+        self.stats.failures["rotate"] += 1
+        if _is_no_space(error):
+            return self.latch("no_space")
+        return self.latch("sync" if isinstance(error, SyncFailed) else "rotate")
 
     def _sync_before_rotation(self, file: WalFile) -> None:
         lsn, weak = self.written_lsn, self._weak_written
@@ -273,7 +330,7 @@ class WalGroup:
             number=number,
             group=self.key,
             ts=self._clock.wall_ms(),
-            room=room,
+            room=room + self._reserve,
             file_bytes=self._file_bytes,
         )
         self._active = self._files.add(key=self.key, number=number, path=opened.path, file=opened.file)
@@ -283,20 +340,40 @@ class WalGroup:
         self._failed = None  # the old file ends where it was wiped, and nobody appends there any more
         self.stats.frames += 1
         self.stats.bytes_written += opened.tail
+        self.stats.open_bytes += opened.tail
 
     # --- failures -------------------------------------------------------------------------------------------------
 
     def latch(self, cause: ReadOnlyCause) -> ReadOnlyCause:
-        """Go read-only. The first cause stays, except that anything replaces `no_space`. Gives the cause that holds."""
+        """Go read-only. The first cause stays, except that anything replaces one that may pass. Gives the cause that
+        holds."""
         with self._latch_lock:
-            if self.read_only is None or self.read_only == "no_space":
+            self._reserve_open = False
+            if self.read_only in (None, *PASSING):
                 self.read_only = cause
             return self.read_only
 
+    def open_reserve(self) -> bool:
+        """F5a: whether there is room in the active file for what gives space back. Only when every batch that was taken
+        before the failure was answered: one of them must not be written although another before it was not."""
+        with self._latch_lock:
+            self._reserve_open = (
+                self.read_only == "no_space"
+                and self._failed is None  # else the allocation of the file proved to be worth nothing
+                and self._active is not None
+                and self._next.named is None
+                and self._tail < self._capacity
+            )
+            return self._reserve_open
+
     def probe_space(self) -> bool:
-        """F5: after `no_space`, try to wipe again and to allocate the next file. True: the group takes writes again."""
+        """F5: after `no_space`, try to wipe again and to allocate the next file; F5b: after a failed rotation, try it
+        again. True: the group takes writes again."""
+        if self.read_only == "rotate":
+            return self._try_rotation_again()
         if self.read_only != "no_space":
             return False
+        failed = self._failed
         try:
             self._wipe(writable=True)
             if not self._next.ready:
@@ -305,14 +382,39 @@ class WalGroup:
             if not _is_no_space(error):
                 self.latch("write")
             return False
-        return self._lift()
+        return self._lift(failed)
 
-    def _lift(self) -> bool:
+    def _try_rotation_again(self) -> bool:
+        """Nobody writes or rotates meanwhile: the group is read-only, and all that it had taken was answered."""
+        if self._probes_to_skip:
+            self._probes_to_skip -= 1
+            return False
+        self._skipped_last = min(2 * self._skipped_last + 1, SKIPPED_PROBES_MAX)
+        self._probes_to_skip = self._skipped_last
+        try:
+            if self._active is not None:
+                self._sync_before_rotation(self._active)
+            self._open_next(0)
+        except CommitFailed:
+            return False  # no sync can be trusted any more, and that is the cause now
+        except (OSError, MemoryError) as error:
+            self._rotation_failed(error)
+            return False
+        self.stats.rotations += 1
         with self._latch_lock:
-            if self.read_only != "no_space" or self._sync_broken:
+            if self.read_only != "rotate" or self._sync_broken:
+                return False
+            self.read_only = None
+            return True
+
+    def _lift(self, wiped: tuple[WalFile, int, int] | None) -> bool:
+        """Unless a write into the reserve has failed meanwhile: what it left is not wiped."""
+        with self._latch_lock:
+            if self.read_only != "no_space" or self._sync_broken or self._failed is not wiped:
                 return False
             self.read_only = None
             self._failed = None
+            self._reserve_open = False
             return True
 
     def close(self) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Final
 
+from msgspec.structs import replace as replace_struct
+
 from topics.errors import WalMissing
-from topics.formats.frame import SUM_BYTES
+from topics.formats.frame import HEAD_BYTES, SUM_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
 from topics.storage.fs import Fs
 from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
@@ -21,11 +23,15 @@ from topics.storage.wal.ends import (
     EndKind,
     GroupEnd,
     end_of_data,
+    frame_bytes,
     has_frame_behind,
     highest_seqs,
+    lengths_agree,
     log_end,
     reads_clean,
+    synced_behind,
     valid_behind,
+    whole_size,
 )
 from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.measure import count_frames, read_used
@@ -47,23 +53,44 @@ def scan_group(
     start: Position | None = None,
     snapshot_gen: int = 0,
     salvage: bool = False,
+    left_over: bool = False,
+    unharmed: bool = False,
 ) -> GroupScan:
-    """Read one group from its recorded position, or from its first file of a generation the snapshot still needs."""
-    return _Scan(fs, listing, files, start, snapshot_gen).run(salvage=salvage)
+    """Read one group from its recorded position, or from its first file of a generation the snapshot still needs.
+
+    `left_over`: the snapshot's layout does not write it any more. Its position is the end of all it ever held then, and
+    its files may have gone. `unharmed`: neither the kernel nor the file system died since it was written, so a frame
+    that was written to its last byte is as it was written."""
+    scan = _Scan(fs, listing, files, start, snapshot_gen, unharmed=unharmed).run(salvage=salvage)
+    if scan.ends_early and left_over:
+        scan.ends_early = False
+    elif scan.ends_early and start is not None and scan.end.kind != "damage":
+        reason = "the log ends before this place, which was synced"
+        scan.end = replace_struct(scan.end, kind="damage", number=start.file, offset=start.off, reason=reason)
+    return scan
 
 
 class _Scan:
     """One run of `scan_group`."""
 
     def __init__(
-        self, fs: Fs, listing: GroupListing, files: WalFiles, start: Position | None, snapshot_gen: int
+        self,
+        fs: Fs,
+        listing: GroupListing,
+        files: WalFiles,
+        start: Position | None,
+        snapshot_gen: int,
+        *,
+        unharmed: bool,
     ) -> None:
         self.fs = fs
         self.listing = listing
         self.table = files
         self.start = start
         self.snapshot_gen = snapshot_gen
+        self.unharmed = unharmed
         self.out = GroupScan(listing)
+        self.out.start = start
         self.opens: dict[int, OpenFrame | None] = {}
         self.kept_bytes = 0
 
@@ -131,6 +158,8 @@ class _Scan:
         last = pending[-1]
         if self.start is not None and self.start.file == last.number:
             return  # a snapshot recorded a place in it, so it was complete once
+        if self.listing.current == last.number:
+            return  # so was a file that CURRENT names
         buffer = read_used(last.file)
         if has_frame_behind(valid_behind(buffer, 0), 0):
             return
@@ -152,7 +181,7 @@ class _Scan:
             if not reads_clean(columns, end):
                 self._end_inside(pending[i:], buffer, columns, end)
                 return
-            if not is_last and not self._numbered(file, pending[i + 1]):
+            if not is_last and not self._numbered(file, pending[i + 1], end):
                 self._cut(pending[i + 1 :], "damage", number=file.number, offset=end, reason="numbering")
                 return
 
@@ -193,10 +222,13 @@ class _Scan:
         kept = buffer if keep else None
         self.out.files.append(ScannedFile(file, gen=self.out.last_gen, start=start, columns=columns, buffer=kept))
 
-    def _numbered(self, file: WalFile, following: WalFile) -> bool:
+    def _numbered(self, file: WalFile, following: WalFile, end: int) -> bool:
         """Whether `following` is the next file, none missing and none cut."""
         expected = file.number + self.out.frames
-        if self.out.exact:
+        was_cut = self.start is not None and self.start.file == file.number and end < self.start.off
+        if (
+            self.out.exact or was_cut
+        ):  # a start that found it cut has begun the next file with this number (`_name_next`)
             return following.number == expected
         # Frames in front of the recorded position could not be counted; what follows it could.
         return following.number > file.number + len(self.out.files[-1].columns)
@@ -207,24 +239,48 @@ class _Scan:
         """The log stops inside `rest[0]`."""
         file = rest[0]
         reason = columns.reason or "incomplete submission"
-        if len(rest) > 1:
+        behind = valid_behind(buffer, end)
+        if len(rest) > 1 or synced_behind(behind, Position(file.number, end)):
             kind: EndKind = "damage"
+        elif self.opens[file.number] is None or self._crosses_end(file, buffer, columns):
+            kind, self.out.tail_lost = "damage", True
+        elif self._rotted(buffer, columns):
+            kind = "damage"
         else:
-            kind = "hole" if has_frame_behind(valid_behind(buffer, end), columns.end) else "torn"
+            kind = "hole" if has_frame_behind(behind, columns.end) else "torn"
         self._cut(rest, kind, number=file.number, offset=end, reason=reason)
+
+    @staticmethod
+    def _crosses_end(file: WalFile, buffer: bytes, columns: WalColumns) -> bool:
+        """Whether the bad frame was cut with its file: a writer never begins one that the file has no room for."""
+        at, size = columns.end, file.file.size()
+        if columns.stop is not Stop.BAD:
+            return False
+        if size - at < HEAD_BYTES:
+            return any(buffer[at:])
+        return at + whole_size(buffer, at) > size and lengths_agree(buffer, at)
+
+    def _rotted(self, buffer: bytes, columns: WalColumns) -> bool:
+        """Whether neither the kernel nor the file system died since, and what is at the end is not the beginning of a
+        frame and zeros behind it, as a write leaves it that was cut off. Then no crash made it bad."""
+        size = whole_size(buffer, columns.end)
+        behind = columns.end + size - SUM_BYTES if size else columns.end
+        return self.unharmed and columns.stop is Stop.BAD and any(buffer[behind:])
 
     def _cut(self, rest: Sequence[WalFile], kind: EndKind, *, number: int, offset: int, reason: str) -> None:
         """Collect what is cut off: from `offset` on in file `number`, and all of the other files."""
         pieces: list[CutPiece] = []
         highest: dict[int, int] = {}
-        frames = 0
+        frames = unread = 0
         for file in rest:
             buffer = read_used(file.file)
             start = offset if file.number == number else 0
             piece_end = end_of_data(buffer, start)
             if kind != "torn":
                 piece_end = min(len(buffer), piece_end + SUM_BYTES)  # a valid frame may end in zeros of its checksum
-                frames += highest_seqs(valid_behind(buffer, start), highest)
+                behind = valid_behind(buffer, start)
+                frames += highest_seqs(behind, highest)
+                unread += piece_end - start - sum(map(frame_bytes, behind.stretches))
             pieces.append(CutPiece(file.number, file.path, start, piece_end))
         self.out.end = GroupEnd(
             kind=kind,
@@ -233,6 +289,7 @@ class _Scan:
             reason=reason,
             pieces=(*pieces, *self.out.end.pieces),
             frames=frames,
+            unread_bytes=unread,
             highest=highest,
         )
         if self.out.files and self.out.files[-1].file.number == number and not offset:
@@ -263,8 +320,15 @@ class _Scan:
             out.next_number = out.end.pieces[0].number
         if start is not None and self._behind_end(start):
             out.beyond = True
+            out.ends_early = self._ends_before(start)
             out.next_number = max(out.next_number, start.file + 1)
             out.notices.append(f"{self.listing.dir}: recorded position {tuple(start)} lies behind the end of the log")
+
+    def _ends_before(self, start: Position) -> bool:
+        """Whether frames that were synced behind `start` are gone: the log stops before it, or right there, and what is
+        in front of it is not what it was."""
+        last = self.out.last
+        return last is None or last.number < start.file or self.out.tail <= start.off
 
     def _behind_end(self, start: Position) -> bool:
         last = self.out.last

@@ -72,8 +72,9 @@ def repair_group(
     make_dirs(fs, scan.dir)  # it may be gone, with all that a snapshot says was in it
     if end.set_aside or any(piece.start == 0 and piece.end > 0 for piece in end.pieces):
         _set_aside(fs, data, scan)
-    if end.pieces:
+    if end.kind != "clean":
         _report(scan, end)
+    if end.pieces:
         _install_current(fs, scan)  # before anything is cut, so that it never names a file that goes
     if anew:
         _write_anew(fs, scan)
@@ -106,9 +107,15 @@ def _set_aside(fs: Fs, data: DataDir, scan: GroupScan) -> None:
         pieces=copies,
         highest=scan.end.highest,
     )
-    first = scan.end.pieces[0]
-    name = names.quarantine_file_name(_base_name(first.path), first.start) + NOTE_SUFFIX
+    name = names.quarantine_file_name(*_first_missing(scan.end)) + NOTE_SUFFIX
     _keep(fs, target, name, msgspec.json.format(msgspec.json.encode(note)))
+
+
+def _first_missing(end: GroupEnd) -> tuple[str, int]:
+    """File and offset: of the first byte that is set aside, or of the place that the log does not reach."""
+    if end.pieces:
+        return _base_name(end.pieces[0].path), end.pieces[0].start
+    return names.wal_name(end.number), end.offset
 
 
 def _copy_piece(fs: Fs, target: str, piece: CutPiece) -> str:

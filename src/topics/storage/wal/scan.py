@@ -44,8 +44,10 @@ class GroupScan:
     """What recovery knows of a group.
 
     `files` are replayed in order. `last` is the file that a writer would go on in, good up to `tail`; it holds `frames`
-    frames, a guess from above unless `exact`. `beyond`: the recorded position lies behind the end, so nobody may append
-    in front of it. `next_number` names a new file in every case.
+    frames, a guess from above unless `exact`. `start` is the recorded position, if there is one. `beyond`: the frames
+    in front of it do not lead there, so nobody may append behind them. `ends_early`: the log does not reach it, so
+    frames that were synced are gone. `tail_lost`: so are those from `tail` on, because the
+    file was cut. `next_number` names a new file in every case.
     """
 
     def __init__(self, listing: GroupListing) -> None:
@@ -61,7 +63,10 @@ class GroupScan:
         self.frames = 0
         self.exact = True
         self.last_gen = 0
+        self.start: Position | None = None
         self.beyond = False
+        self.ends_early = False
+        self.tail_lost = False
         self.next_number = 1
         self.current = listing.current
         self.from_first = False

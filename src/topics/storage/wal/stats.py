@@ -20,8 +20,10 @@ class WalStats:
         "failures",
         "frames",
         "last_write_s",
+        "open_bytes",
         "prealloc_failures",
         "rotations",
+        "rotations_asked",
         "slow_writes",
         "sync_buckets",
         "sync_seconds",
@@ -33,7 +35,9 @@ class WalStats:
         self.client_frames = 0
         self.batches = 0
         self.bytes_written = 0
+        self.open_bytes = 0  # of `bytes_written`: the frames that files begin with
         self.rotations = 0
+        self.rotations_asked = 0  # of `rotations`: for a checkpoint, before the file was full
         self.prealloc_failures = 0
         self.failures: dict[str, int] = {"write": 0, "sync": 0, "rotate": 0}
         self.last_write_s = 0.0
