@@ -62,6 +62,19 @@ def test_ack_deletes_and_a_second_ack_is_skipped(client: Client, topic: str) -> 
     assert client.diff(topic)["tombstone"] is None
 
 
+def test_an_answer_names_jobs_that_a_cap_took_out_of_the_hands_of_their_holder(client: Client, topic: str) -> None:
+    queue(client, topic, 1, 2, 3, cap_records=3)
+    claim(client, topic, max=2)
+    client.write(topic, 4)
+    lost = [{"seq": 1, "reason": "cap"}]
+    for call, fields in (("extend", {"lease_ms": 1000}), ("nack", {}), ("ack", {})):
+        answer = client.ok("POST", f"/v0/topics/{topic}/{call}", {"node": "w", "seqs": [1], **fields})
+        assert (answer["skipped"], answer["lost"]) == ([1], lost)
+        other = client.ok("POST", f"/v0/topics/{topic}/{call}", {"node": "other", "seqs": [1], **fields})
+        assert "lost" not in other
+    assert client.state(topic)["queue"]["lost_in_flight"] == 1
+
+
 def test_only_the_holder_with_the_right_fence_counts(client: Client, topic: str) -> None:
     queue(client, topic, 1)
     claim(client, topic, "a")

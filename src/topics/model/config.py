@@ -91,6 +91,11 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.durability == "fsync"
 
     @property
+    def syncs_deletes(self) -> bool:
+        """Every delete is synced before it takes effect; the ack of a job is one, but not in every class."""
+        return self.is_fsync or (self.durability == "disk" and self.type == "log")
+
+    @property
     def keeps_leases(self) -> bool:
         """Lease events are logged; an ephemeral queue never logs them."""
         return self.leases_durable and self.type == "queue" and self.durability != "ephemeral"

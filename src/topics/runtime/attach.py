@@ -113,11 +113,8 @@ class Attach:
 
     def _syncs_deletes(self, topic: TopicState) -> bool:
         """By its class, which no frame of the log has changed since the snapshot; and the log has them still."""
-        config = topic.config
-        if not self._log_is_whole:
-            return False
-        synced = config.is_fsync or (config.durability == "disk" and not config.is_queue)
-        return synced and topic.id not in self._marks.reconfigured
+        is_same_class = topic.id not in self._marks.reconfigured
+        return self._log_is_whole and topic.config.syncs_deletes and is_same_class
 
 
 def _can_count(segment: SealedSegment) -> bool:
