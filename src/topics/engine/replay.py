@@ -98,7 +98,9 @@ class Replay:
         """All frames of one file. Topic 0 (routers) comes last: its frames name topics of every other group."""
         if not len(columns):
             return
-        self.highest_ts = max(self.highest_ts, int(columns.ts.max()))
+        # A file's first frame has the wall clock's time, which the engine may not have believed. Marks decide nothing.
+        timed = columns.ts[columns.type != FrameType.CHECKPOINT_MARK]
+        self.highest_ts = max(self.highest_ts, int(timed.max(initial=0)))
         by_topic = _rows_by_topic(columns)
         for topic_id, rows in by_topic:
             self._topic_rows(topic_id, rows, columns, buffer, file)

@@ -311,8 +311,8 @@ class Recovery:
         behind_ms = self._clock.behind_ms()
         if behind_ms > CLOCK_BEHIND_MAX_MS:
             log.error(
-                "the wall clock is %d hours behind the newest time stored in %s; until it has caught up nothing "
-                "expires and no lease ends. Set the clock",
+                "the wall clock is %d hours behind the newest time stored in %s; time goes on from there, a "
+                "little slower, until it has caught up. Set the clock",
                 *(behind_ms // 3_600_000, self._data.root),
             )
 
