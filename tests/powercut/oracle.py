@@ -45,9 +45,8 @@ class Told:
 
 
 class Oracle:
-    def __init__(self, *, lenient_count_caps: bool = False) -> None:
+    def __init__(self) -> None:
         self.told = {name: Told() for name in TOPICS}
-        self.lenient_count_caps = lenient_count_caps
         self.heard = 0
         self.lost = 0
         self.refused: list[str] = []
@@ -135,7 +134,7 @@ class Oracle:
 
     def _floor_may_fall(self, kind: Kind, told: Told) -> bool:
         """Deletes of `memory` are kept as its records are; and a delete that nobody answered may have moved it."""
-        return not kind.deletes_last or (bool(kind.cap) and not kind.keeps and self.lenient_count_caps)
+        return not kind.deletes_last
 
     def _judge_records(self, name: str, kind: Kind, told: Told, found: Shown) -> None:
         by_token: dict[str, int] = {}

@@ -178,10 +178,10 @@ def end(how: str, disk: LoopDisk, server: Server, clients: Clients, rng: Random)
         disk.remount()
 
 
-def run_disk(folder: Path, kind: str, *, cuts: int, seed: int, lenient: bool, tally: Counter[str]) -> Oracle:
+def run_disk(folder: Path, kind: str, *, cuts: int, seed: int, tally: Counter[str]) -> Oracle:
     """One file system and its life of so many cuts."""
     rng = Random(seed)
-    oracle = Oracle(lenient_count_caps=lenient)
+    oracle = Oracle()
     clients = Clients(seed, oracle)
     settings = {
         "TOPICS_SYNC_INTERVAL_MS": rng.choice(("50", "1000", "5000")),
@@ -216,7 +216,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuts", type=int, default=500)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--lenient-count-caps", action="store_true", help="floors of count caps may fall")
     given = parser.parse_args()
     kinds = [kind for kind in MAKE if not why_no_loop(kind)]
     if not kinds:
@@ -234,7 +233,6 @@ def main() -> int:
                     kind,
                     cuts=min(CUTS_PER_DISK, given.cuts - sum(tally.values())),
                     seed=seed,
-                    lenient=given.lenient_count_caps,
                     tally=tally,
                 )
             except Violation as error:

@@ -16,6 +16,6 @@ CUTS = 3
 @pytest.mark.skipif(why_no_loop() != "", reason=why_no_loop() or "there are loop devices")
 def test_a_file_system_that_is_shut_down_under_a_busy_server_breaks_no_promise(tmp_path: Path) -> None:
     tally: Counter[str] = Counter()
-    oracle = run_disk(tmp_path, "ext4", cuts=CUTS, seed=11, lenient=True, tally=tally)
+    oracle = run_disk(tmp_path, "ext4", cuts=CUTS, seed=11, tally=tally)
     assert sum(tally.values()) == CUTS
     assert sum(len(told.acked) for told in oracle.told.values()) > CUTS
