@@ -214,7 +214,7 @@ def looks_torn(base: Base, place: Place) -> bool:
     if place.how == "truncate":
         return place.at in columns.offset or place.at >= columns.end
     if base.ending == "reboot":
-        return place.at >= last
+        return place.at + place.size >= last
     return last <= place.at < last + 4  # its length, which says where it was to end
 
 
