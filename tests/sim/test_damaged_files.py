@@ -16,6 +16,8 @@ from random import Random
 import pytest
 from tests.sim.damaged import KINDS, Base, Listener, damage, draw, judge, read_around
 
+from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+
 SECONDS = float(os.environ.get("SIM_SECONDS", "0"))
 PLACES = 5_000 if SECONDS else 240
 SEED = int(os.environ.get("DAMAGE_SEED", "0"))
@@ -76,3 +78,14 @@ def test_a_repair_of_a_cold_segment_from_the_log_keeps_the_records_beside_the_da
                 found = read_around(sim, name)
                 assert found.records.keys() | found.corrupt == truth.records.keys(), f"{path} at {at}"
                 assert len(found.corrupt) <= 1 or found.blind
+
+
+def test_a_delete_bit_that_was_spoiled_in_a_cold_index_hides_no_record(said: Listener) -> None:
+    base = Base("kill")
+    for path in base.files_of("cold idx"):
+        for at in range(FLAGS_AT, base.files[path], ENTRY_BYTES):
+            disk = base.disk.clone()
+            disk.tamper(path, lambda data, at=at: data[:at] + bytes([data[at] | IDX_DELETED]) + data[at + 1 :])  # type: ignore[misc]
+            sim = base.start(disk)
+            for name, truth in base.truth.items():
+                assert read_around(sim, name).records == truth.records, f"{path} at {at}"

@@ -9,19 +9,29 @@ nothing but another rebuild. I/O errors are raised as they come. Called by `Seal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
 
 from topics.errors import StorageIo
-from topics.formats.idx import idx_agrees, read_idx
+from topics.formats.buffers import gather_u8
+from topics.formats.idx import IDX_DELETED, Idx, idx_agrees, read_idx
+from topics.formats.segment_frame import DELETED_BYTE
 from topics.storage.fs import install
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.heal import Healed, heal, heal_without_data
 from topics.storage.segments.old_flags import found_flags
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.remnants import adopt_idx_temp
+from topics.storage.spans import read_spans
 
 if TYPE_CHECKING:
     from topics.storage.segments.sealed import SealedSegment
+    from topics.storage.stores import SegmentStore
+
+COLD_FLAG_READS_MAX: Final = 16
+"""Flag bytes that are fetched one by one; each may cost a request to an object store."""
 
 
 def open_hot(segment: SealedSegment) -> Pair:
@@ -50,10 +60,24 @@ def open_cold(segment: SealedSegment) -> Pair:
     condition = segment.condition
     if not condition.checked:
         segment.data_len = store.len(segment.first_seq, "data")
-        if idx_agrees(raw, segment.data_len) is not None:
+        if idx_agrees(raw, segment.data_len) is not None or not _deletes_agree(segment, store, read_idx(raw)):
             return _heal_cold(segment, memoryview(raw))
     condition.checked = True
     return Pair(read_idx(raw), None, condition.known_bad(segment.count))
+
+
+def _deletes_agree(segment: SealedSegment, store: SegmentStore, entries: Idx) -> bool:
+    """Whether every entry that says "deleted" has its flag byte in the cold `.data`: a spoiled bit of the index must
+    not hide a live record. A few bytes are asked for one by one, more of them by reading the whole file."""
+    dead = np.flatnonzero(((entries["flags"] & IDX_DELETED) != 0) & (entries["len"] > 0))
+    places = entries["offset"][dead].astype(np.int64) + entries["len"][dead] - 1
+    if len(dead) > COLD_FLAG_READS_MAX:
+        flags = gather_u8(memoryview(segment.read_cold_data()), places)
+    else:
+        read = partial(store.read_range, segment.first_seq, "data")
+        found = read_spans(read, places, np.ones(len(places), np.int64))
+        flags = gather_u8(memoryview(found.buffer), found.offs)
+    return bool((flags == DELETED_BYTE).all())
 
 
 def open_anew(segment: SealedSegment) -> Pair | None:
