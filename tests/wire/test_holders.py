@@ -37,7 +37,7 @@ def test_a_key_is_counted_by_itself_wherever_it_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cap", "share", "each"), [(100, 0.25, 25), (3, 0.25, 1), (0, 0.25, 0), (9, 1.0, 0), (9, 0.0, 1)]
+    ("cap", "share", "each"), [(100, 0.25, 25), (40, 0.25, 16), (3, 0.25, 3), (0, 0.25, 0), (9, 1.0, 0), (9, 0.0, 9)]
 )
-def test_a_share_is_at_least_one(cap: int, share: float, each: int) -> None:
+def test_a_share_of_a_small_cap_is_sixteen_or_all_of_it(cap: int, share: float, each: int) -> None:
     assert share_of(cap, share) == each

@@ -36,6 +36,9 @@ def network_of(address: str) -> str | None:
     return str(parsed)
 
 
+SHARE_MIN = 16  # a share of a small cap would refuse a client what the cap is there to allow
+
+
 def share_of(cap: int, share: float) -> int:
     """What one holder may have of a cap; 0 is no cap, as everywhere."""
-    return 0 if share >= 1 else max(int(cap * share), 1) if cap else 0
+    return 0 if share >= 1 or not cap else min(max(int(cap * share), SHARE_MIN), cap)
