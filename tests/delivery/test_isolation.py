@@ -493,7 +493,7 @@ def test_p30_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door
     if isinstance(client, WsClient):
         client.reads = False
         client.say("subscribe", topics={name: {} for name in names}, limit=1)
-    for _ in range(100):
+    for _ in range(140):
         rig.advance(50)
         client.take(300)
     assert b"".join(re.findall(rb'"topic":"(.)","from_seq"', client.received)) == b"abcdefgh" * 4

@@ -20,6 +20,7 @@ OPTIONAL = {
     "evict-watermark": {"routed"},
     "lease": {"ready_at"},
     "head-watermark-full": {"resume_at", "lost", "pin"},
+    "head-watermark-fork": {"fork"},
 }
 floors = st.fixed_dictionaries(
     dict.fromkeys(("evict_floor", "cap_lost", "ttl_lost", "trim_lost", "restart_lost", "earliest_seq"), u64)

@@ -76,7 +76,7 @@ def read(
     )
     line_of = _line_of(as_json=as_json, data_only=data_only)
     seen = _print(items, count=count, last=last, line_of=line_of, flushes=follow)
-    if seen is not None and line_of is not _json_line:
+    if seen is not None and not data_only and line_of is not _json_line:
         say(f"--from {seen} goes on from here")
 
 

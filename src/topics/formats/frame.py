@@ -21,6 +21,7 @@ from topics.formats.blob import accounted_size, blob, blobs, split_blob
 from topics.formats.buffers import U32, xxh3, xxh3_all
 
 __all__ = [
+    "APPEND_BYTES_MIN",
     "DURABLE",
     "FLAGS_KNOWN",
     "FRAME_LEN_MAX",
@@ -71,6 +72,7 @@ HEAD_BYTES: Final = 38
 """Fixed part in front of node, tag and data, the length field included."""
 SUM_BYTES: Final = 8
 OVERHEAD_BYTES: Final = HEAD_BYTES + SUM_BYTES
+APPEND_BYTES_MIN: Final = OVERHEAD_BYTES + len(b'{"d":0}')
 """Bytes of a whole frame beyond node, tag and data."""
 FRAME_LEN_MIN: Final = OVERHEAD_BYTES - LEN_BYTES
 FRAME_LEN_MAX: Final = 64 * 1024 * 1024

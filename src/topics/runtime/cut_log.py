@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.formats.frame import OVERHEAD_BYTES
+from topics.formats.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES
 from topics.formats.names import shard_of
 from topics.limits import SEQ_RESERVE_MAX
 from topics.storage.layout import group_keys
@@ -22,7 +22,6 @@ from topics.storage.wal.reader import GroupScan
 UNABSORBED_BYTES: Final = 64 << 20
 """What is written behind a snapshot before the next one is asked for; where whole files are gone, they held about as
 much as that."""
-APPEND_BYTES_MIN: Final = OVERHEAD_BYTES + len(b'{"d":0}')
 
 
 def note_used(state: State, scan: GroupScan, *, recorded_shards: int, file_bytes: int) -> None:

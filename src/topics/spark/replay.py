@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from topics.core.lineage import with_ancestor
-from topics.formats.frame import FrameType
+from topics.formats.frame import APPEND_BYTES_MIN, FrameType
 from topics.formats.snapshot import SegmentItem, Snapshot, TopicItem
 from topics.formats.wal import (
     ActiveSegment,
@@ -51,7 +51,8 @@ class LogPiece:
 class TopicLog:
     """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments, `passed_seq` the
     highest that a jump of the head left behind, `noted_head` what the snapshot has as the head, `unlogged_to` the
-    highest that an ephemeral time ended with."""
+    highest that an ephemeral time ended with, `unread_seqs` how many more may have been used in bytes that nobody can
+    read."""
 
     id: int
     name: str
@@ -61,6 +62,7 @@ class TopicLog:
     passed_seq: int = 0
     noted_head: int = 0
     unlogged_to: int = 0
+    unread_seqs: int = 0
     earliest_seq: int = 1
     cap_lost: int = 0
     ttl_lost: int = 0
@@ -116,12 +118,16 @@ class Replay:
 
     def announce(self, holes: Iterable[Hole]) -> None:
         """Seqs that a hole in the log keeps from us are gaps, as the next start of the server would make them."""
-        for hole in holes:
+        found = list(holes)
+        for hole in found:
             for topic_id, seq in hole.highest.items():
                 topic = self.topics.get(topic_id)
                 if topic is not None:
                     topic.passed_seq = max(topic.passed_seq, seq)
                     topic.unlogged_to = max(topic.unlogged_to, seq)
+        for topic_id, topic in self.topics.items():
+            unread = sum(hole.unread_bytes for hole in found if hole.may_hold(topic_id))
+            topic.unread_seqs = unread // APPEND_BYTES_MIN
 
     def _apply_body(self, topic_id: int, body: Body) -> None:
         if isinstance(body, TopicCreate):

@@ -62,6 +62,9 @@ class CutBuilder:
         for first, last in sorted(spans):
             if first <= head + 1:
                 head = max(head, last)
+        if topic.unread_seqs:
+            head += topic.unread_seqs
+            topic.unlogged_to = max(topic.unlogged_to, head)
         return head
 
     def _blocks(self, found: Found, head: int) -> tuple[Block, ...]:

@@ -17,10 +17,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from topics.formats import names
+from topics.formats.frame import SUM_BYTES
 from topics.formats.snapshot import Snapshot
 from topics.formats.wal import OpenMark, Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.spark.files import Files
-from topics.storage.wal.ends import has_frame_behind, highest_seqs, reads_clean, valid_behind
+from topics.storage.wal.ends import (
+    end_of_data,
+    frame_bytes,
+    has_frame_behind,
+    highest_seqs,
+    reads_clean,
+    valid_behind,
+)
 
 _LOOKS: Final = 4
 _PAUSE_S: Final = 0.05
@@ -44,12 +52,21 @@ class Stretch:
 class Hole:
     """Bytes at `offset` that are no frame, with valid frames or files behind them that a replay does not reach.
 
-    `highest` has the highest seq by topic id that those prove to be used."""
+    `highest` has the highest seq by topic id that those prove to be used; `unread_bytes` belong to no valid frame and
+    may have held records of any topic of the group, which is that of one shard of `shards`."""
 
     path: str
     offset: int
     reason: str
     highest: Mapping[int, int]
+    unread_bytes: int = 0
+    group: str = ""
+    shards: int = 0
+
+    def may_hold(self, topic_id: int) -> bool:
+        """Whether the log of this topic is the one with the hole."""
+        shard = names.parse_shard(self.group) if self.group else 0
+        return bool(self.shards) and names.shard_of(topic_id, self.shards) == shard
 
 
 @dataclass(slots=True)
@@ -62,6 +79,7 @@ class _FileScan:
     gen: int
     group: str
     end: int
+    shards: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     bad_at: int | None = None
     reason: str = ""
@@ -128,22 +146,21 @@ class LogTail:
         mark = columns.bodies.get(0)
         if not isinstance(mark, OpenMark):
             return _FileScan(path, 0, _UNKNOWN, start)
-        return _FileScan(path, mark.gen, mark.group, start)
+        return _FileScan(path, mark.gen, mark.group, start, mark.shards)
 
     def _hole(self, scan: _FileScan, *, is_last: bool, is_reached: bool) -> Hole | None:
         """The hole that the log of this file's group has in it, if it has one."""
         if not is_reached or scan.group == _UNKNOWN:
-            highest = self._highest_behind(scan.path, 0, 0)
-            return None if highest is None else Hole(scan.path, 0, "open" if is_reached else "out of reach", highest)
+            return self._hole_at(scan, 0, 0, "open" if is_reached else "out of reach")
         looks = 1
         while scan.bad_at is not None:
             if scan.hole is not None and scan.hole.offset == scan.end:
                 return scan.hole
-            highest = self._highest_behind(scan.path, scan.end, scan.bad_at)
-            if highest is None and is_last:
+            hole = self._hole_at(scan, scan.end, scan.bad_at, scan.reason)
+            if hole is None and is_last:
                 return None  # a torn end, or a write that is on its way
             if looks == _LOOKS:
-                scan.hole = Hole(scan.path, scan.end, scan.reason, highest or {})
+                scan.hole = hole or Hole(scan.path, scan.end, scan.reason, {})
                 return scan.hole
             before = scan.end
             self._sleep(_PAUSE_S)
@@ -151,16 +168,17 @@ class LogTail:
             looks = looks + 1 if scan.end == before else 1
         return None
 
-    def _highest_behind(self, path: str, start: int, place: int) -> dict[int, int] | None:
-        """Highest seqs by topic id of what lies behind `start`; None if no valid frame begins at `place` or later."""
-        with closing(self._files.open(path)) as file:
+    def _hole_at(self, scan: _FileScan, start: int, place: int, reason: str) -> Hole | None:
+        """What lies behind `start`; None if no valid frame begins at `place` or later."""
+        with closing(self._files.open(scan.path)) as file:
             rest = bytes(file.read(start, max(file.size - start, 0)))
         behind = valid_behind(rest, 0)
         if not has_frame_behind(behind, place - start):
             return None
         highest: dict[int, int] = {}
         highest_seqs(behind, highest)
-        return highest
+        unread = min(len(rest), end_of_data(rest, 0) + SUM_BYTES) - sum(map(frame_bytes, behind.stretches))
+        return Hole(scan.path, start, reason, highest, unread, scan.group, scan.shards)
 
     def _read_on(self, scan: _FileScan) -> None:
         file = self._files.open(scan.path)
