@@ -52,6 +52,14 @@ def tombstones(table: pa.Table) -> list[tuple[int, int, str]]:
     return [(row["gap_from"], row["gap_to"], row["reason"]) for row in rows]
 
 
+def test_the_last_record_of_a_topic_is_announced_too_although_no_frame_says_that_it_was_there(world: World) -> None:
+    put(place_of(world, 39), SPOILED)
+    [(gap_from, gap_to, reason)] = tombstones(read_path(world, "a", onDataLoss="rows"))
+    assert (gap_from, reason) == (40, "restart")
+    world.start()
+    assert tombstones(read_path(world, "a", onDataLoss="rows")) == [(gap_from, gap_to, reason)]
+
+
 def test_what_lies_behind_a_hole_is_a_gap_as_the_next_start_makes_it(world: World) -> None:
     put(place_of(world, 20), SPOILED)
     with pytest.raises(DataLoss, match=r"of topic 'a' are lost \(restart\)"):
