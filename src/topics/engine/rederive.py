@@ -107,10 +107,10 @@ class Rederive:
 
     # --- after it ---------------------------------------------------------------------------------------------------
 
-    def run(self, take: Apply, *, same_boot: bool) -> dict[int, bool]:
+    def run(self, take: Apply) -> dict[int, bool]:
         """Make the copies again. For each destination: is everything there that anyone may have seen?"""
         self._drop_orphans()
-        feeds = self._feeds(take, same_boot=same_boot)
+        feeds = self._feeds(take)
         for feed in feeds.values():
             source = self._sources.get(feed.topic.id)
             if source is not None:
@@ -135,7 +135,7 @@ class Rederive:
                 if end not in by_id:
                     self._state.routers.drop_topic(end)
 
-    def _feeds(self, take: Apply, *, same_boot: bool) -> dict[int, Feed]:
+    def _feeds(self, take: Apply) -> dict[int, Feed]:
         feeds: dict[int, Feed] = {}
         for topic_id, ops in self._held.items():
             topic = self._state.by_id.get(topic_id)
@@ -145,9 +145,7 @@ class Rederive:
                     take(op)
                 continue
             router = routers[0] if len(routers) == 1 else None
-            trace = self._trace_of(router)
-            is_certain = same_boot or trace is None or trace.source.topic.config.syncs_deletes
-            feed = Feed(self._state, topic, trace, self._place_of(router), is_certain=is_certain)
+            feed = Feed(self._state, topic, self._trace_of(router), self._place_of(router))
             feed.ops.extend(ops)
             self._note_given_up(ops)
             self._reach(topic, routers)

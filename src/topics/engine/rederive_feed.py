@@ -30,13 +30,8 @@ Apply = Callable[[Op], None]
 class Feed:
     """One destination, and the frames of it that wait for copies."""
 
-    def __init__(
-        self, state: State, topic: TopicState, trace: Trace | None, place: RouterMark | None, *, is_certain: bool
-    ) -> None:
-        """`is_certain`: no delete can be missing at the end of the source's log. Else only a pin proves copies, because
-        it counts them."""
+    def __init__(self, state: State, topic: TopicState, trace: Trace | None, place: RouterMark | None) -> None:
         self._state = state
-        self._is_certain = is_certain
         self.topic = topic
         self.trace = trace
         self.ops: deque[Op] = deque()
@@ -52,10 +47,7 @@ class Feed:
         while self.ops and self._ready_for(self.ops[0]):
             self._take(self.ops.popleft(), take)
         if not self.ops and self.is_proven and not self.topic.config.is_ephemeral:
-            if self._is_certain:
-                self._emit_rest()
-            else:
-                self._doubt()
+            self._emit_rest()
         return (self.next_seq, len(self.ops), self.is_proven) != begun
 
     def give_up(self, reason: str) -> None:
@@ -74,10 +66,7 @@ class Feed:
         if pin is not None:
             return self._emit_before_pin(pin, lost_count(op))
         target = _seqs_before(op)
-        if self._is_certain or self.next_seq >= target:
-            self._emit_to(target)
-        else:
-            self._doubt()
+        self._emit_to(target)
         return self.next_seq >= target or not self.is_proven
 
     def _take(self, op: Op, take: Apply) -> None:
@@ -146,15 +135,6 @@ class Feed:
             self._emit(count)
         while self.is_proven and not trace.copies and trace.fill():
             pass  # what is not for the destination needs no seqs
-
-    def _doubt(self) -> None:
-        """Copies were made from here on, or may have been."""
-        trace = self.trace
-        assert trace is not None
-        while not trace.copies and trace.fill():
-            pass
-        if trace.copies or trace.is_broken:
-            self.give_up("the last deletes of its source may be lost")
 
     def _check_trace(self) -> None:
         if self.trace is not None and self.trace.is_broken:

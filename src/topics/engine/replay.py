@@ -235,7 +235,7 @@ class Replay:
                 self._append(op)
         self._unknown.clear()
 
-    def settle_routers(self, *, same_boot: bool) -> list[HeadMark]:
+    def settle_routers(self) -> list[HeadMark]:
         """Copies that were in no segment are made again; frames of destinations take effect between them."""
         marks: list[HeadMark] = []
 
@@ -244,7 +244,7 @@ class Replay:
                 marks.extend(self._close_holes(op.topic_id, op.lost[0][0]))
             self._op_now(op)
 
-        self._proven = self.rederive.run(take, same_boot=same_boot)
+        self._proven = self.rederive.run(take)
         return marks
 
     def settle_holes(self) -> list[HeadMark]:

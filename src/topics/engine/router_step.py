@@ -5,8 +5,9 @@
     lost in the source    a lost range of as many seqs in the destination, logged and synced first
     live                  read, choose, admit, append; too large for the destination's byte cap: a lost seq
 
-Always holds: the cursor moves only when everything up to it is in the destination or passed over; order in the
-destination is order in the source; a step that fails has changed nothing. One step per router at a time."""
+Always holds: the cursor moves only when everything up to it is in the destination or passed over; what is passed over
+because it was deleted stays deleted after any crash, else later copies could not be given their seqs again; order in
+the destination is order in the source; a step that fails has changed nothing. One step per router at a time."""
 
 from __future__ import annotations
 
@@ -74,6 +75,8 @@ class Step:
         self._over = over
         self._shared = shared
         self._walk: ReadWalk | None = None
+        # Up to where it is synced what is dead, and what was alive there when that sync was asked for.
+        self._sure: tuple[int, frozenset[int]] = (0, frozenset())
         self._ended = False
         self.ticket: Ticket[Outcome] = Ticket()
 
@@ -204,7 +207,43 @@ class Step:
         copies = self._choose(source, outcome)
         if outcome.tombstone is not None:  # dead slots up to a lost range: the next step takes that
             upto, copies = outcome.tombstone.gap_from - 1, []
-        self._send(dest, copies, upto)
+        unsure = self._first_unsure(source, dest, outcome, upto)
+        if unsure is None:
+            self._send(dest, copies, upto)
+        elif unsure > self._router.cursor + 1:
+            self._send(dest, [copy for copy in copies if copy.source_seq < unsure], unsure - 1)
+        else:
+            self._sync_deletes(source, outcome, upto)
+
+    def _first_unsure(self, source: TopicState, dest: TopicState, outcome: ReadOutcome, upto: int) -> int | None:
+        """The first record that was deleted before its turn and that a power cut could bring back."""
+        if source.config.syncs_deletes or source.config.is_ephemeral or dest.config.is_ephemeral:
+            return None
+        commit, group = self._ctx.commit, self._ctx.group_of(source.id)
+        if commit.synced_lsn(group) >= commit.written_lsn(group):
+            return None
+        live = self._live(source, outcome)
+        sure_to, were_live = self._sure
+        died = were_live.difference(live)
+        following = max(sure_to, self._router.cursor) + 1
+        for seq in live:
+            following += seq == following
+        return min((seq for seq in (*died, following) if seq <= upto), default=None)
+
+    def _sync_deletes(self, source: TopicState, outcome: ReadOutcome, upto: int) -> None:
+        """What is dead now is so for good behind the next sync; what dies meanwhile is for the one after it."""
+        sure = upto, frozenset(self._live(source, outcome))
+
+        def synced(done: Ticket[None]) -> None:
+            self._sure = sure
+            self._walk = None
+            self._resume(done)
+
+        self._settling.log_floors(source).then(synced, self._fail)
+
+    def _live(self, source: TopicState, outcome: ReadOutcome) -> list[int]:
+        seqs = [run.seq(at) for run in outcome.runs for at in range(len(run))]
+        return seqs if self._walk is None else [seq for seq in seqs if source.live(seq)]
 
     def _choose(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
         if self._shared is None or self._walk is not None:

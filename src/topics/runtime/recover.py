@@ -320,7 +320,7 @@ class Recovery:
 
     def _settle(self, replay: Replay, *, same_boot: bool) -> list[HeadMark]:
         replay.settle_unknown()
-        marks = replay.settle_routers(same_boot=same_boot)
+        marks = replay.settle_routers()
         marks += replay.settle_holes()
         marks += replay.announce(announce_gaps(topic for topic in self._adopted if topic.id in self._state.by_id))
         behind = quarantined_ceilings(self._fs, self._data)
