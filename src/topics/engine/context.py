@@ -16,7 +16,7 @@ from topics.engine.ceiling import Ceilings
 from topics.engine.commit import Commit
 from topics.engine.jobs import Jobs
 from topics.engine.parking import Parking
-from topics.engine.ticket import Ticket, guarded
+from topics.engine.ticket import Ticket, callback_failed, guarded
 from topics.engine.witness import Witness
 from topics.errors import TopicNotFound
 from topics.formats.names import shard_of
@@ -81,7 +81,10 @@ class Context:
 
     def published(self, topic: TopicState) -> None:
         for listener in self.on_published:
-            guarded(listener, topic)
+            try:
+                listener(topic)
+            except Exception as error:
+                callback_failed(error)
 
     def removed(self, topic: TopicState, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
         """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""

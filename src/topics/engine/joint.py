@@ -14,7 +14,7 @@ from typing import Protocol
 from topics.core.append import Reservation, make_append
 from topics.core.topic import TopicState
 from topics.engine.commit import CommitTicket
-from topics.engine.ticket import Ticket, guarded
+from topics.engine.ticket import Ticket, callback_failed, guarded
 from topics.formats.frame import encode_appends
 from topics.limits import KIB
 from topics.model.appended import Appended
@@ -170,13 +170,8 @@ class JointWrite(Submission):
         written_s, sync_ms = commit.written_s, done.value or 0.0
         seq, epoch = self.first_seq, self.topic.epoch
         for writer, count in self._writers:
-            guarded(
-                writer.written,
-                seq,
-                count,
-                epoch=epoch,
-                written_s=written_s,
-                sync_ms=sync_ms,
-                otherwise=writer.abandon,
-            )
+            try:
+                writer.written(seq, count, epoch=epoch, written_s=written_s, sync_ms=sync_ms)
+            except Exception as error:
+                callback_failed(error, writer.abandon)
             seq += count
