@@ -96,7 +96,8 @@ class Rederive:
         for router in self._state.routers.from_source(source.topic.id):
             place = self.places.get(router.name)
             dead = None if place is None else place.dead
-            Trace(router, source, dead=dead, is_deep=self._is_deep(source.topic.id))
+            trace = Trace(router, source, dead=dead, is_deep=self._is_deep(source.topic.id))
+            trace.is_broken |= dead is None and source.may_lack_deletes
 
     def _is_deep(self, topic_id: int) -> bool:
         """Can records of this topic have come through so many routers that the hop count matters?"""

@@ -100,6 +100,12 @@ class SourceLog:
         is_dead = seq < self._below or (seq <= self._flagged_to and seq in self._flagged)
         return is_dead and self._logged(seq) is None
 
+    @property
+    def may_lack_deletes(self) -> bool:
+        """A flag may have reached the disk while the frame behind it was lost: nobody can say whether the record had
+        been copied."""
+        return not self.topic.config.syncs_deletes and bool(self._oldest_dead())
+
     def _oldest_dead(self) -> list[int]:
         return [self._after + 1] if self._after + 1 < self._below else sorted(self._flagged)[:1]
 
