@@ -1,8 +1,8 @@
 """walk.py: how far a reader must walk to follow one call through the source.
 
-Runs four paths on the real classes and prints, for each, how many files of `src/topics` it enters and how often
-execution changes from one file to another (calls and returns between functions of different files, each thread for
-itself). Both figures fall when what belongs together stands together. `docs/architecture.md` holds them.
+Runs four paths on the real classes and prints, for each, how many files of `src/topics` it enters and how often a call
+enters another file than the last one (each thread for itself; returns are not counted). Both figures fall when what
+belongs together stands together. `docs/architecture.md` holds them.
 
     python scripts/walk.py              a table
     python scripts/walk.py --files      and the files of each path, with how often each was entered
