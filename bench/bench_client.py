@@ -21,9 +21,9 @@ from pathlib import Path
 from report import Report
 
 import topics
-from topics.client.bodies import piece_of
-from topics.client.calls import append
 from topics.client.client import Client
+from topics.client.transport.bodies import piece_of
+from topics.client.transport.calls import append
 
 VALUE = {"order": 12345, "state": "paid", "amount": "12.50", "customer": "c-0042", "lines": [1, 2, 3]}
 

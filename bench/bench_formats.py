@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import xxhash
 
-from topics.formats.blob import blob
-from topics.formats.frame import encode_appends
-from topics.formats.idx import idx_agrees
-from topics.formats.segment import decode_columns, scan_segment, segment_frames_from_wal
+from topics.formats.segments import decode_columns, scan_segment, segment_frames_from_wal
+from topics.formats.segments.idx import idx_agrees
 from topics.formats.wal import scan_wal
+from topics.formats.wal.blob import blob
+from topics.formats.wal.frame import encode_appends
 
 BATCHES, PER_BATCH, BLOB_BYTES, RUNS = 2000, 100, 100, 7
 TS = 1700000000001

@@ -20,17 +20,24 @@ from functools import partial
 import numpy as np
 from report import Report
 
-from topics.formats.blob import blobs
-from topics.formats.frame import EncodedAppends, encode_appends
 from topics.formats.snapshot import SegmentItem
-from topics.model.match import TagMatch
-from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicWork, run
-from topics.storage.conversion import OwnThread
+from topics.formats.wal.blob import blobs
+from topics.formats.wal.frame import EncodedAppends, encode_appends
+from topics.model.names import TagMatch
+from topics.storage.checkpoint.absorb import (
+    CheckpointJob,
+    CheckpointRecords,
+    CheckpointResult,
+    SealRules,
+    TopicWork,
+    run,
+)
+from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.osfs import OsFs
 from topics.storage.segments.flips import Flips
-from topics.storage.segments.load import load_topic
-from topics.storage.segments.loaded import Expected, LoadedTopic
+from topics.storage.segments.loading.load import load_topic
+from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedTopic
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed import SealedSegment
@@ -54,8 +61,8 @@ def frames(first_seq: int, *, tagged: bool) -> EncodedAppends:
     return encode_appends(topic_id=1, first_seq=first_seq, ts=1000, datas=blobs(texts), tags=tags, durable=False)
 
 
-def batch(first_seq: int, made: EncodedAppends) -> Batch:
-    return Batch(
+def batch(first_seq: int, made: EncodedAppends) -> CheckpointRecords:
+    return CheckpointRecords(
         first_seq=first_seq,
         source=0,
         offs=np.array(made.offsets, np.int64),
@@ -70,7 +77,7 @@ def checkpoint(place: TopicDir, first_seq: int, made: EncodedAppends) -> Checkpo
         [TopicWork(place, None, [batch(first_seq, made)])],
         now_ms=1000,
         rules=SealRules(max_events=RECORDS),
-        converter=OwnThread(lambda _, offset, length: made.buffer[offset : offset + length]),
+        converter=InlineConverter(lambda _, offset, length: made.buffer[offset : offset + length]),
     )
     result = run(job)
     result.commit()
@@ -136,7 +143,9 @@ def bench_open(report: Report, place: TopicDir, source: SealedSegment, count: in
         for part in ("data", "idx"):
             os.link(place.file(source.first_seq, part), f"{path}/seg-{first:016d}.{part}")
         items.append(SegmentItem(first, RECORDS, source.data_len, True, "hot", RECORDS, RECORDS * DATA_BYTES))
-    expected = Expected(segments=items, sealed_to=items[-1].first + RECORDS - 1, ckpt_seq=items[-1].first + RECORDS - 1)
+    expected = ExpectedSegments(
+        segments=items, sealed_to=items[-1].first + RECORDS - 1, ckpt_seq=items[-1].first + RECORDS - 1
+    )
     env = SegmentEnv(place.fs, place.env.topics_dir)
     spent = best(lambda: load_topic(TopicDir(env, place.topic_id), expected), 3)
     report.figure(f"open {count * RECORDS / 1e6:.0f} M sealed records", spent, "s", at_most=0.5)

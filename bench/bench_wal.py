@@ -20,17 +20,16 @@ from pathlib import Path
 from report import Report
 
 from topics.clock import SystemClock
-from topics.formats.frame import encode_appends
+from topics.formats.wal.frame import encode_appends
 from topics.model.submission import Submission
-from topics.storage.layout import DataDir
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
-from topics.storage.wal.discover import discover
+from topics.storage.data_dir import DataDir
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.storage.wal.files import WalFiles
 from topics.storage.wal.group import WalGroup
-from topics.storage.wal.opening import open_group
 from topics.storage.wal.reader import scan_group
+from topics.storage.wal.repair import open_group
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.scan import discover
 
 FILE_BYTES = 64 << 20
 LONE = 400
@@ -38,8 +37,8 @@ BLOB = b'{"d":"' + b"x" * 56 + b'"}'
 assert len(BLOB) == 64
 
 
-def open_new(root: Path) -> tuple[WalGroup, WalFiles, SteadyFs, DataDir]:
-    fs, data, files = SteadyFs(OsFs()), DataDir(str(root)), WalFiles()
+def open_new(root: Path) -> tuple[WalGroup, WalFiles, RetryingFs, DataDir]:
+    fs, data, files = RetryingFs(OsFs()), DataDir(str(root)), WalFiles()
     data.make_root(fs)
     data.make_missing(fs)
     group = open_group(
@@ -129,7 +128,7 @@ def rate_of(act: Callable[[int], object], times: int) -> float:
     return times * 1000 / (time.perf_counter() - began)
 
 
-def scan_all(report: Report, fs: SteadyFs, data: DataDir, frames: int) -> None:
+def scan_all(report: Report, fs: RetryingFs, data: DataDir, frames: int) -> None:
     files = WalFiles()
     began = time.perf_counter()
     scans = [scan_group(fs, listing, files) for listing in discover(fs, data)]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from topics.spark.project import GOLD_TABLES
+from topics.spark.jobs.project import GOLD_TABLES
 
 ROWS_MAX = 12
 

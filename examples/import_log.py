@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import topics
-from topics.client.batching import Delivery
+from topics.client.producing.batching import Delivery
 
 GENERATED_LINES = 20_000
 

@@ -18,14 +18,14 @@ sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE.parent), str(HERE)]
 from dataset import make
 from report import Report
 
-from topics.formats.columns import decode_columns
-from topics.formats.segment import read_idx, verify_frames
-from topics.spark.batch import plan_batch, read_spec
-from topics.spark.decode import Origin, record_batch
-from topics.spark.hashing import arrow_sums
+from topics.formats.segments import read_idx, verify_frames
+from topics.formats.segments.columns import decode_columns
 from topics.spark.options import read_options
-from topics.spark.scan import scan
-from topics.spark.schema import arrow_schema, table_fields
+from topics.spark.planning.batch import plan_batch, read_spec
+from topics.spark.scanning.decode import Origin, record_batch
+from topics.spark.scanning.hashing import arrow_sums
+from topics.spark.scanning.scan import scan
+from topics.spark.scanning.schema import arrow_schema, table_fields
 
 RECORDS = 200_000
 

@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from topics.formats import names
-from topics.formats.blob import blobs
-from topics.formats.segment import encode_segment_frames
+from topics.formats.segments import encode_segment_frames
 from topics.formats.snapshot import SegmentItem, Snapshot, TopicItem, encode_snapshot
+from topics.formats.wal.blob import blobs
 from topics.model.config import DEFAULT_CONFIG
 
 SEGMENT = 10_000

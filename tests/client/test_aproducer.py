@@ -14,8 +14,8 @@ from tests.client.test_producer import appender, held_up
 import topics
 from topics import Event
 from topics.client.aclient import AsyncClient
-from topics.client.batching import Delivery
-from topics.client.exchange import Call
+from topics.client.producing.batching import Delivery
+from topics.client.transport.exchange import ClientCall
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable
 from topics.model.results import AppendResult
 
@@ -174,7 +174,7 @@ def test_every_record_of_a_batch_in_halves_is_told_once(url: str, monkeypatch: p
     told, under_way = list[Delivery](), asyncio.Event()
     answers = iter([InvalidRequest("one of them"), AppendResult("a", 1, 1, 1, 1, False, False)])
 
-    async def run(call: Call[Any]) -> Any:
+    async def run(call: ClientCall[Any]) -> Any:
         answer = next(answers, None)
         if answer is None:
             under_way.set()

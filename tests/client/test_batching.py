@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.client.batching import Batch, Batches, Delivery, ProducerOptions
+from topics.client.producing.batching import Batch, Batches, Delivery, ProducerOptions
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, Unreachable
 
 
@@ -47,7 +47,7 @@ def test_bytes_count_until_a_batch_is_settled() -> None:
     batch = made.due()
     assert batch is not None
     assert made.bytes == 6
-    made.settled(batch)
+    made.finished(batch)
     assert made.bytes == 0
     assert made.seal_all() == []
 
@@ -76,7 +76,7 @@ def test_per_topic_everything_comes_out_once_and_in_order(
     while (batch := made.due()) is not None:
         assert 0 < len(batch.pieces) <= batch_records
         came_out.setdefault(batch.topic, []).extend(batch.pieces)
-        made.settled(batch)
+        made.finished(batch)
     assert came_out == went_in
     assert made.bytes == 0
 

@@ -15,7 +15,7 @@ from tests.client.peer import Peer, read_request, response
 from tests.contract.server import LiveServer
 
 import topics
-from topics.client.calls import Keys
+from topics.client.transport.calls import Keys
 from topics.errors import ConfigError, Forbidden, TopicsError, Unauthorized, Unreachable
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.client.exchange import Call, ResponseReader, render_request, result_of
-from topics.client.retry import Attempts, RetryPolicy, may_repeat
-from topics.client.sse import Frame, SseReader
+from topics.client.transport.exchange import ClientCall, ResponseReader, render_request, result_of
+from topics.client.transport.retry import Attempts, RetryPolicy, may_repeat
+from topics.client.transport.sse import Frame, SseReader
 from topics.errors import NotReady, Throttled, TopicNotFound, TopicsError, Unreachable
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"a":[1,2]}'
@@ -63,7 +63,7 @@ def test_what_is_not_http_is_no_answer() -> None:
 
 
 def test_a_request_has_its_length_and_the_fixed_lines() -> None:
-    call: Call[Any] = Call(b"POST", "/v0/topics/a", bytes, body=b"{}")
+    call: ClientCall[Any] = ClientCall(b"POST", "/v0/topics/a", bytes, body=b"{}")
     assert render_request(call, b"Host: h\r\n", base="/x") == (
         b"POST /x/v0/topics/a HTTP/1.1\r\nHost: h\r\nAccept: application/json\r\n"
         b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
@@ -73,7 +73,7 @@ def test_a_request_has_its_length_and_the_fixed_lines() -> None:
 def answered(status: int, body: bytes, extra: bytes = b"") -> Any:
     reader = ResponseReader()
     reader.feed(b"HTTP/1.1 %d X\r\n%bContent-Length: %d\r\n\r\n%b" % (status, extra, len(body), body))
-    return result_of(Call(b"GET", "/", bytes), reader.answer())
+    return result_of(ClientCall(b"GET", "/", bytes), reader.answer())
 
 
 def test_an_envelope_is_raised_as_the_servers_error() -> None:

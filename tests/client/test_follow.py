@@ -17,10 +17,10 @@ from tests.client.peer import Peer, read_request, response
 
 import topics
 from topics import Gap
-from topics.client import follow as follow_module
 from topics.client import following
+from topics.client import topic as follow_module
 from topics.client.client import Client
-from topics.client.retry import RetryPolicy
+from topics.client.transport.retry import RetryPolicy
 from topics.errors import ConfigError, DataLoss, MethodNotAllowed, TopicNotFound
 from topics.model.position import Position
 from topics.net import sse
@@ -285,7 +285,7 @@ def test_a_follower_that_polls_is_told_that_its_topic_was_made_anew(
     def no_session(*_: Any, **__: Any) -> None:
         raise MethodNotAllowed("no sessions here")
 
-    monkeypatch.setattr("topics.client.calls.watch", no_session)
+    monkeypatch.setattr("topics.client.transport.calls.watch", no_session)
     with topics.connect(url) as client:
         topic = client.topic(name)
         topic.append_many([1, 2, 3])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import topics
-from topics.client.calls import Keys
+from topics.client.transport.calls import Keys
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)

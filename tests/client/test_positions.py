@@ -21,7 +21,7 @@ from websockets.sync.client import connect as ws_connect
 
 import topics
 from topics.errors import InvalidRequest, TopicNotFound
-from topics.formats.segment_scan import scan_segment
+from topics.formats.segments.scan import scan_segment
 
 Stored = Any
 

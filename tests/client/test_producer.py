@@ -15,8 +15,8 @@ from tests.client.peer import Peer, read_request, response
 
 import topics
 from topics import Event
-from topics.client.batching import Delivery, ProducerOptions
 from topics.client.client import Client
+from topics.client.producing.batching import Delivery, ProducerOptions
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable
 
 pytestmark = pytest.mark.timeout(60)
@@ -265,7 +265,7 @@ def test_a_signal_that_came_to_another_thread_ends_the_wait_for_a_flush() -> Non
     go_on = threading.Event()
 
     def interrupt() -> None:
-        while not producer._settled._waiters:  # type: ignore[attr-defined]
+        while not producer._finish_job._waiters:  # type: ignore[attr-defined]
             pass
         signal.raise_signal(signal.SIGINT)  # to the thread that calls it
 

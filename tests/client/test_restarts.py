@@ -14,7 +14,7 @@ import pytest
 from tests.spark.served import Served
 
 import topics
-from topics.client.batching import Delivery
+from topics.client.producing.batching import Delivery
 from topics.model.results import Job, Record
 
 pytestmark = pytest.mark.timeout(0)  # `make sim` lets it go on for as long as it likes

@@ -17,7 +17,7 @@ from tests.contract.server import LiveServer
 
 import topics
 from topics.client.client import Client
-from topics.client.worker import WorkerOptions, retry_delay_ms
+from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
 from topics.errors import NotAQueue, TopicNotFound, TopicsError
 from topics.model.results import Job
 

@@ -13,13 +13,12 @@ from typing import Any, Self
 from topics.api.build import ServerApp
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
-from topics.runtime.aio import AioDriver, future_of
+from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.storage.fs import Fs
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.keys import parse_keys
 
 
@@ -74,7 +73,7 @@ class LiveServer:
         return self.run(call())
 
     async def _start(self) -> None:
-        recovered = recover(SteadyFs(self._fs), settings=self.settings, clock=self.clock, host=SystemHost())
+        recovered = recover(RetryingFs(self._fs), settings=self.settings, clock=self.clock, host=SystemHost())
         self.driver = AioDriver(self._loop, cold_threads=1)
         self.kernel = Kernel(recovered, settings=self.settings, driver=self.driver)
         self.driver.attach(flush=self.kernel.flush, tick=self.kernel.tick)

@@ -12,7 +12,7 @@ from tests.contract.server import LiveServer
 from websockets.sync.client import connect
 
 import topics
-from topics.client import exchange
+from topics.client.transport import exchange
 
 
 def test_a_misspelt_setting_is_taken_and_named(client: Client, topic: str) -> None:
@@ -68,7 +68,7 @@ def test_a_socket_says_so(server: LiveServer, topic: str) -> None:
 def test_the_client_warns_once(server: LiveServer, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_warned", set())
     with topics.connect(f"http://127.0.0.1:{server.port}") as client:
-        call = exchange.Call(b"PUT", f"/v0/topics/{topic}", json.loads, body=b'{"tll_ms":5}')
+        call = exchange.ClientCall(b"PUT", f"/v0/topics/{topic}", json.loads, body=b'{"tll_ms":5}')
         with pytest.warns(topics.TopicsWarning, match="did you mean"):
             client._transport.run(call)
         with warnings.catch_warnings():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.core import tail
+from topics.core.slots import tail
 
 SLOTS = 7
 

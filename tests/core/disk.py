@@ -12,13 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from topics.core import checkpoint
-from topics.core.extent import Extent, Place
-from topics.core.load import ActiveColumns
-from topics.core.sealed import Tier
+from topics.core.slots import checkpoint
+from topics.core.slots.extent import Extent, RecordPlace
+from topics.core.slots.load import ActiveColumns
+from topics.core.slots.sealed import Tier
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.ops import DELETED, HAS_NODE, HAS_TAG, Append
 from topics.model.payload import split_blob
 from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, WAL_BODY_AT, RecordRun
@@ -222,7 +222,7 @@ class Disk:
 
     def fetch(self, topic: TopicState, extent: Extent) -> RecordRun:
         self.fetches += 1
-        if extent.place is Place.SEALED:
+        if extent.place is RecordPlace.SEALED:
             assert isinstance(extent.view, FakeView)
             frames = [extent.view.records[slot].frame for slot in extent.slots.tolist()]
         else:
@@ -236,7 +236,7 @@ class Disk:
         return RecordRun(b"".join(frames), offs.tolist(), bytes(frame[5] & 3 for frame in frames))
 
     def _file(self, topic: TopicState, extent: Extent) -> bytes:
-        if extent.place is Place.WAL:
+        if extent.place is RecordPlace.WAL:
             return bytes(self.wal[extent.file])
-        assert extent.place is Place.ACTIVE
+        assert extent.place is RecordPlace.ACTIVE
         return b"".join(record.frame for record in self.active[topic.id])

@@ -14,16 +14,19 @@ import msgspec
 import numpy as np
 from tests.core.disk import Disk, FakeView
 
-from topics.core import append, capture, checkpoint, delete, lifecycle, load, retention, seqs
+from topics.core import append, capture, delete, lifecycle
 from topics.core.apply import apply
-from topics.core.effects import Effect, Fate
-from topics.core.extent import Place
-from topics.core.read import ReadOutcome, ReadRequest, plan_read
+from topics.core.effects import Effect, OpResult
+from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
+from topics.core.retention import ceiling as seqs
+from topics.core.retention import rules as retention
+from topics.core.slots import checkpoint, load
+from topics.core.slots.extent import RecordPlace
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.formats.frame import encode_appends
+from topics.formats.wal.frame import encode_appends
 from topics.model.config import TopicConfig
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.ops import RESIDENT, Append, ConfigUpdate, Delete, HeadMark, Op, TopicCreate
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.run import EMPTY_RUN, StoredRecord
@@ -116,7 +119,7 @@ class Rig:
             if synced:
                 log.synced = len(log.ops)
         effect = apply(self.state, op)
-        assert effect.fate is Fate.APPLIED
+        assert effect.fate is OpResult.APPLIED
         self._after(topic, effect)
         return effect
 
@@ -141,7 +144,7 @@ class Rig:
                 assert isinstance(segment.view, FakeView)
                 segment.view.loaded = True
                 self.index_loads += 1
-            delete.settle_cold(topic, first_seq)
+            delete.finish_cold_delete(topic, first_seq)
 
     def settle(self, name: str) -> None:
         """Retention at `now`, logged before anyone sees it."""
@@ -236,7 +239,7 @@ class Rig:
         wanted = ReadRequest(from_seq=request, limit=1000) if isinstance(request, int) else request
         walk = plan_read(topic, wanted, self.state.recent, now=self.now)
         while (extent := walk.need()) is not None:
-            if extent.place is Place.INDEX:
+            if extent.place is RecordPlace.INDEX:
                 assert isinstance(extent.view, FakeView)
                 extent.view.loaded = True
                 self._load_awaited(topic)
@@ -333,7 +336,7 @@ class Rig:
         if isinstance(op, Append):
             op = msgspec.structs.replace(op, frames=None, key=None)
         first = apply(self.state, op).fate
-        assert first is not Fate.AHEAD
+        assert first is not OpResult.AHEAD
         if not isinstance(op, ConfigUpdate):
             again = apply(self.state, op)
             assert again.removed_count == 0

@@ -7,9 +7,9 @@ import pytest
 from tests.core.rig import Rig, batch_of, seqs_of
 
 from topics import limits
-from topics.core.ahead import Ahead
-from topics.core.read import ReadRequest, plan_read
-from topics.model.match import parse_match
+from topics.core.reading.plan import ReadRequest, plan_read
+from topics.core.reading.request import ReadAhead
+from topics.model.names import parse_match
 from topics.model.run import RecordRun
 
 
@@ -22,13 +22,13 @@ def sealed(count: int = 12) -> Rig:
     return rig
 
 
-def page(rig: Rig, ahead: Ahead, from_seq: int, *, limit: int = 4, budget_bytes: int = 1 << 20) -> list[int]:
+def page(rig: Rig, ahead: ReadAhead, from_seq: int, *, limit: int = 4, budget_bytes: int = 1 << 20) -> list[int]:
     request = ReadRequest(from_seq=from_seq, limit=limit, budget_bytes=budget_bytes, ahead=ahead)
     return seqs_of(rig.read("t", request))
 
 
 def test_one_trip_brings_the_next_batches_too() -> None:
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     assert [page(rig, ahead, at) for at in (0, 4, 8)] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
     assert rig.disk.fetches == 1
 
@@ -42,7 +42,7 @@ def test_without_one_each_batch_is_a_trip() -> None:
 
 def test_a_trip_is_bounded_by_records_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AHEAD_RECORDS", 6)
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     assert (page(rig, ahead, 0), ahead.next_seq) == ([1, 2, 3, 4], 7)
     monkeypatch.setattr(limits, "AHEAD_BYTES", 2)
     assert (page(rig, ahead, 8, limit=1), ahead.next_seq) == ([9], 11)
@@ -50,13 +50,13 @@ def test_a_trip_is_bounded_by_records_and_by_bytes(monkeypatch: pytest.MonkeyPat
 
 def test_a_batch_of_more_than_a_trip_is_one_trip_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AHEAD_RECORDS", 2)
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     assert page(rig, ahead, 0, limit=10) == list(range(1, 11))
     assert rig.disk.fetches == 1
 
 
 def test_what_is_deleted_meanwhile_is_not_read() -> None:
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     assert page(rig, ahead, 0) == [1, 2, 3, 4]
     rig.delete("t", match=parse_match("x"))
     assert page(rig, ahead, 4) == [5, 7, 8, 10]
@@ -66,7 +66,7 @@ def test_what_is_deleted_meanwhile_is_not_read() -> None:
 
 
 def test_a_topic_created_again_has_other_records() -> None:
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     page(rig, ahead, 0)
     rig.drop("t")
     rig.create("t")
@@ -79,7 +79,7 @@ def test_a_topic_created_again_has_other_records() -> None:
 @pytest.mark.parametrize("missing", [3, 9])
 def test_if_not_all_can_be_had_a_batch_is_fetched_by_itself(missing: int) -> None:
     """Flagged on disk and not yet here, or damaged: the small read decides what that means."""
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     topic = rig.topic("t")
     walk = plan_read(topic, ReadRequest(from_seq=0, limit=4, ahead=ahead), rig.state.recent, now=rig.now)
     extent = walk.need()
@@ -96,7 +96,7 @@ def test_if_not_all_can_be_had_a_batch_is_fetched_by_itself(missing: int) -> Non
 
 
 def test_damage_behind_the_batch_leaves_the_batch_whole() -> None:
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     topic = rig.topic("t")
     walk = plan_read(topic, ReadRequest(from_seq=0, limit=4, ahead=ahead), rig.state.recent, now=rig.now)
     extent = walk.need()
@@ -109,7 +109,7 @@ def test_damage_behind_the_batch_leaves_the_batch_whole() -> None:
 
 
 def test_let_go_it_has_nothing() -> None:
-    rig, ahead = sealed(), Ahead()
+    rig, ahead = sealed(), ReadAhead()
     two = next(iter(rig.read("t", ReadRequest(from_seq=0, limit=2)).runs))
     ahead.hold(7, np.array([3, 5], np.int64), two)
     assert ahead.find(7, 3) is ahead.find(7, 5) is ahead

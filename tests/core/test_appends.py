@@ -9,9 +9,9 @@ import pytest
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 
 from topics.core import append
+from topics.core.append import sliced
 from topics.core.apply import apply
-from topics.core.effects import Fate
-from topics.core.publish import sliced
+from topics.core.effects import OpResult
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op
@@ -211,7 +211,7 @@ def test_an_append_that_is_there_already_is_a_duplicate() -> None:
     topic = rig.create("t")
     rig.put("t", records("1", "2"))
     effect = apply(rig.state, logged_appends(rig, "t")[0])
-    assert effect.fate is Fate.DUPLICATE
+    assert effect.fate is OpResult.DUPLICATE
     assert (topic.count, topic.bytes, topic.head) == (2, 2, 2)
 
 
@@ -223,7 +223,7 @@ def test_an_append_ahead_of_the_head_changes_nothing() -> None:
     late = logged_appends(rig, "t")[1]
     other = Rig()
     topic = other.create("t")
-    assert apply(other.state, late).fate is Fate.AHEAD
+    assert apply(other.state, late).fate is OpResult.AHEAD
     assert (topic.head, topic.count) == (0, 0)
 
 
@@ -237,7 +237,7 @@ def test_an_append_that_overlaps_the_head_publishes_the_rest() -> None:
     other.disk = rig.disk
     apply(other.state, sliced(op, 0, 2))
     effect = apply(other.state, op)
-    assert (effect.fate, effect.first_seq, effect.last_seq) == (Fate.APPLIED, 3, 3)
+    assert (effect.fate, effect.first_seq, effect.last_seq) == (OpResult.APPLIED, 3, 3)
     assert (topic.head, topic.count) == (3, 3)
     assert seqs_of(other.read("t")) == [1, 2, 3]
 
@@ -272,9 +272,9 @@ def test_records_without_a_slot_are_filled_in_below_the_head() -> None:
     topic.replaying = True
     topic.head = 2  # a segment with 1 and 2 should have been there
     for op in ops[2:]:
-        assert apply(other.state, op).fate is Fate.APPLIED
-    assert apply(other.state, ops[1]).fate is Fate.FILLED
-    assert apply(other.state, ops[0]).fate is Fate.FILLED
+        assert apply(other.state, op).fate is OpResult.APPLIED
+    assert apply(other.state, ops[1]).fate is OpResult.FILLED
+    assert apply(other.state, ops[0]).fate is OpResult.FILLED
     topic.replaying = False
     assert (topic.count, topic.earliest_seq, topic.head) == (4, 1, 4)
     assert seqs_of(other.read("t")) == [1, 2, 3, 4]

@@ -8,15 +8,16 @@ import pytest
 from tests.core.disk import FakeView
 from tests.core.rig import Rig, batch_of, records, seqs_of
 
-from topics.core import append, delete, retention
+from topics.core import append, delete
 from topics.core.apply import apply
-from topics.core.effects import Fate
-from topics.core.queue import LEASED
-from topics.core.queue_leases import CLAIMED, settle_queue
+from topics.core.effects import OpResult
+from topics.core.queue.leases import CLAIMED, drop_dead_jobs
+from topics.core.queue.state import LEASED
+from topics.core.retention import rules as retention
 from topics.core.topic import TopicState
 from topics.errors import InvalidRequest
 from topics.model.config import TopicConfig
-from topics.model.match import TagMatch, parse_match
+from topics.model.names import TagMatch, parse_match
 from topics.model.ops import Append, Delete, LeaseEvent
 
 TAGS = ["a", "ab", "abc", "b", "", None]
@@ -225,13 +226,13 @@ def test_a_delete_applied_without_the_index_is_completed_when_it_comes() -> None
     rig = restarted_cold()
     topic = rig.topic("t")
     effect = apply(rig.state, delete.decide_delete(topic, before_seq=None, match=parse_match("ab*")))
-    assert effect.fate is Fate.APPLIED
+    assert effect.fate is OpResult.APPLIED
     assert effect.removed_count == 4, "2 and 3 of the first segment, 14 and 15 of the tail"
     assert list(topic.awaiting) == [7]
     view = topic.sealed[1].view
     assert isinstance(view, FakeView)
     view.loaded = True
-    removal = delete.settle_cold(topic, 7)
+    removal = delete.finish_cold_delete(topic, 7)
     assert (removal.count, np.concatenate(removal.seqs).tolist()) == (1, [9]), "8 was dead before"
     assert not topic.awaiting
     assert (topic.count, rig.state.total_bytes) == (12, 24)
@@ -252,10 +253,10 @@ def test_a_delete_of_half_a_cold_segment_without_a_sidecar_moves_the_front_and_c
     topic = rig.topic("t")
     assert delete.unsearchable(topic, before_seq=4, match=None) == [1]
     effect = apply(rig.state, delete.decide_delete(topic, before_seq=4, match=None))
-    assert (effect.fate, effect.removed_count, topic.earliest_seq) == (Fate.APPLIED, 0, 4)
+    assert (effect.fate, effect.removed_count, topic.earliest_seq) == (OpResult.APPLIED, 0, 4)
     assert list(topic.awaiting) == [1]
     view.loaded = True
-    delete.settle_cold(topic, 1)
+    delete.finish_cold_delete(topic, 1)
     assert (topic.count, rig.state.total_bytes, topic.earliest_seq) == (15, 30, 4)
     assert live(topic) == list(range(4, 19))
 
@@ -276,7 +277,7 @@ def test_acks_in_a_cold_segment_without_a_sidecar_wait_for_it() -> None:
     effect = apply(rig.state, delete.decide_delete_seqs(topic, (2, 5), reason="ack"))
     assert (effect.removed_count, list(topic.awaiting)) == (0, [1])
     view.loaded = True
-    assert delete.settle_cold(topic, 1).count == 2
+    assert delete.finish_cold_delete(topic, 1).count == 2
     assert (topic.count, rig.state.total_bytes) == (16, 32)
 
 
@@ -293,11 +294,11 @@ def test_a_lease_on_a_job_in_a_cold_segment_outlives_a_start_that_cannot_look_at
     view = topic.sealed[0].view
     assert isinstance(view, FakeView)
     view.flip(np.array([2]))  # 3 was acked, and flagged in the cold copy
-    settle_queue(topic)
+    drop_dead_jobs(topic)
     assert topic.queue is not None
     assert {seq: job.state for seq, job in topic.queue.jobs.items()} == {2: LEASED, 3: LEASED}
     view.loaded = True
-    delete.settle_cold(topic, 1)
+    delete.finish_cold_delete(topic, 1)
     assert list(topic.queue.jobs) == [2]
 
 
@@ -311,7 +312,7 @@ def test_eviction_that_needs_a_cold_index_is_postponed() -> None:
     view = topic.sealed[1].view
     assert isinstance(view, FakeView)
     view.loaded = True
-    delete.settle_cold(topic, 7)
+    delete.finish_cold_delete(topic, 7)
     assert (topic.count, topic.earliest_seq) == (9, 10)
 
 

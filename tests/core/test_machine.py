@@ -16,11 +16,11 @@ from tests.core.model import DELETED, LIVE, Batch, Config, Model, Put, Rec, Refu
 from tests.core.rig import Rig, batch_of, stored
 
 from topics.core import append, delete
-from topics.core.ahead import Ahead
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
+from topics.core.reading.request import ReadAhead
 from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.ops import Append, HeadMark, Op
 
 TAGS = ["a", "ab", "abc", "b", ""]
@@ -115,7 +115,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.under_way: dict[str, list[tuple[str, Any]]] = {name: [] for name in NAMES}
         self.high: dict[str, dict[str, int]] = {}
         self.acked: dict[str, int] = {}
-        self.aheads = {name: Ahead() for name in NAMES}  # of one reader each, kept over everything but a restart
+        self.aheads = {name: ReadAhead() for name in NAMES}  # of one reader each, kept over everything but a restart
 
     @rule(actions=st.lists(ACTIONS, min_size=1, max_size=6))
     def step(self, actions: list[tuple[str, dict[str, Any]]]) -> None:

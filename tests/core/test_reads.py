@@ -8,10 +8,10 @@ from tests.core.disk import FakeView
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 
 from topics import limits
-from topics.core.extent import Place
-from topics.core.read import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
+from topics.core.slots.extent import RecordPlace
 from topics.model.config import TopicConfig
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.run import EMPTY_RUN, RecordRun
 
 
@@ -230,13 +230,13 @@ def test_a_floor_that_overtakes_a_walk_with_records_ends_it() -> None:
 def test_locations_may_change_under_a_reader() -> None:
     rig = twelve(recent_bytes=0)
     walk = walk_of(rig)
-    assert walk.need().place is Place.WAL
+    assert walk.need().place is RecordPlace.WAL
     rig.checkpoint("t")
     walk.replan()
-    assert walk.need().place is Place.ACTIVE
+    assert walk.need().place is RecordPlace.ACTIVE
     rig.seal("t")
     walk.replan()
-    assert walk.need().place is Place.SEALED
+    assert walk.need().place is RecordPlace.SEALED
     walk.feed(rig.disk.fetch(rig.topic("t"), walk.need()))
     assert facts(walk.result()) == (list(range(1, 13)), 12, True, 0)
 
@@ -253,7 +253,7 @@ def test_a_cold_segment_is_read_after_its_index_has_come() -> None:
     assert isinstance(view, FakeView)
     assert not view.loaded
     walk = walk_of(rig, 3)
-    assert walk.need().place is Place.INDEX
+    assert walk.need().place is RecordPlace.INDEX
     view.loaded = True
     walk.feed(EMPTY_RUN)
     assert walk.need().seqs.tolist() == [4, 6, 7, 8, 9]

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 from tests.core.rig import BLOCK, Rig, batch_of, records, seqs_of, stored
 
-from topics.core import append, capture, delete, seqs
+from topics.core import append, capture, delete
 from topics.core.apply import apply
-from topics.core.effects import Fate
+from topics.core.effects import OpResult
+from topics.core.retention import ceiling as seqs
 from topics.core.topic import TopicState
 from topics.model.config import Durability, TopicConfig
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.ops import Append, Evict, HeadMark
 
 
@@ -94,7 +95,7 @@ def test_appends_of_a_topic_that_is_ephemeral_by_then_are_ignored() -> None:
     rig = written("disk")
     late = [op for op in rig.logs[1].ops if isinstance(op, Append)][-1]
     rig.set_config("t", TopicConfig(durability="ephemeral"))
-    assert apply(rig.state, late).fate is Fate.IGNORED
+    assert apply(rig.state, late).fate is OpResult.IGNORED
 
 
 def test_a_change_to_fsync_needs_no_ceiling_any_more() -> None:

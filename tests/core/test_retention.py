@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.rig import Rig, records, seqs_of
 
-from topics.core import append, retention
+from topics.core import append
 from topics.core.apply import apply
+from topics.core.retention import rules as retention
 from topics.model.config import TopicConfig
 from topics.model.ops import Evict, HeadMark
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.core.idempotency import IdemWindow, WriteMemo
-from topics.core.lost import LostRanges
-from topics.core.recent import CHUNK_BYTES, RecentCache, Resident
-from topics.core.tags import CHUNK_SEQS, TailTags
-from topics.core.tail import Tail, TailRun, locations
-from topics.model.match import MatchOp, TagMatch
+from topics.core.reading.recent import CHUNK_BYTES, RecentCache, Resident
+from topics.core.retention.floors import LostRanges
+from topics.core.slots.tail import CHUNK_SEQS, Tail, TailRun, TailTags, locations
+from topics.model.names import MatchOp, TagMatch
 from topics.model.ops import DELETED, HAS_META, HAS_NODE, HAS_TAG, HOPS_SHIFT, LostReason
 
 # --- tail ------------------------------------------------------------------------------------------------------------

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.core.rig import Rig, records
 
-from topics.core import lifecycle, priority
+from topics.core import lifecycle
 from topics.core.apply import apply
-from topics.core.describe import names_from, report, summary
-from topics.core.effects import Fate
+from topics.core.effects import OpResult
 from topics.core.state import State
+from topics.engine.delivery import priority
+from topics.engine.reading.queries import names_from, report, summary
 from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty, TopicNotFound
 from topics.model.config import TopicConfig
 from topics.model.ops import ConfigUpdate, Delete, Evict, TopicCreate, TopicDelete
@@ -94,9 +95,9 @@ def test_a_topic_with_records_is_not_dropped_if_it_should_be_empty() -> None:
 
 
 def test_ops_of_a_topic_that_is_gone_are_ignored() -> None:
-    assert apply(State(), Delete(topic_id=9, seqs=(1,))).fate is Fate.IGNORED
+    assert apply(State(), Delete(topic_id=9, seqs=(1,))).fate is OpResult.IGNORED
     state = State()
-    assert apply(state, TopicDelete(9, "t", 9)).fate is Fate.DUPLICATE
+    assert apply(state, TopicDelete(9, "t", 9)).fate is OpResult.DUPLICATE
     assert state.next_topic_id == 10, "its id is never handed out again"
 
 
@@ -122,7 +123,7 @@ def test_if_the_newer_instance_goes_first_the_older_one_is_the_topic_until_it_go
     assert state.topic("t").id == 1
     apply(state, TopicDelete(1, "t", 1))
     assert not state.topics
-    assert apply(state, create(2)).fate is Fate.APPLIED, "whether it may come back is for replay to know"
+    assert apply(state, create(2)).fate is OpResult.APPLIED, "whether it may come back is for replay to know"
 
 
 # --- priority --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from random import Random
 
 from topics.testing import SimFs
 from topics.testing.powercut import SECTOR_BYTES, Mixed, SizeWithoutData, flip, keep_bytes, zero_sector
-from topics.testing.simdisk import Fate, NameChange
+from topics.testing.simdisk import NameChange, PowerCutFate
 from topics.testing.simnodes import Change
 
 SUBSETS_MAX = 16
@@ -62,7 +62,7 @@ class Chosen:
         return [pending[at] for at in self._names]
 
 
-def fates(disk: SimFs, rng: Random, *, fineness: int) -> Iterator[tuple[str, Fate]]:
+def fates(disk: SimFs, rng: Random, *, fineness: int) -> Iterator[tuple[str, PowerCutFate]]:
     """Each with a name for messages. `fineness` bounds tears per file and the number of mixed fates."""
     pending = Pending(disk)
     yield "keep", Chosen({}, keeps_rest=True)
@@ -74,7 +74,7 @@ def fates(disk: SimFs, rng: Random, *, fineness: int) -> Iterator[tuple[str, Fat
         yield from _aimed(pending, rng, fineness=fineness)
 
 
-def _aimed(pending: Pending, rng: Random, *, fineness: int) -> Iterator[tuple[str, Fate]]:
+def _aimed(pending: Pending, rng: Random, *, fineness: int) -> Iterator[tuple[str, PowerCutFate]]:
     for chosen in _subsets(len(pending.renames)):
         for keeps_rest in (True, False):
             yield f"names {chosen} rest {keeps_rest}", Chosen({}, keeps_rest=keeps_rest, names=chosen)

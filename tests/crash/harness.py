@@ -12,13 +12,13 @@ from tests.crash.ledger import Instance, Ledger, Seen, Write
 
 from topics.config import Settings
 from topics.core.manifest import stored_blocks
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.storage.fs import Fs

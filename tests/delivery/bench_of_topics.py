@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from topics.engine.delivery.pressure import Tuning
 from topics.engine.delivery.ready import Entry, ReadySet
-from topics.engine.delivery.tuning import Tuning
 
 
 class Item(Entry):

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from topics.api.batches import Bounds, Options
-from topics.api.live import Live
-from topics.api.outbound import Patience
-from topics.api.sessions import Place, Session
-from topics.api.sockets import Socket
-from topics.api.watch import WatchStream
-from topics.core.read import ReadOutcome, ReadRequest
+from topics.api.live.batches import Bounds, Options
+from topics.api.live.live import Live
+from topics.api.live.outbound import SlowConsumerLimits
+from topics.api.live.sessions import Session, SessionCursor
+from topics.api.live.sockets import Socket
+from topics.api.live.watch import WatchStream
+from topics.core.reading.plan import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
-from topics.engine.delivery.tuning import Tuning
+from topics.engine.delivery.pressure import Tuning
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.net.messages import AllowanceOwner, Line
-from topics.server.room import Room
+from topics.server.room import ResponseBudget
 from topics.server.stream_share import StreamShare
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
 class Pipe:
     """The client's end of a connection: it takes what comes, or only what it is told to take."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ResponseBudget) -> None:
         self._room = room
         self._share: StreamShare | None = None
         self.reads = True
@@ -153,7 +153,7 @@ class Stream(Pipe):
 class WsClient(Pipe):
     """A client of a socket; `reading` is whether the server reads its commands."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ResponseBudget) -> None:
         super().__init__(room)
         self.reading = True
         self.close_code: int | None = None
@@ -209,7 +209,9 @@ class WsClient(Pipe):
 class Rig:
     """`busy` is the busy share the governor sees; keywords beyond the named ones are settings."""
 
-    def __init__(self, *, tuning: Tuning | None = None, patience: Patience | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, tuning: Tuning | None = None, patience: SlowConsumerLimits | None = None, **settings: Any
+    ) -> None:
         self.clock = SimClock()
         self.fs = SimFs()
         self.busy = 0.0
@@ -222,7 +224,7 @@ class Rig:
             tuning=tuning,
             patience=patience,
         )
-        self.room = Room(self, self.clock.monotonic)  # type: ignore[arg-type]  # all it wants of a loop
+        self.room = ResponseBudget(self, self.clock.monotonic)  # type: ignore[arg-type]  # all it wants of a loop
         self.sockets: list[WsClient] = []
 
     def call_soon(self, turn: Callable[[], None]) -> None:
@@ -284,7 +286,7 @@ class Rig:
         for name, start in starts.items():
             topic = self.topic(name)
             cursor = topic.head if start == "tail" else int(start)
-            places.append(Place(name, cursor=cursor, epoch=topic.epoch))
+            places.append(SessionCursor(name, cursor=cursor, epoch=topic.epoch))
         return self.live.sessions.add(places, read_options(**options), heartbeat_ms=heartbeat_ms, owner=None)
 
     def open(self, session: Session, *, last_id: bytes | None = None, reads: bool = True, pump: bool = True) -> Stream:

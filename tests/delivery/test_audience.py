@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
-from topics.api.audience import Audience
-from topics.api.outbound import Patience
-from topics.api.watch import WatchStream
+from topics.api.live.audience import BroadcastGroup
+from topics.api.live.outbound import SlowConsumerLimits
+from topics.api.live.watch import WatchStream
 
-SMALL = Patience(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
+SMALL = SlowConsumerLimits(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
 
 
-def audiences(rig: Rig, name: str = "a") -> list[Audience]:
+def audiences(rig: Rig, name: str = "a") -> list[BroadcastGroup]:
     return list(rig.live.delivery._of(rig.topic(name)).audiences.values())
 
 

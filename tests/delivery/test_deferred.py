@@ -9,7 +9,7 @@ from tests.delivery.rig import Rig, Stream
 from tests.delivery.test_under_pressure import hold_at
 
 from topics.client.following import Following
-from topics.client.sse import Frame
+from topics.client.transport.sse import Frame
 
 
 def news(stream: Stream) -> list[str]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, bodies_of
 from tests.delivery.test_differential import configs, happen, history
 
-from topics.core.fresh import FRESH_MAX, read_fresh
-from topics.core.read import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.near_head import FRESH_MAX, read_fresh
+from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
 
 requests = st.builds(
     ReadRequest,

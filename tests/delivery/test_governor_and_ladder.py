@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.engine.delivery.governor import Governor, pressure_of
-from topics.engine.delivery.ladder import Deferral, commit_window_ms, hold_ms
-from topics.engine.delivery.tuning import Tuning
+from topics.engine.delivery.pressure import Deferral, Governor, Tuning, commit_window_ms, hold_ms, pressure_of
 
 TUNING = Tuning()
 depths = st.integers(0, 200)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, WsClient, last_id
 
 from topics import limits
-from topics.api.outbound import Patience
-from topics.core.extent import Extent
+from topics.api.live.outbound import SlowConsumerLimits
+from topics.core.slots.extent import Extent
 from topics.core.topic import TopicState
-from topics.engine.jobs import Fetched
+from topics.engine.file_work import FetchedRecords
 from topics.engine.ticket import Ticket
 from topics.errors import StorageIo
 
-SMALL = Patience(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
+SMALL = SlowConsumerLimits(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
 
 
 def text(number: int, size: int = 60) -> str:
@@ -338,10 +338,10 @@ class Cold:
     """A rig in which reads below a seq need files that answer only when told to."""
 
     def __init__(
-        self, *names: str, backlog: int = 200, cold_below: int = 100, patience: Patience | None = None
+        self, *names: str, backlog: int = 200, cold_below: int = 100, patience: SlowConsumerLimits | None = None
     ) -> None:
         self.rig = Rig(recent_cache_bytes=1 << 20, patience=patience)
-        self.waiting: list[tuple[Ticket[Fetched], TopicState, Extent]] = []
+        self.waiting: list[tuple[Ticket[FetchedRecords], TopicState, Extent]] = []
         self._cold_below = cold_below
         for name in names:
             self.rig.write(name, *range(backlog))
@@ -353,10 +353,10 @@ class Cold:
         self._fetch = jobs.fetch
         jobs.fetch = self._slow_fetch  # type: ignore[method-assign]
 
-    def _slow_fetch(self, topic: TopicState, extent: Extent) -> Ticket[Fetched]:
+    def _slow_fetch(self, topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
         if int(extent.seqs[0]) > self._cold_below:
             return self._fetch(topic, extent)
-        ticket: Ticket[Fetched] = Ticket()
+        ticket: Ticket[FetchedRecords] = Ticket()
         self.waiting.append((ticket, topic, extent))
         return ticket
 
@@ -485,7 +485,7 @@ def test_p30_also_when_the_client_is_slow() -> None:
 
 @pytest.mark.parametrize("door", ["stream", "socket"])
 def test_p30_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
-    patience = Patience(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
+    patience = SlowConsumerLimits(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
     rig, names = Rig(patience=patience), list("abcdefgh")
     for name in names:
         rig.write(name, *[text(number, 400) for number in range(4)])

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, bodies_of
 
-from topics.api.feed import Feed
-from topics.core.read import ReadRequest
-from topics.engine import longpoll
+from topics.api.live.feed import Subscription
+from topics.core.reading.plan import ReadRequest
 from topics.engine.delivery.watched import Service
-from topics.engine.longpoll import LongPolls, Poll
+from topics.engine.reading import long_polls as longpoll
+from topics.engine.reading.long_polls import LongPolls, Poll
 
 # --- property 6 -------------------------------------------------------------------------------------------------------
 
@@ -158,14 +158,14 @@ def test_a_service_looks_only_at_those_who_are_behind(monkeypatch: pytest.Monkey
     rig.write("a", *range(5))
     for _ in range(50):
         rig.watch({"a": 0})
-    served: list[Feed] = []
-    original = Feed.serve
+    served: list[Subscription] = []
+    original = Subscription.serve
 
-    def serve(feed: Feed, service: Service) -> bool:
+    def serve(feed: Subscription, service: Service) -> bool:
         served.append(feed)
         return original(feed, service)
 
-    monkeypatch.setattr(Feed, "serve", serve)
+    monkeypatch.setattr(Subscription, "serve", serve)
     rig.watch({"a": 0})
     assert len(served) == 1
     rig.write("a", 6)

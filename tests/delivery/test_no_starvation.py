@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.delivery.bench_of_topics import Bench, Item
 
 from topics import limits
-from topics.engine.delivery.bands import B0, B1, B4, band_of
+from topics.engine.delivery.ready import B0, B1, B4, band_of
 
 PRIORITIES = (-1000, -999, -500, -5, -1, 0, 1, 249, 250, 499, 500, 749, 750, 1000)
 

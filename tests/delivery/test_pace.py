@@ -9,12 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
-from topics.api import batches
-from topics.api.feed import Feed
-from topics.api.pace import CLOSING_IN, LIVE_MS, REST_MS_MAX, REST_RATIO, WORK_MS_MAX, Pace, Pursuit
-from topics.core.extent import Extent
+from topics.api.live import batches
+from topics.api.live.feed import Subscription
+from topics.api.live.history_throttle import (
+    CLOSING_IN,
+    LIVE_MS,
+    REST_MS_MAX,
+    REST_RATIO,
+    WORK_MS_MAX,
+    CatchUp,
+    HistoryThrottle,
+)
+from topics.core.slots.extent import Extent
 from topics.core.topic import TopicState
-from topics.engine.jobs import Fetched
+from topics.engine.file_work import FetchedRecords
 from topics.engine.ticket import Ticket
 
 REST_MS = 100
@@ -26,7 +34,7 @@ class Hand:
     def __init__(self) -> None:
         self.now_ms = 1000.0
         self.writes = 0
-        self.pace = Pace(
+        self.pace = HistoryThrottle(
             soon=lambda step: None,
             later=lambda ms, step: None,
             now_ms=lambda: self.now_ms,
@@ -86,7 +94,7 @@ def test_rests_of_many_feeds_follow_each_other_and_none_is_endless(batches: list
 @pytest.mark.parametrize("written_per_ms", [0, 1, 10, 100])
 def test_a_feed_closes_in_on_a_head_that_moves_away(written_per_ms: int) -> None:
     hand, head, at = Hand(), 1_000_000, 0
-    pursuit = Pursuit(hand.pace, head)
+    pursuit = CatchUp(hand.pace, head)
     for _ in range(20):
         hand.write()
         pursuit.begin()
@@ -115,7 +123,7 @@ def in_files(records: int, *, segment_max_events: int) -> Rig:
 
 def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """In files, and read by feeds that rest after each batch."""
-    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    monkeypatch.setattr(HistoryThrottle, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
     return in_files(records, segment_max_events=4)
 
 
@@ -160,7 +168,7 @@ def count_trips(rig: Rig) -> list[int]:
     jobs, brought = rig.sim.kernel.jobs, []
     fetch = jobs.fetch
 
-    def counted(topic: TopicState, extent: Extent) -> Ticket[Fetched]:
+    def counted(topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
         brought.append(len(extent.seqs))
         return fetch(topic, extent)
 
@@ -177,7 +185,7 @@ def test_one_trip_serves_many_batches() -> None:
 
 
 def test_what_is_deleted_after_the_trip_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    monkeypatch.setattr(HistoryThrottle, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
     rig = in_files(20, segment_max_events=20)
     trips = count_trips(rig)
     stream = rig.watch({"a": 0}, limit=4)
@@ -194,13 +202,13 @@ def test_nothing_is_kept_once_a_feed_is_level() -> None:
     rig.watch({"a": 0}, limit=5, node="me")
     (watched,) = rig.live.delivery._watched.values()
     (feed,) = watched.watchers
-    assert isinstance(feed, Feed)
+    assert isinstance(feed, Subscription)
     assert feed._pursuit is None
 
 
 def test_batches_from_files_are_small_while_somebody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = in_files(500, segment_max_events=500)
-    monkeypatch.setattr(Pace, "is_live", True)
+    monkeypatch.setattr(HistoryThrottle, "is_live", True)
     monkeypatch.setattr(batches, "BITE_RECORDS", 90)
     stream = rig.watch({"a": 0}, limit=150)
     rig.advance(5000)

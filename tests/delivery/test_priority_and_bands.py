@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.delivery.bench_of_topics import Bench, Item
 
 from topics import limits
-from topics.core.priority import base_priority, effective_priority
 from topics.core.topic import TopicState
-from topics.engine.delivery.bands import B0, B1, B2, B3, B4, band_of
+from topics.engine.delivery.priority import base_priority, effective_priority
+from topics.engine.delivery.ready import B0, B1, B2, B3, B4, band_of
 from topics.model.config import TopicConfig
 
 NOW = 1_755_000_000_000

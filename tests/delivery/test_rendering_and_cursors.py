@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 
-from topics.api.bodies import Bodies, Pool, seqs_of
-from topics.wire.base64url import encode_base64url
+from topics.api.live.batches import Bodies, Pool, seqs_of
+from topics.wire.cursors import encode_base64url
 from topics.wire.records import View, render_list
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]

@@ -12,8 +12,8 @@ from tests.contract.client import Client
 from tests.contract.server import LiveServer
 from tests.delivery.rig import read_options
 
-from topics.api.sessions import Place, Session, Sessions
-from topics.api.streams import Streams
+from topics.api.live.sessions import Session, SessionCursor, Sessions
+from topics.api.live.streams import Streams
 from topics.errors import NotFound, Throttled
 from topics.server.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock
@@ -27,7 +27,7 @@ class Bench:
         self.sessions = Sessions(cap=cap, cap_each=cap_each, now_ms=lambda: self.now_ms)
 
     def add(self, holder: bytes | str | None) -> Session:
-        places = [Place("t", cursor=0, epoch=1)]
+        places = [SessionCursor("t", cursor=0, epoch=1)]
         return self.sessions.add(places, read_options(), heartbeat_ms=15_000, owner=None, holder=holder)
 
     def refusal(self, holder: bytes | str | None) -> object:

@@ -214,7 +214,7 @@ def test_lenient_drops_unknown_topics(rig: Rig) -> None:
 def test_lenient_drops_topics_that_go_while_floors_are_settled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.put("b")
     settled: Ticket[None] = Ticket()
-    monkeypatch.setattr(rig.engine.settling, "settle_all", lambda _: settled)
+    monkeypatch.setattr(rig.engine.floor_log, "settle_all", lambda _: settled)
     socket = rig.socket()
     socket.say("subscribe", topics={"a": {}, "b": {}}, lenient=True)
     rig.pump()

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, bodies_of, last_id
 
-from topics.api.outbound import Patience
-from topics.api.sessions import Place
-from topics.api.sse_frames import id_of, piece
-from topics.api.streams import FAREWELL_MS
-from topics.api.watch import WatchStream
+from topics.api.live.outbound import SlowConsumerLimits
+from topics.api.live.sessions import SessionCursor
+from topics.api.live.sse_frames import id_of, piece
+from topics.api.live.streams import FAREWELL_MS
+from topics.api.live.watch import WatchStream
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position, token
 from topics.model.router import RouterDef
@@ -363,7 +363,7 @@ def test_a_session_whose_topic_is_gone_is_told_when_it_opens(rig: Rig) -> None:
 
 
 def test_a_lagging_stream_is_told_of_a_deletion_when_it_has_read_the_rest() -> None:
-    rig = Rig(patience=Patience(frames_max=4, bytes_max=500, hand_over_bytes=100))
+    rig = Rig(patience=SlowConsumerLimits(frames_max=4, bytes_max=500, hand_over_bytes=100))
     rig.put("a")
     stream = rig.watch({"a": 0}, reads=False)
     for number in range(10):
@@ -476,7 +476,7 @@ def test_ids_built_from_pieces_are_those_of_the_contract(cursors: dict[str, int]
 
 
 def test_a_place_forgets_the_old_life_after_enough_ids() -> None:
-    place = Place("a", cursor=7, epoch=1)
+    place = SessionCursor("a", cursor=7, epoch=1)
     place.move(0, 2)
     for cursor in range(1, 2000):
         place.move(cursor, 2)

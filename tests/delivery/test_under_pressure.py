@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, bodies_of, write_body
 
 from topics.engine.delivery.admission import waited_ms
-from topics.engine.delivery.bands import B0, B1, B2, B3
+from topics.engine.delivery.ready import B0, B1, B2, B3
 from topics.engine.ticket import Ticket
 from topics.errors import Throttled, WalFull
-from topics.model.appended import Appended
-from topics.model.match import parse_match
+from topics.model.names import parse_match
+from topics.model.results import Appended
 from topics.model.router import RouterDef
 from topics.wire.requests import decode_write
 

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 from tests.queues.world import World, batch
 
-from topics.core.read import ReadRequest
-from topics.engine import queue_letters, queue_pass, reads, router_step
+from topics.core.reading.plan import ReadRequest
 from topics.engine.delivery.delivery import Delivery
-from topics.engine.jobs import Fetched
-from topics.engine.longpoll import LongPolls
-from topics.engine.ticket import Ticket, chain, gathered, settled
-from topics.engine.writes import Writes
-from topics.runtime import checkpointer, jobs, snapshotter
+from topics.engine.file_work import FetchedRecords
+from topics.engine.queues import claim_pass as queue_pass
+from topics.engine.queues import dead_letters as queue_letters
+from topics.engine.reading import reads
+from topics.engine.reading.long_polls import LongPolls
+from topics.engine.routers import step as router_step
+from topics.engine.ticket import Ticket, chain, either_way, gathered
+from topics.engine.writing.append import Writes
+from topics.runtime import file_work as jobs
+from topics.runtime.background import checkpointer, snapshotter
 
 pytestmark = pytest.mark.callbacks_fail
 
@@ -103,7 +107,7 @@ def test_a_waiter_that_raises_costs_no_other_waiter_its_turn() -> None:
     ticket.then(_raise)
     ticket.then(_raise, behind.abandon)
     ticket.then(lambda done: told.append(done.result()))
-    derived = [chain(ticket, _raise), gathered([ticket]), settled(ticket)]
+    derived = [chain(ticket, _raise), gathered([ticket]), either_way(ticket)]
     ticket.resolve(7)
     assert told == [7]
     assert isinstance(behind.error, Mistake)
@@ -188,7 +192,7 @@ def test_a_read_whose_fetch_goes_wrong_is_answered(world: World, break_once: Bre
 
 
 def test_a_fetch_whose_outcome_goes_wrong_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "Fetched", Once(Fetched))
+    monkeypatch.setattr(jobs, "Fetched", Once(FetchedRecords))
     error, other = answers(world, *[world.engine.read("t", ReadRequest(from_seq=0)) for _ in range(2)])
     assert (type(error), other) == (Mistake, None)
     works(world)

@@ -13,14 +13,14 @@ from tests.crash.harness import Rig
 from tests.faults.world import WAL, World
 
 from topics.config import Settings
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.embedded import Database
 from topics.errors import CommitFailed, CorruptSegment, DiskFull, StartRefused, WalReadOnly
 from topics.formats.names import shard_of
 from topics.model.record import RecordIn, build_batch
-from topics.runtime.blocking import BlockingDriver
+from topics.runtime.drivers.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import RetryingFs
 from topics.testing import FOREVER, FaultFs, SimClock, SimFs, SimHost
 
 
@@ -256,7 +256,7 @@ def test_a_sync_that_hangs_delays_only_the_writes_of_its_group() -> None:
     gate = Event()
     faults = FaultFs(SimFs(), record=False)
     settings = Settings.from_kwargs(data_dir="data", wal_shards=4, wal_file_bytes=4096)
-    recovered = recover(SteadyFs(faults), settings=settings, clock=SimClock(), host=SimHost())
+    recovered = recover(RetryingFs(faults), settings=settings, clock=SimClock(), host=SimHost())
     driver = BlockingDriver(cold_threads=1)
     with Database(Kernel(recovered, settings=settings, driver=driver), driver) as database:
         topics = [database.topic(f"t{at}", durability="fsync") for at in range(8)]

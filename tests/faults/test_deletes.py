@@ -10,9 +10,9 @@ from tests.faults.world import WAL, World
 from tests.queues.world import World as Queues
 
 from topics.errors import TopicsError
-from topics.formats.bodies import Delete, EvictWatermark, encode_body
-from topics.formats.frame import FrameType, encode_frame
-from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+from topics.formats.wal.bodies import Delete, EvictWatermark, encode_body
+from topics.formats.wal.frame import FrameType, encode_frame
 from topics.testing import FOREVER
 
 LOG = "data/wal/wal-0000000000000001.log"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.faults.world import World
 
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.errors import TopicNotFound
-from topics.storage.fetch import Moved
+from topics.storage.fetch import RecordsMoved
 
 
 @pytest.mark.parametrize("call", ["create", "pwrite", "datasync", "sync_dir"])
@@ -108,7 +108,7 @@ def test_a_read_that_waits_while_its_topic_is_dropped_ends(
         world.rig.tick()
     [(job, done)] = held
     if from_seq:
-        done(None, Moved())
+        done(None, RecordsMoved())
         assert isinstance(reading.error, TopicNotFound)
     else:
         done(job(), None)

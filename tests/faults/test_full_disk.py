@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.faults.world import WAL, World
 
-from topics.api.probes import refusals_of
+from topics.api.endpoints.probes import refusals_of
 from topics.errors import DiskFull, TopicsError
 from topics.testing.faultfs import FOREVER
 

@@ -13,11 +13,11 @@ import pytest
 from topics.clock import SystemClock
 from topics.config import Settings
 from topics.embedded.database import Database
-from topics.runtime import group_runner
-from topics.runtime.blocking import BlockingDriver
-from topics.runtime.group_runner import GroupRunner
+from topics.runtime import log_writers as group_runner
+from topics.runtime.drivers.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
-from topics.storage.steady import SteadyFs
+from topics.runtime.log_writers import GroupRunner
+from topics.storage.osfs import RetryingFs
 from topics.testing.clock import SimHost
 from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import SimFs
@@ -62,7 +62,7 @@ class Lab:
 def lab() -> Iterator[Lab]:
     faults, synced = FaultFs(SimFs(), record=False), Semaphore(0)
     settings = Settings.from_kwargs(data_dir="data", wal_shards=1, sync_interval_ms=2)
-    recovered = recover(SteadyFs(faults), settings=settings, clock=SystemClock(), host=SimHost())
+    recovered = recover(RetryingFs(faults), settings=settings, clock=SystemClock(), host=SimHost())
     driver = BlockingDriver(cold_threads=1)
     kernel = Kernel(recovered, settings=settings, driver=driver)
     kernel.commit.on_synced.append(lambda group, lsn: synced.release())

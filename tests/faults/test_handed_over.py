@@ -7,9 +7,9 @@ import pytest
 
 from topics.engine.ticket import Ticket
 from topics.errors import CommitFailed, DiskFull
-from topics.model.appended import Appended
 from topics.model.config import TopicConfig
 from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.results import Appended
 from topics.model.submission import Submission
 from topics.testing import SimFs
 from topics.testing.driver import SimKernel

@@ -6,7 +6,7 @@ import errno
 
 from tests.faults.world import WAL, World
 
-from topics.api.probes import problems_of
+from topics.api.endpoints.probes import problems_of
 
 
 def test_a_healthy_engine_has_nothing_to_say() -> None:

@@ -11,7 +11,7 @@ from tests.faults.world import WAL, World
 from topics.engine.ticket import Ticket
 from topics.errors import CommitFailed
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.testing import SimHost
 from topics.testing.driver import SimKernel
 

@@ -12,10 +12,10 @@ from tests.faults.world import WAL, World
 from topics.config import Settings
 from topics.embedded import Database
 from topics.errors import CommitFailed, WalFull, WalReadOnly
-from topics.formats.frame import FrameType, encode_frame
-from topics.runtime.blocking import BlockingDriver
+from topics.formats.wal.frame import FrameType, encode_frame
+from topics.runtime.drivers.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import RetryingFs
 from topics.testing import FaultFs, SimClock, SimFs, SimHost
 
 LOG = "data/wal/wal-0000000000000001.log"
@@ -66,7 +66,7 @@ def test_a_sync_thread_that_dies_fails_every_waiter_and_leaves_the_group_read_on
 def threaded(fs: Any) -> Database:
     """The embedded library on a simulated disk: real threads, simulated time."""
     settings = Settings.from_kwargs(data_dir="data", wal_shards=1, wal_file_bytes=4096)
-    recovered = recover(SteadyFs(fs), settings=settings, clock=SimClock(), host=SimHost())
+    recovered = recover(RetryingFs(fs), settings=settings, clock=SimClock(), host=SimHost())
     driver = BlockingDriver(cold_threads=1)
     return Database(Kernel(recovered, settings=settings, driver=driver), driver)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from topics.runtime.aio import AioDriver
+from topics.runtime.drivers.aio import AioDriver
 
 
 def run(flush: Any) -> tuple[list[str], list[Any]]:

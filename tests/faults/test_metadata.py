@@ -14,12 +14,12 @@ from tests.faults.world import World
 
 from topics.api.build import ServerApp
 from topics.config import Settings
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.errors import CorruptSegment, MetadataLost, NotReady, TopicsError, UnsupportedVersion
 from topics.net.messages import Request, RequestHead, Response
 from topics.runtime.kernel import recover
 from topics.storage.fs import Fs
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import RetryingFs
 from topics.testing import FaultFs, SimClock, SimFs, SimHost
 from topics.testing.crashes import crash_states
 
@@ -191,7 +191,7 @@ def test_progress_never_falls_and_reaches_one_only_at_the_end() -> None:
     disk = world.disk.clone()
     shares: list[float] = []
     settings = Settings.from_kwargs(data_dir="data", wal_shards=1, wal_file_bytes=1 << 12)
-    recover(SteadyFs(disk), settings=settings, clock=SimClock(), host=SimHost(), progress=shares.append)
+    recover(RetryingFs(disk), settings=settings, clock=SimClock(), host=SimHost(), progress=shares.append)
     assert len(set(shares)) > 5
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.world import WAL, World
 
 from topics.api.metrics import Metrics
-from topics.engine.settling import PATIENCE_MS
+from topics.engine.floor_log import PATIENCE_MS
 from topics.engine.ticket import Ticket
 
 
@@ -88,5 +88,5 @@ def test_the_answer_comes_though_a_sync_hangs() -> None:
     asked = ask(world)
     assert asked.answer is None
     world.clock.advance(PATIENCE_MS)
-    world.rig.sim.engine.settling.tick()
+    world.rig.sim.engine.floor_log.tick()
     assert asked.answer is not None

@@ -7,8 +7,8 @@ from threading import Barrier, Event
 
 import pytest
 
-from topics.runtime.blocking import BlockingDriver
-from topics.runtime.pools import SYNC_THREADS, Pools
+from topics.runtime.drivers.blocking import BlockingDriver
+from topics.runtime.drivers.pools import SYNC_THREADS, Pools
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.faults.world import World
 
-from topics.engine.quota import TOPICS_PER_MS
+from topics.engine.writing.quota import TOPICS_PER_MS
 from topics.errors import Throttled
 
 CLASSES = ["fsync", "disk", "ephemeral"]
@@ -71,9 +71,9 @@ def test_refused_writes_do_not_look_at_every_topic_each_time() -> None:
         world.rig.create(f"t{at}")
     world.rig.write("a", size=LARGE)
     assert is_refused(world, "b")
-    looked_at = world.rig.sim.engine.settling.is_settled
+    looked_at = world.rig.sim.engine.floor_log.is_logged
     seen: list[str] = []
-    world.rig.sim.engine.settling.is_settled = lambda topic: bool(seen.append(topic.name)) or looked_at(topic)  # type: ignore[method-assign,func-returns-value]
+    world.rig.sim.engine.floor_log.is_logged = lambda topic: bool(seen.append(topic.name)) or looked_at(topic)  # type: ignore[method-assign,func-returns-value]
     assert is_refused(world, "b")
     assert seen == []
     world.clock.advance(2)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.faults.world import WAL, World
 
-from topics.api.probes import problems_of
+from topics.api.endpoints.probes import problems_of
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import CommitFailed, DiskFull, TopicsError
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.router import RouterDef
 from topics.testing import FOREVER
 
@@ -66,7 +66,7 @@ def test_what_happens_while_a_snapshot_is_captured_is_there_exactly_once(
     turns: int, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row 97: writes, deletes, config and router changes at each stage of a snapshot, also between two topics."""
-    monkeypatch.setattr("topics.runtime.gather.PORTION", portion)
+    monkeypatch.setattr("topics.runtime.background.gather.PORTION", portion)
     world = busy()
     world.rig.create("g", "fsync")
     world.rig.create("old", "fsync")
@@ -105,7 +105,7 @@ def test_topics_that_come_and_go_while_others_are_captured_are_there_or_not(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row 97, with a checkpoint on top: what is captured behind it is newer than what is captured before."""
-    monkeypatch.setattr("topics.runtime.gather.PORTION", 1)
+    monkeypatch.setattr("topics.runtime.background.gather.PORTION", 1)
     world = World()
     for name in ("a", "b", "c", "d"):
         world.rig.create(name, "fsync")

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.world import World
 
 import topics
-from topics.api.probes import problems_of
+from topics.api.endpoints.probes import problems_of
 from topics.errors import CommitFailed, DataDirLocked, Internal, StartRefused, StorageIo, TopicsError, WalReadOnly
 from topics.storage.fs import remove_tree
 from topics.testing.driver import SimKernel

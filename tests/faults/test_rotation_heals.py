@@ -8,7 +8,7 @@ import pytest
 from tests.faults.test_commit import _refusal
 from tests.faults.world import World
 
-from topics.api.probes import refusals_of
+from topics.api.endpoints.probes import refusals_of
 from topics.errors import NotReady, WalReadOnly
 from topics.testing.faultfs import FOREVER
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.queues.world import World
 
-from topics.core.queue import LEASED, READY, Job
+from topics.core.queue.state import LEASED, READY, QueueJob
 
 TAGS = ("x1", "x2", "y")
 STEPS = 45
@@ -99,7 +99,7 @@ class History:
         return seen
 
 
-def _held(job: Job) -> tuple[int, ...]:
+def _held(job: QueueJob) -> tuple[int, ...]:
     """A lease or a delay that is over leaves its id and its end behind, which tell nobody anything."""
     due_at = 0 if job.state == READY else job.due_at
     return job.seq, job.state, job.deliveries, due_at, job.lease_id if job.state == LEASED else 0

@@ -14,7 +14,7 @@ from tests.faults.world import WAL, World
 
 from topics.errors import DiskFull, TopicsError
 from topics.testing import FOREVER, FaultFs, SimClock, SimFs, SimHost
-from topics.testing.faultfs import CHANGING, KINDS, Call
+from topics.testing.faultfs import CHANGING, KINDS, FsCall
 
 LOOKING = tuple(kind for kind in KINDS if kind not in CHANGING and kind != "close")
 
@@ -41,13 +41,13 @@ def start(fs: FaultFs | SimFs, world: World) -> Rig:
     return Rig(fs, clock=world.clock, host=world.host)
 
 
-def calls_of_a_start(world: World) -> list[Call]:
+def calls_of_a_start(world: World) -> list[FsCall]:
     faults = FaultFs(world.disk.clone())
     start(faults, world)
     return faults.trace
 
 
-def failing(world: World, calls: list[Call], **fault: object) -> Iterator[tuple[Call, SimFs, FaultFs]]:
+def failing(world: World, calls: list[FsCall], **fault: object) -> Iterator[tuple[FsCall, SimFs, FaultFs]]:
     for call in calls:
         disk = world.disk.clone()
         faults = FaultFs(disk, record=False)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import xxhash
 
 from topics.errors import Corruption
-from topics.formats.bodies import decode_body
+from topics.formats.wal.bodies import decode_body
 
 
 class PlainFrame(NamedTuple):

@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from topics.formats import bodies as b
-from topics.formats.frame import HEAD_BYTES, FrameType, blob, encode_appends, encode_frame
-from topics.formats.segment import DELETED_BYTE, empty_slots, encode_segment_frames
-from topics.formats.sidecar import encode_sidecar
+from topics.formats.segments import DELETED_BYTE, empty_slots, encode_segment_frames
+from topics.formats.segments.sidecar import encode_sidecar
 from topics.formats.snapshot import (
     AncestorItem,
     DeadRange,
@@ -30,6 +28,8 @@ from topics.formats.snapshot import (
     TopicItem,
     encode_snapshot,
 )
+from topics.formats.wal import bodies as b
+from topics.formats.wal.frame import HEAD_BYTES, FrameType, blob, encode_appends, encode_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = 1700000000001

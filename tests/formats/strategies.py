@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from topics.formats.blob import blob
-from topics.formats.frame import encode_appends
+from topics.formats.wal.blob import blob
+from topics.formats.wal.frame import encode_appends
 
 U64_MAX = 2**64 - 1
 u64 = st.one_of(st.integers(0, 300), st.integers(0, U64_MAX))

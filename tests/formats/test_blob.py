@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.formats.strategies import Texts, texts
 
-from topics.formats import blob as blob_module
-from topics.formats.blob import accounted_size, accounted_sizes, blob, blobs, meta_lengths, split_blob
+from topics.formats.wal import blob as blob_module
+from topics.formats.wal.blob import accounted_size, accounted_sizes, blob, blobs, meta_lengths, split_blob
 
 LOOK_ALIKES = [
     Texts(b'{"a":1,"m":2}', None),

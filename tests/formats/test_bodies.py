@@ -10,8 +10,8 @@ from tests.formats.samples import BODIES
 from tests.formats.strategies import u64
 
 from topics.errors import Corruption
-from topics.formats import bodies as b
-from topics.formats.frame import FrameType
+from topics.formats.wal import bodies as b
+from topics.formats.wal.frame import FrameType
 
 OPTIONAL = {
     "router-create": {"filter"},

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from tests.formats.samples import TS, segment_pair
 from tests.formats.strategies import Record, Texts, names, texts
 
-from topics.formats.blob import blob
-from topics.formats.idx import Idx, empty_slots, read_idx
-from topics.formats.segment import (
+from topics.formats.segments import (
     DELETED_BYTE,
     BadSlot,
     FrameColumns,
@@ -24,6 +22,8 @@ from topics.formats.segment import (
     encode_segment_frames,
     scan_segment,
 )
+from topics.formats.segments.idx import Idx, empty_slots, read_idx
+from topics.formats.wal.blob import blob
 
 rows = st.lists(st.tuples(names, names, texts, st.sampled_from(("live", "dead", "flagged", "empty"))), max_size=8)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.formats.plain import PlainFrame, wal_frame_at, wal_frames
 from tests.formats.strategies import Record, names, records, seqs, times, u64
 
-from topics.formats.frame import DURABLE, FRAME_LEN_MAX, HAS_NODE, HAS_TAG, MORE, blob, encode_appends, encode_frame
+from topics.formats.wal.frame import DURABLE, FRAME_LEN_MAX, HAS_NODE, HAS_TAG, MORE, blob, encode_appends, encode_frame
 
 batches = st.lists(records, min_size=1, max_size=6)
 

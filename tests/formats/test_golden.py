@@ -15,10 +15,8 @@ from tests.formats.samples import (
 )
 
 from topics.formats import names
-from topics.formats.bodies import HeadWatermark, decode_body, encode_body, kind_of
-from topics.formats.frame import HEAD_BYTES, FrameType, encode_appends, encode_frame
-from topics.formats.segment import decode_columns, encode_segment_frames, idx_agrees, read_idx, segment_frames_from_wal
-from topics.formats.sidecar import TagSidecar, sidecar_matches
+from topics.formats.segments import decode_columns, encode_segment_frames, idx_agrees, read_idx, segment_frames_from_wal
+from topics.formats.segments.sidecar import TagSidecar, sidecar_matches
 from topics.formats.snapshot import decode_snapshot, wrap_body
 from topics.formats.versions import (
     SEGMENT_FORMAT_VERSION,
@@ -27,6 +25,8 @@ from topics.formats.versions import (
     WAL_FORMAT_VERSION,
 )
 from topics.formats.wal import Stop, scan_wal
+from topics.formats.wal.bodies import HeadWatermark, decode_body, encode_body, kind_of
+from topics.formats.wal.frame import HEAD_BYTES, FrameType, encode_appends, encode_frame
 
 # storage.md 3.9
 SPEC_APPEND = bytes.fromhex(

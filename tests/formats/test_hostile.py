@@ -14,15 +14,15 @@ import pytest
 from tests.formats.samples import TS, golden_bytes, hostile_headers
 
 from topics.errors import Corruption, UnsupportedVersion
-from topics.formats.blob import accounted_sizes, blob, meta_lengths
-from topics.formats.bodies import decode_body
-from topics.formats.frame import encode_frame
-from topics.formats.idx import idx_agrees, read_idx
 from topics.formats.names import parse_current
-from topics.formats.segment import decode_columns, encode_segment_frames, rebuild_idx, scan_segment
-from topics.formats.sidecar import TagSidecar, sidecar_matches
+from topics.formats.segments import decode_columns, encode_segment_frames, rebuild_idx, scan_segment
+from topics.formats.segments.idx import idx_agrees, read_idx
+from topics.formats.segments.sidecar import TagSidecar, sidecar_matches
 from topics.formats.snapshot import decode_snapshot, wrap_body
 from topics.formats.wal import find_next_valid, scan_behind, scan_wal
+from topics.formats.wal.blob import accounted_sizes, blob, meta_lengths
+from topics.formats.wal.bodies import decode_body
+from topics.formats.wal.frame import encode_frame
 
 BUFFERS = 1_000_000 if "SIM_SECONDS" in os.environ else 3_000
 MIB = 1 << 20

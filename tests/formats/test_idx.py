@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.samples import TS, segment_pair
 
-from topics.formats.blob import blob
-from topics.formats.idx import ENTRY_BYTES, IDX_DTYPE, empty_slots, idx_agrees, is_empty_slot, read_idx
-from topics.formats.segment import (
+from topics.formats.segments import (
     DELETED_BYTE,
     BadRange,
     decode_columns,
     encode_segment_frames,
     rebuild_idx,
 )
+from topics.formats.segments.idx import ENTRY_BYTES, IDX_DTYPE, empty_slots, idx_agrees, is_empty_slot, read_idx
+from topics.formats.wal.blob import blob
 
 DATA, IDX = segment_pair()
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from topics.formats.frame import encode_appends, encode_frame
+from topics.formats.wal.frame import encode_appends, encode_frame
 
 
 @pytest.mark.parametrize("node", [None, b"", b"n1"])

@@ -8,9 +8,8 @@ from tests.formats.plain import wal_frame_at
 from tests.formats.samples import TS, append_run, control_frame, hostile_headers
 from tests.formats.strategies import damaged, logs
 
-from topics.formats import search
-from topics.formats.frame import blob, encode_frame
-from topics.formats.wal import find_next_valid, scan_behind
+from topics.formats.wal import find_next_valid, scan_behind, search
+from topics.formats.wal.frame import blob, encode_frame
 
 
 def append(seq: int, data: bytes = b"1") -> bytes:

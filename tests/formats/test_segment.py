@@ -11,10 +11,7 @@ from tests.formats.samples import TS, append_run
 from tests.formats.strategies import Record, damaged, names, records, seqs, times
 
 from topics.errors import Corruption
-from topics.formats.blob import blob
-from topics.formats.frame import encode_appends
-from topics.formats.run_frames import segment_frames_of
-from topics.formats.segment import (
+from topics.formats.segments import (
     DELETED_BYTE,
     SegmentFrames,
     encode_segment_frames,
@@ -23,7 +20,10 @@ from topics.formats.segment import (
     segment_frames_from_wal,
     verify_frames,
 )
+from topics.formats.segments.run_frames import segment_frames_of
 from topics.formats.wal import scan_wal
+from topics.formats.wal.blob import blob
+from topics.formats.wal.frame import encode_appends
 from topics.model.run import RecordRun
 
 batches = st.lists(records, min_size=1, max_size=6)

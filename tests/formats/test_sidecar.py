@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.errors import Corruption
-from topics.formats.sidecar import HEADER_BYTES, TagSidecar, encode_sidecar, sidecar_matches
+from topics.formats.segments.sidecar import HEADER_BYTES, TagSidecar, encode_sidecar, sidecar_matches
 
 tags = st.none() | st.binary(max_size=3) | st.sampled_from((b"", b"a", b"ab", b"abc", b"b", b"\xff", b"\xff\xff"))
 columns = st.lists(st.tuples(tags, st.integers(0, 2**32 - 1)), max_size=30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.formats.tag_filter import WORD_BYTES, TagFilter, encode_filter, words_of
+from topics.formats.segments.sidecar import WORD_BYTES, TagFilter, encode_filter, words_of
 
 
 def filter_of(tags: list[bytes]) -> TagFilter:

@@ -11,10 +11,10 @@ from tests.formats.plain import wal_frames
 from tests.formats.samples import BODIES, TS, append_run, control_frame
 from tests.formats.strategies import damaged, logs
 
-from topics.formats.bodies import HeadWatermark, OpenMark, encode_body
 from topics.formats.buffers import Buffer
-from topics.formats.frame import FRAME_LEN_MAX, FrameType, blob, encode_appends, encode_frame
 from topics.formats.wal import Stop, WalColumns, complete_count, complete_end, scan_wal
+from topics.formats.wal.bodies import HeadWatermark, OpenMark, encode_body
+from topics.formats.wal.frame import FRAME_LEN_MAX, FrameType, blob, encode_appends, encode_frame
 
 
 def append(seq: int, *, more: bool = False) -> bytes:

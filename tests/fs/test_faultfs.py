@@ -6,8 +6,7 @@ from random import Random
 import pytest
 
 from topics.storage.fs import SyncFailed, install, read_file, read_full, write_all, write_all_v
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.testing.faultfs import FOREVER, KINDS, FaultFs, SimCrash
 from topics.testing.simfs import SimFs
 
@@ -183,7 +182,7 @@ def test_calls_are_traced_and_shown_before_they_happen(disk: SimFs) -> None:
     assert fs.calls == 6
 
 
-# --- what write_all and SteadyFs make of passing failures -------------------------------------------------------------
+# --- what write_all and RetryingFs make of passing failures ---
 
 
 @pytest.mark.parametrize("vectored", [False, True])
@@ -214,7 +213,7 @@ def test_short_reads_are_continued(fs: FaultFs) -> None:
 
 def test_eintr_on_every_call_has_no_effect(disk: SimFs, fs: FaultFs) -> None:
     pauses: list[float] = []
-    steady = SteadyFs(fs, sleep=pauses.append)
+    steady = RetryingFs(fs, sleep=pauses.append)
     faults = [fs.fail(kind, code=errno.EINTR, times=5) for kind in KINDS if kind != "close"]
     steady.mkdir("d")
     steady.lock("d/.lock").replace_text("pid=1\n")
@@ -246,7 +245,7 @@ def test_eagain_is_retried_ten_times_within_100_ms(fs: FaultFs) -> None:
 
 def test_eagain_for_ever_is_a_failed_call(fs: FaultFs) -> None:
     pauses: list[float] = []
-    steady = SteadyFs(fs, sleep=pauses.append)
+    steady = RetryingFs(fs, sleep=pauses.append)
     file = steady.open("a", "create")
     for kind in ("pwrite", "fsync"):
         fault = fs.fail("pwrite" if kind == "pwrite" else "fsync", code=errno.EAGAIN, times=FOREVER)
@@ -259,7 +258,7 @@ def test_eagain_for_ever_is_a_failed_call(fs: FaultFs) -> None:
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_without_allocation_a_file_is_extended(disk: SimFs, fs: FaultFs, code: int) -> None:
     fs.fail("allocate", code=code, times=FOREVER)
-    file = SteadyFs(fs).open("a", "create")
+    file = RetryingFs(fs).open("a", "create")
     write_all(file, 0, b"abc")
     file.allocate(100)
     file.allocate(50)
@@ -269,7 +268,7 @@ def test_without_allocation_a_file_is_extended(disk: SimFs, fs: FaultFs, code: i
 def test_a_full_disk_is_not_mistaken_for_missing_allocation(fs: FaultFs) -> None:
     fs.fail("allocate", code=errno.ENOSPC)
     with pytest.raises(OSError) as caught:
-        SteadyFs(fs).open("a", "create").allocate(100)
+        RetryingFs(fs).open("a", "create").allocate(100)
     assert caught.value.errno == errno.ENOSPC
 
 

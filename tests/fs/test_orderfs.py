@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from topics.formats.bodies import EvictWatermark, TierMark, TierMove, encode_body
-from topics.formats.frame import FrameType, encode_frame
-from topics.formats.idx import IDX_DTYPE
+from topics.formats.segments.idx import IDX_DTYPE
+from topics.formats.wal.bodies import EvictWatermark, TierMark, TierMove, encode_body
+from topics.formats.wal.frame import FrameType, encode_frame
 from topics.storage.fs import install, make_dirs, write_all
 from topics.testing import FaultFs, OrderFs, OrderMonitor, OrderViolation, SimFs
 

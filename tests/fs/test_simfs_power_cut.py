@@ -9,7 +9,7 @@ import pytest
 from topics.errors import DataDirLocked
 from topics.testing import POWER_PATTERNS
 from topics.testing.powercut import NamesLost, flipped_at, only, sector_zeroed_at, torn_at
-from topics.testing.simdisk import Fate
+from topics.testing.simdisk import PowerCutFate
 from topics.testing.simfs import SimFile, SimFs
 
 
@@ -21,7 +21,7 @@ def synced(fs: SimFs, path: str, data: bytes = b"") -> SimFile:
     return file
 
 
-def cut(fs: SimFs, pattern: str | Fate, seed: int = 1) -> SimFs:
+def cut(fs: SimFs, pattern: str | PowerCutFate, seed: int = 1) -> SimFs:
     """A copy of the disk after a power cut; `fs` goes on."""
     after = fs.clone()
     after.power_cut(Random(seed), pattern)

@@ -10,14 +10,14 @@ import pytest
 
 import topics
 from topics.client.aclient import AsyncClient
-from topics.client.aproducer import AsyncProducer
 from topics.client.atopic import AsyncQueue, AsyncRouter, AsyncTopic
-from topics.client.awork import AsyncHeldJob, AsyncWork, AsyncWorker
 from topics.client.client import Client
-from topics.client.producer import Producer
+from topics.client.jobs.awork import AsyncHeldJob, AsyncWork, AsyncWorker
+from topics.client.jobs.work import HeldJob, Work
+from topics.client.jobs.worker import Worker, WorkerOptions
+from topics.client.producing.aproducer import AsyncProducer
+from topics.client.producing.producer import Producer
 from topics.client.topic import Queue, Router, Topic
-from topics.client.work import HeldJob, Work
-from topics.client.worker import Worker, WorkerOptions
 from topics.embedded import Database
 from topics.embedded import Queue as EmbeddedQueue
 from topics.embedded import Router as EmbeddedRouter

@@ -7,11 +7,9 @@ import pytest
 
 from topics.errors import InvalidRequest
 from topics.model.config import DEFAULT_CONFIG, ConfigPatch, TopicConfig, patch_from, resolve_config
-from topics.model.match import TagMatch, parse_match
-from topics.model.names import check_router_name, check_topic_name, is_router_name, is_topic_name
-from topics.model.results import AppendResult, Job, Record, TopicState
+from topics.model.names import TagMatch, check_router_name, check_topic_name, is_router_name, is_topic_name, parse_match
+from topics.model.results import AppendResult, Job, Record, Tombstone, TopicState
 from topics.model.router import RouterDef, router_from_stored
-from topics.model.tombstone import Tombstone
 
 DEFAULT_ECHO = (
     b'{"type":"log","ttl_ms":0,"cap_records":0,"cap_bytes":0,"discard":"old","durable":false,"durability":"disk",'

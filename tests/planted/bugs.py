@@ -42,7 +42,7 @@ BUGS = [
     Planted(
         "ack-one-batch-early",
         "applies and acks a durable submission as soon as it is written",
-        "src/topics/engine/commit.py",
+        "src/topics/engine/writing/commit.py",
         "        if submission.durable or submission.topic_id in state.waiting:\n            return True\n",
         "        if submission.topic_id in state.waiting:\n            return True\n",
         _test(LOG, "append"),
@@ -66,7 +66,7 @@ BUGS = [
     Planted(
         "hot-copy-removed-early",
         "removes the hot copy before the move to cold is logged",
-        "src/topics/storage/relocate.py",
+        "src/topics/storage/tiers/relocate.py",
         "    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
         "    delete_hot(segment)\n    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
         "tests/storage_segments/test_tiers.py",
@@ -74,7 +74,7 @@ BUGS = [
     Planted(
         "ceiling-not-written",
         "hands out seqs of a disk topic without logging that they are taken",
-        "src/topics/engine/writes.py",
+        "src/topics/engine/writing/append.py",
         "            mark = ctx.ceilings.raise_over(topic, last_seq, reservation.ts)\n        if config",
         "            topic.ceiling = last_seq + topic.block\n        if config",
         _test(LOG, "append"),
@@ -90,7 +90,7 @@ BUGS = [
     Planted(
         "mark-before-segment-sync",
         "logs a checkpoint mark although the segment's bytes are not synced",
-        "src/topics/storage/checkpoint.py",
+        "src/topics/storage/checkpoint/absorb.py",
         "        self._side_by_side(writer.sync_data for writer in self._open)\n",
         "",
         _test(SEGMENTS, "prune"),
@@ -108,7 +108,7 @@ BUGS = [
     Planted(
         "batch-split-by-a-crash",
         "keeps the first records of a write whose last frame is missing",
-        "src/topics/formats/wal_scan.py",
+        "src/topics/formats/wal/scan.py",
         "    lasts = np.flatnonzero((columns.flags & MORE) == 0)\n    return int(lasts[-1]) + 1 if len(lasts) else 0\n",
         "    return len(columns.flags)\n",
         _test(LOG, "batch"),
@@ -140,7 +140,7 @@ BUGS = [
     Planted(
         "job-twice-in-line",
         "hands out a job twice whose lease ran out after a restart",
-        "src/topics/core/queue.py",
+        "src/topics/core/queue/state.py",
         "            while self._reclaim and self._reclaim[0] == seq:"
         "  # released, leased and over again: one job still\n                heappop(self._reclaim)\n",
         "",
@@ -149,7 +149,7 @@ BUGS = [
     Planted(
         "copies-without-their-bytes",
         "makes lost copies again below its head and forgets their bytes",
-        "src/topics/core/publish.py",
+        "src/topics/core/append.py",
         "    if op.file == RESIDENT and op.frames is not None and stop > at:\n",
         "    if False:\n",
         "tests/core/test_appends.py -k lies_in_no_file",
@@ -157,7 +157,7 @@ BUGS = [
     Planted(
         "claim-answered-before-its-sync",
         "answers a claim of a queue that keeps leases before the lease is synced",
-        "src/topics/engine/queues.py",
+        "src/topics/engine/queues/queues.py",
         "ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)",
         "ts=ctx.clock.now_ms(), durable=False, client_frames=len(events)",
         "tests/queues/test_crash_points.py -k claims_acks_nacks",
@@ -165,7 +165,7 @@ BUGS = [
     Planted(
         "lease-ids-from-memory",
         "counts lease ids from what it remembers after a restart, and hands them out again",
-        "src/topics/core/queue_leases.py",
+        "src/topics/core/queue/leases.py",
         "    queue.next_lease_id = max(queue.next_lease_id, queue.lease_ceiling + 1)\n",
         "",
         "tests/queues/test_crash_points.py -k claims_acks_nacks",
@@ -173,7 +173,7 @@ BUGS = [
     Planted(
         "late-ack-counts",
         "takes an ack whose token is that of an earlier lease",
-        "src/topics/core/queue_calls.py",
+        "src/topics/core/queue/calls.py",
         "            or (fence is not None and fence != job.lease_id)\n",
         "",
         "tests/queues/test_killed_workers.py",
@@ -181,7 +181,7 @@ BUGS = [
     Planted(
         "lease-ends-early",
         "hands out a job a moment before its lease is over",
-        "src/topics/core/queue.py",
+        "src/topics/core/queue/state.py",
         "        self._due(job, deadline + 1)\n\n    def extend",
         "        self._due(job, deadline - 100)\n\n    def extend",
         "tests/queues/test_killed_workers.py",
@@ -189,7 +189,7 @@ BUGS = [
     Planted(
         "copied-place-not-told",
         "deletes records of a router's source without logging how far the router had come",
-        "src/topics/engine/witness.py",
+        "src/topics/engine/routers/witness.py",
         "        routed = self._routed(topic)\n        if topic.id in self._state.fed and",
         "        routed = ()\n        if topic.id in self._state.fed and",
         "tests/routers/test_crash_points.py -k delete_the_source_meanwhile",
@@ -197,7 +197,7 @@ BUGS = [
     Planted(
         "loss-not-passed-on",
         "does not tell a destination what its source lost before it was copied",
-        "src/topics/engine/router_step.py",
+        "src/topics/engine/routers/step.py",
         "            count = stretch.last - first + 1\n",
         "            count = 0\n",
         "tests/routers/test_router_machine.py",
@@ -205,7 +205,7 @@ BUGS = [
     Planted(
         "totals-of-another-boot",
         "believes the totals of a snapshot although the power was cut since",
-        "src/topics/runtime/recover.py",
+        "src/topics/runtime/recovery/recover.py",
         "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
         "trust_totals=same_boot and snapshot is not None,",
         "tests/queues/test_restarts.py -k outlived",
@@ -213,7 +213,7 @@ BUGS = [
     Planted(
         "unsynced-bytes-not-told",
         "does not tell a sleeping group's thread of unsynced bytes",
-        "src/topics/runtime/group_runner.py",
+        "src/topics/runtime/log_writers.py",
         "                if not self._looks_soon:\n                    self._cond.notify()\n",
         "                if not self._looks_soon:\n                    pass\n",
         "tests/faults/test_group_thread.py -k sleeps_and_is_told",
@@ -221,7 +221,7 @@ BUGS = [
     Planted(
         "holds-in-vain",
         "holds every push under pressure, although nothing ever comes meanwhile",
-        "src/topics/engine/delivery/patience.py",
+        "src/topics/engine/delivery/watched.py",
         "            self._left = self._at_once\n",
         "            self._left = 0\n",
         "tests/delivery/test_under_pressure.py -k gathers_nothing",
@@ -229,7 +229,7 @@ BUGS = [
     Planted(
         "stale-header-block",
         "takes an HTTP/2 header block for what it meant before the table changed",
-        "src/topics/net/http2/repeats.py",
+        "src/topics/net/http2/session.py",
         "            self._known.clear()\n            return self._decode(data, raw)\n",
         "            return self._decode(data, raw)\n",
         "tests/net/test_h2_repeats.py",
@@ -237,7 +237,7 @@ BUGS = [
     Planted(
         "ahead-of-another-life",
         "serves what it fetched ahead of a topic that was deleted from one that has its name now",
-        "src/topics/core/ahead.py",
+        "src/topics/core/reading/request.py",
         "        if topic_id != self._topic_id or seq >= self.next_seq",
         "        if seq >= self.next_seq",
         "tests/core/test_ahead.py",
@@ -277,7 +277,7 @@ BUGS = [
     Planted(
         "floor-taken-for-logged",
         "takes the floor of a count cap for logged, so that a checkpoint writes no record and no floor",
-        "src/topics/core/retention.py",
+        "src/topics/core/retention/rules.py",
         "    absorb_lost(topic)\n    removal = Removal()\n",
         "    absorb_lost(topic)\n    topic.logged_lost = topic.floors.lost\n    removal = Removal()\n",
         _test(FLOORS, "count-unseen-fsync"),
@@ -285,7 +285,7 @@ BUGS = [
     Planted(
         "floor-shown-early",
         "shows the floor of a count cap before it is logged",
-        "src/topics/engine/settling.py",
+        "src/topics/engine/floor_log.py",
         "        if topic.floors.lost <= topic.logged_lost or topic.config.is_ephemeral:\n            return True\n",
         "        return True\n",
         _test(FLOORS, "count-checkpoint-disk"),
@@ -325,7 +325,7 @@ BUGS = [
     Planted(
         "sessions-not-shared",
         "lets one key hold every watch session",
-        "src/topics/api/sessions.py",
+        "src/topics/api/live/sessions.py",
         "mine is not None and mine.count >= self._cap_each:\n",
         "mine is not None and mine.count > self._cap:\n",
         "tests/delivery/test_shares.py",
@@ -349,7 +349,7 @@ BUGS = [
     Planted(
         "copy-without-a-fork",
         "goes on under the old epochs in a copy of a data directory",
-        "src/topics/runtime/recover.py",
+        "src/topics/runtime/recovery/recover.py",
         "        if not self._identity.is_copy:\n            return []\n",
         "        if True:\n            return []\n",
         "tests/client/test_positions.py -k restored_from_an_older_copy-Embedded",

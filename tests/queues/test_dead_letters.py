@@ -6,10 +6,10 @@ import pytest
 from tests.queues.world import World
 
 from topics.core.meta import with_keys
-from topics.engine import queue_letters
+from topics.engine.queues import dead_letters as queue_letters
 from topics.engine.ticket import Ticket
-from topics.model.appended import Appended
 from topics.model.record import WriteBatch
+from topics.model.results import Appended
 
 
 @pytest.fixture

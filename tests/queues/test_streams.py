@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from tests.queues.world import World
 
-from topics.core.queue_calls import queue_of
-from topics.engine.queue_pass import ClaimedJob
-from topics.engine.queue_streams import WorkStream
+from topics.core.queue.calls import queue_of
+from topics.engine.queues.claim_pass import ClaimedJob
+from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAQueue, TopicNotFound, TopicsError
 
 

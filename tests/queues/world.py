@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
-from topics.core.read import ReadOutcome, ReadRequest
+from topics.core.reading.plan import ReadOutcome, ReadRequest
 from topics.core.topic import TopicState
 from topics.engine.engine import Engine
-from topics.engine.queue_pass import Claimed
+from topics.engine.queues.claim_pass import Claimed
 from topics.engine.ticket import Ticket
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.router import RouterDef
 from topics.storage.fs import Fs
 from topics.testing import SimClock, SimFs, SimHost
 from topics.testing.driver import SimKernel
-from topics.testing.simdisk import Fate
+from topics.testing.simdisk import PowerCutFate
 
 Row = tuple[int, Any]
 
@@ -218,7 +218,7 @@ class World:
         disk.kill()
         return World(disk.reboot(), clock=self.clock, host=self.host, **{**self.settings, **settings})
 
-    def cut(self, seed: int = 0, pattern: str | Fate = "lose_all", **settings: Any) -> World:
+    def cut(self, seed: int = 0, pattern: str | PowerCutFate = "lose_all", **settings: Any) -> World:
         """Power goes: what was not synced is at the disk's mercy."""
         disk = self.disk.clone()
         disk.power_cut(Random(seed), pattern)

@@ -17,7 +17,7 @@ from tests.contract.server import LiveServer
 
 import topics
 from topics import Event
-from topics.spark.project import GOLD_TABLES
+from topics.spark.jobs.project import GOLD_TABLES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.queues.world import World, batch
 
-from topics.engine.queue_pass import ClaimedJob
+from topics.engine.queues.claim_pass import ClaimedJob
 from topics.errors import TopicNotEmpty
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.queues.world import World
 
-from topics.engine import routers
+from topics.engine.routers import routers
 
 DESTS = ("b", "c")
 TAGS = ("x1", "x2", "y")

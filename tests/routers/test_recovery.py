@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.queues.world import World, batch
 
-from topics.formats.bodies import Pin
-from topics.formats.frame import FrameType
 from topics.formats.wal import scan_wal
+from topics.formats.wal.bodies import Pin
+from topics.formats.wal.frame import FrameType
 
 
 @pytest.fixture(params=["fsync", "disk"])

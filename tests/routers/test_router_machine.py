@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.queues.world import Row, World, batch
 
-from topics.core.router import Router
+from topics.core.router import RouterProgress
 from topics.errors import RecordTooLarge, TopicFull
-from topics.formats.frame import FrameType
 from topics.formats.wal import scan_wal
+from topics.formats.wal.frame import FrameType
 
 TOPICS = ["a", "b", "c", "d"]
 EDGES = {"ab": ("a", "b"), "bc": ("b", "c"), "bd": ("b", "d")}
@@ -254,7 +254,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.world.advance(RETRY_MS)
         self.world.rest()
 
-    def router(self, name: str) -> Router:
+    def router(self, name: str) -> RouterProgress:
         return self.world.engine.state.routers.by_name[name]
 
     # --- what always holds ----------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class ToyApp:
     def do_page(self, request: Request, responder: Responder) -> None:
         """A large answer that is made when there is room."""
         name = request.query.decode()
-        responder.when_room(
+        responder.when_budget(
             lambda: self._make_page(name, responder), lambda: self.dropped.append(name), size_bytes=PAGE_BYTES
         )
 

@@ -15,13 +15,13 @@ from tests.server_transport.bare_transport import BareTransport
 
 from topics import limits
 from topics.api.build import ServerApp
-from topics.api.express import BODY_BYTES_MAX, Express, ExpressWrites
-from topics.core.read import ReadRequest
-from topics.engine.joint import BYTES_MAX, RECORDS_EACH_MAX, JointWrite
+from topics.api.fast_append import BODY_BYTES_MAX, FastAppendHead, FastAppends
+from topics.core.reading.plan import ReadRequest
+from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config
-from topics.server.h1_connection import H1Connection
-from topics.server.h1_exchange import H1Exchange
+from topics.server.h1.connection import H1Connection
+from topics.server.h1.exchange import H1Exchange
 from topics.server.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
@@ -69,9 +69,9 @@ class Door:
         self.hub = Hub(app.app, transport, clock=self.clock, loop=self.loop)
         self.offered: list[H1Exchange] = []
         self.sent_away: list[H1Exchange] = []
-        take, decline = ExpressWrites.take, H1Exchange.decline
+        take, decline = FastAppendHead.take, H1Exchange.decline
 
-        def noting(writes: ExpressWrites, body: bytes, responder: Any) -> bool:
+        def noting(writes: FastAppendHead, body: bytes, responder: Any) -> bool:
             self.offered.append(responder)
             is_taken = take(writes, body, responder)
             if not is_taken:
@@ -82,7 +82,7 @@ class Door:
             self.sent_away.append(exchange)
             decline(exchange, body)
 
-        monkeypatch.setattr(ExpressWrites, "take", noting)
+        monkeypatch.setattr(FastAppendHead, "take", noting)
         monkeypatch.setattr(H1Exchange, "decline", noting_decline)
 
     @property
@@ -365,13 +365,13 @@ def test_a_body_over_the_limit_is_refused_as_elsewhere(monkeypatch: pytest.Monke
 
 def test_what_travels_together_is_bounded(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    seal = JointWrite.seal
+    seal = CoalescedWrite.seal
 
-    def noting(joint: JointWrite) -> None:
+    def noting(joint: CoalescedWrite) -> None:
         sizes.append(joint.bytes)
         seal(joint)
 
-    monkeypatch.setattr(JointWrite, "seal", noting)
+    monkeypatch.setattr(CoalescedWrite, "seal", noting)
     count = BYTES_MAX // 4002 + 3
     answers = door.post([b'{"records":[{"data":"%b"}]}' % (b"x" * 4000)] * count)
     assert {answer.status for answer in answers} == {200}
@@ -515,7 +515,7 @@ class Kept:
 
 def turns(*looks: int) -> tuple[list[int], list[bool]]:
     """Each look at the sockets brings so many writes: what is settled together, and which looks were not the last."""
-    express: Any = Express(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
+    express: Any = FastAppends(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
     kept = Kept()
     waited = []
     for look in looks:

@@ -20,9 +20,9 @@ from tests.server_transport.bare_transport import BareTransport
 
 from topics.api.build import ServerApp
 from topics.core.topic import TopicState
-from topics.engine.writes import Writes
+from topics.engine.writing.append import Writes
 from topics.model.ops import Append
-from topics.server.h1_connection import H1Connection
+from topics.server.h1.connection import H1Connection
 from topics.server.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel

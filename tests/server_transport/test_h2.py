@@ -28,7 +28,7 @@ from h2.events import (
 from hpack import Encoder
 from hyperframe.frame import HeadersFrame
 
-from topics.server import h2_output
+from topics.server.h2 import output as h2_output
 from topics.testing.clock import SimClock
 
 Live = Any

@@ -14,8 +14,9 @@ from tests.server_transport.test_h2 import H2Client
 
 from topics.limits import MIB
 from topics.net.limits import UNSENT_ALL_BYTES_MAX, UNSENT_FREE_BYTES, UNSENT_LARGE_BYTES_MAX, UNSENT_SMALL_BYTES
-from topics.server import h2_connection, h2_output
-from topics.server.room import Room, Share
+from topics.server.h2 import connection as h2_connection
+from topics.server.h2 import output as h2_output
+from topics.server.room import ConnectionBudget, ResponseBudget
 from topics.server.stream_share import StreamShare
 from topics.testing.clock import SimClock
 
@@ -71,7 +72,7 @@ def test_the_answer_that_others_wait_for_is_made_although_they_hold_all_the_room
         live.until(lambda: len(live.app.handled) == 21)
         assert len(names(live)) < 12
         first, responder = live.app.waiting[0]
-        live.call(lambda: responder.when_room(lambda: live.app.do_echo(first, responder), lambda: None))
+        live.call(lambda: responder.when_budget(lambda: live.app.do_echo(first, responder), lambda: None))
         assert client.response().headers["x-path"] == "/later/first"
         assert [client.response().body.strip() for _ in range(20)] == [b"%d" % number for number in range(20)]
 
@@ -145,7 +146,7 @@ class Bench:
     def __init__(self) -> None:
         self.turns: deque[Callable[[], None]] = deque()
         self.clock = SimClock()
-        self.room = Room(self, self.clock.monotonic)  # type: ignore[arg-type]
+        self.room = ResponseBudget(self, self.clock.monotonic)  # type: ignore[arg-type]
         self.read: list[str] = []
 
     def call_soon(self, turn: Callable[[], None]) -> None:
@@ -170,7 +171,7 @@ class Deaf:
         self.unsent = unsent_bytes
         self.is_cut = False
         self.in_the_way = ""  # made answers wait for this one, and are not offered yet
-        self.share: Share[str] = Share(self, bench.room)
+        self.share: ConnectionBudget[str] = ConnectionBudget(self, bench.room)
         self.share.measure()
 
     def unsent_bytes(self) -> int:
@@ -191,7 +192,7 @@ class Deaf:
         self.share.close()
 
     def ask(self, name: str, size_bytes: int = 0) -> None:
-        self.share.when_room(name, size_bytes, lambda: self.bench.read.append(name), lambda: None)
+        self.share.when_budget(name, size_bytes, lambda: self.bench.read.append(name), lambda: None)
 
 
 def full(bench: Bench) -> list[Deaf]:

@@ -18,11 +18,11 @@ from tests.sim.invariants import agrees, holds
 from tests.sim.positions import Positions
 from tests.sim.restarts import CLEAN
 
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.engine.ticket import Ticket
 from topics.errors import DiskFull, RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.testing import FOREVER, POWER_PATTERNS
 

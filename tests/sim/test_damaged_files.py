@@ -16,7 +16,7 @@ from random import Random
 import pytest
 from tests.sim.damaged import KINDS, Base, Listener, damage, draw, judge, read_around
 
-from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
+from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
 
 SECONDS = float(os.environ.get("SIM_SECONDS", "0"))
 PLACES = 5_000 if SECONDS else 240

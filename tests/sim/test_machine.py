@@ -21,8 +21,8 @@ from tests.sim.checks import Answer
 from tests.sim.invariants import INVARIANTS, REACHED
 from tests.sim.machine import RAN, EngineMachine
 
-from topics.core.read import ReadRequest
-from topics.model.match import parse_match
+from topics.core.reading.plan import ReadRequest
+from topics.model.names import parse_match
 from topics.testing import SimFs
 
 EXAMPLES, STEPS = 200, 50

@@ -17,14 +17,14 @@ import pytest
 from tests.crash.harness import read_all
 from tests.crash.ledger import Seen
 
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, failed
 from topics.errors import TopicsError
-from topics.model.appended import Appended
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.record import RecordIn, build_batch
+from topics.model.results import Appended
 from topics.testing import SimClock, SimFs
 from topics.testing.driver import SimKernel
 

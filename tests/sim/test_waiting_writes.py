@@ -9,9 +9,9 @@ import pytest
 from tests.crash.harness import read_all
 
 from topics.engine.ticket import Ticket
-from topics.model.appended import Appended
 from topics.model.config import TopicConfig, patch_from, resolve_config
 from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.results import Appended
 from topics.testing import SimClock, SimFs
 from topics.testing.driver import SimKernel
 

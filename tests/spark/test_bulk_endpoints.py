@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.spark.served import Served
 
-from topics.formats.segment import scan_segment
+from topics.formats.segments import scan_segment
 
 
 class Frames(NamedTuple):

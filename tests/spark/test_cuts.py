@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from topics.spark.cut import SegmentBlock
-from topics.spark.replay import LogPiece, TopicLog
-from topics.spark.slots import Slots
-from topics.spark.stored import Found
-from topics.spark.topic_cut import CutBuilder
+from topics.spark.logs.replay import LogPiece, TopicLog
+from topics.spark.logs.slots import SlotLookup
+from topics.spark.logs.stored import FoundSegments
+from topics.spark.logs.topic_cut import CutBuilder
+from topics.spark.planning.cut import SegmentBlock
 
 
 def piece(path: str, *seqs: int) -> LogPiece:
@@ -24,8 +24,8 @@ def segment(first: int, count: int) -> SegmentBlock:
 
 
 def ranges(pieces: list[LogPiece], segments: list[SegmentBlock]) -> tuple[list[tuple[int, int]], int]:
-    stored: Any = SimpleNamespace(_hot=SimpleNamespace(root="/d"), of_topic=lambda topic: Found(list(segments)))
-    cut = CutBuilder(TopicLog(1, "t", 1, {}, pieces=pieces), stored, Slots()).build(0)
+    stored: Any = SimpleNamespace(_hot=SimpleNamespace(root="/d"), of_topic=lambda topic: FoundSegments(list(segments)))
+    cut = CutBuilder(TopicLog(1, "t", 1, {}, pieces=pieces), stored, SlotLookup()).build(0)
     return [(block.first_seq, block.end_seq) for block in cut.blocks], cut.head_seq
 
 

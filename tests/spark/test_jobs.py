@@ -13,12 +13,11 @@ import pytest
 from click.testing import CliRunner
 from tests.spark.world import World
 
-from topics.cli.pipeline import pipeline
-from topics.cli.spark_job import spark_session
-from topics.cli.stats import write_table
+from topics.cli.spark.pipeline import pipeline
+from topics.cli.spark.spark_job import spark_session
+from topics.cli.spark.stats import write_table
 from topics.errors import ConfigError, TopicsError
-from topics.formats.segment import scan_segment
-from topics.spark.failure import JobFailed, failure_of
+from topics.formats.segments import scan_segment
 from topics.spark.jobs import archive as archive_job
 from topics.spark.jobs import delta as delta_job
 from topics.spark.jobs import replay as replay_job
@@ -38,13 +37,14 @@ from topics.spark.jobs.archive_files import (
     topic_of,
 )
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
+from topics.spark.jobs.project import SPEC, check_source, run_command, write_project, write_settings
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
-from topics.spark.jobs.verify import Finding, SegmentToCheck, between, check_segment, plan_verify
-from topics.spark.project import SPEC, check_source, run_command, write_project, write_settings
-from topics.spark.wal_tail import LogTail
+from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
+from topics.spark.logs.wal_tail import LogTail
+from topics.spark.session.failure import JobFailed, failure_of
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def findings(world: World) -> list[Finding]:
+def findings(world: World) -> list[VerifyFinding]:
     plan = plan_verify(world.data_dir, None)
     checked = [check_segment(item) for item in plan.segments]
     return [*plan.findings, *(finding for result in checked for finding in result.findings), *between(checked)]
@@ -627,8 +627,8 @@ def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pyte
     def refuse(*_: Any, **__: Any) -> None:
         raise errors.PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
-    monkeypatch.setattr("topics.spark.start.check_ready", lambda: None)
-    monkeypatch.setattr("topics.spark.start.session", refuse)
+    monkeypatch.setattr("topics.spark.session.start.check_ready", lambda: None)
+    monkeypatch.setattr("topics.spark.session.start.session", refuse)
     monkeypatch.setattr("logging.disable", lambda: None)
     with (
         pytest.raises(JobFailed, match=r"^Spark failed: \[JAVA_GATEWAY_EXITED\]"),

@@ -25,8 +25,8 @@ from tests.spark.test_url_reads import rows_in
 from tests.spark.world import read_tasks
 
 from topics.errors import ConfigError
-from topics.spark.batch import plan_batch
 from topics.spark.options import read_options
+from topics.spark.planning.batch import plan_batch
 
 if TYPE_CHECKING:
     pass

@@ -14,8 +14,8 @@ from tests.spark.world import read_path
 from tests.tiers.s3_server import SECRET, S3Server
 
 from topics.errors import ConfigError
-from topics.spark import server as server_log
 from topics.spark.jobs.verify import check_segment, plan_verify
+from topics.spark.logs import server as server_log
 
 pytestmark = pytest.mark.timeout(200)
 

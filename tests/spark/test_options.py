@@ -10,7 +10,7 @@ import pytest
 from topics.errors import ConfigError
 from topics.spark.option_text import TextMatch
 from topics.spark.options import describe, read_options, write_options
-from topics.spark.secret import Secret
+from topics.spark.session.secret import Secret
 
 PATH = {"path": "/data", "subscribe": "orders"}
 

@@ -11,13 +11,13 @@ import pytest
 from tests.spark.world import World, options, read_path, read_tasks, rows_in
 
 from topics.errors import ConfigError, Corruption, DataLoss
-from topics.formats.segment import encode_segment_frames, scan_segment
-from topics.spark.batch import plan_batch
-from topics.spark.directory import LeftOutWarning
-from topics.spark.log import Address, open_log
-from topics.spark.loss import LossWarning
+from topics.formats.segments import encode_segment_frames, scan_segment
+from topics.spark.logs.directory import LeftOutWarning
+from topics.spark.logs.log import LogAddress, open_log
 from topics.spark.options import read_options
-from topics.spark.plan import Task
+from topics.spark.planning.batch import plan_batch
+from topics.spark.planning.plan import Task
+from topics.spark.scanning.loss import LossWarning
 
 
 @pytest.fixture
@@ -255,12 +255,12 @@ def test_an_ephemeral_topic_needs_a_server(world: World) -> None:
 
 
 def test_a_look_that_goes_on_is_a_look_from_the_start(world: World) -> None:
-    log = open_log(Address(path=world.data_dir))
+    log = open_log(LogAddress(path=world.data_dir))
     for n in range(5):
         world.write("a", *range(n * 40 + 1))
         if n == 2:
             world.sim.snapshot()
-        fresh = open_log(Address(path=world.data_dir))
+        fresh = open_log(LogAddress(path=world.data_dir))
         now_ms = world.clock.wall_ms()
         again, anew = (each.cuts(names=["a"], prefix=None, now_ms=now_ms)["a"] for each in (log, fresh))
         assert (again.head_seq, again.earliest_seq) == (anew.head_seq, anew.earliest_seq)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.spark.cut import Gap, LogBlock, SegmentBlock, TopicCut
-from topics.spark.plan import Range, resolve, slices_of, target_size, tasks_of
+from topics.spark.planning.cut import LogBlock, LostSeqs, SegmentBlock, TopicCut
+from topics.spark.planning.plan import Range, resolve, slices_of, target_size, tasks_of
 
 
 def segment(first: int, count: int, *, sealed: bool = True) -> SegmentBlock:
@@ -23,7 +23,9 @@ def frames(first: int, count: int) -> LogBlock:
     return LogBlock(root="/d", path="wal", lengths=np.full(count, 90).tobytes(), **whole)
 
 
-def cut(*blocks: SegmentBlock | LogBlock, floor: int = 1, earliest: int = 1, lost: tuple[Gap, ...] = ()) -> TopicCut:
+def cut(
+    *blocks: SegmentBlock | LogBlock, floor: int = 1, earliest: int = 1, lost: tuple[LostSeqs, ...] = ()
+) -> TopicCut:
     return TopicCut(
         name="t",
         topic_id=1,
@@ -48,21 +50,21 @@ def test_a_range_that_is_there_has_no_gaps() -> None:
 
 def test_a_start_below_the_floor_is_a_prefix_gap() -> None:
     topic = cut(segment(1, 100), floor=30, earliest=35)
-    assert resolve(topic, 10, 101) == Range(35, 101, (Gap(10, 34, "cap"),))
+    assert resolve(topic, 10, 101) == Range(35, 101, (LostSeqs(10, 34, "cap"),))
     assert resolve(topic, 30, 101) == Range(35, 101)
-    assert resolve(topic, 10, 20) == Range(20, 20, (Gap(10, 19, "cap"),))
-    assert resolve(topic, 10, 101, first_live=40) == Range(40, 101, (Gap(10, 39, "cap"),))
+    assert resolve(topic, 10, 20) == Range(20, 20, (LostSeqs(10, 19, "cap"),))
+    assert resolve(topic, 10, 101, first_live=40) == Range(40, 101, (LostSeqs(10, 39, "cap"),))
 
 
 def test_a_start_behind_the_end_means_another_topic() -> None:
-    assert resolve(WHOLE, 500, 600) == Range(1, 281, (Gap(1, 280, "recreated"),))
+    assert resolve(WHOLE, 500, 600) == Range(1, 281, (LostSeqs(1, 280, "recreated"),))
 
 
 def test_lost_ranges_are_gaps_where_the_range_meets_them() -> None:
-    topic = cut(segment(1, 50), segment(81, 50), lost=(Gap(51, 80, "restart"),))
-    assert resolve(topic, 1, 131).gaps == (Gap(51, 80, "restart"),)
-    assert resolve(topic, 60, 131).gaps == (Gap(60, 80, "restart"),)
-    assert resolve(topic, 1, 70).gaps == (Gap(51, 69, "restart"),)
+    topic = cut(segment(1, 50), segment(81, 50), lost=(LostSeqs(51, 80, "restart"),))
+    assert resolve(topic, 1, 131).gaps == (LostSeqs(51, 80, "restart"),)
+    assert resolve(topic, 60, 131).gaps == (LostSeqs(60, 80, "restart"),)
+    assert resolve(topic, 1, 70).gaps == (LostSeqs(51, 69, "restart"),)
     assert resolve(topic, 81, 131).gaps == ()
 
 
@@ -118,7 +120,7 @@ def test_a_limit_is_one_task() -> None:
 
 
 def test_gaps_that_are_rows_have_a_task_of_their_own() -> None:
-    gap = Gap(1, 9, "cap")
+    gap = LostSeqs(1, 9, "cap")
     tasks = tasks_of(WHOLE, Range(10, 20), records_max=60, target=60, gaps=[gap])
     assert [(task.gaps, task.count) for task in tasks] == [((gap,), 0), ((), 10)]
 

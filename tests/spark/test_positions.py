@@ -14,9 +14,9 @@ from tests.spark.world import read_tasks
 from tests.ways import TOLD, TOPIC, Told, Way, World, copied, restored_from_an_older_copy
 
 from topics.errors import ConfigError, DataLoss
-from topics.spark.batch import plan_batch
 from topics.spark.options import ReadOptions, read_options
-from topics.spark.stream import StreamPlanner
+from topics.spark.planning.batch import plan_batch
+from topics.spark.planning.stream import StreamPlanner
 
 Rows = list[dict[str, Any]]
 

@@ -23,15 +23,15 @@ from tests.spark.test_live_histories import read
 from tests.spark.test_url_reads import rows_in
 from tests.spark.world import read_tasks
 
-from topics.client.calls import segments
+from topics.client.transport.calls import segments
 from topics.errors import Internal
-from topics.spark.cut import ServerBlock
-from topics.spark.directory import DirectoryLog
-from topics.spark.log import Address
+from topics.spark.logs.directory import DirectoryLog
+from topics.spark.logs.log import LogAddress
+from topics.spark.logs.server import ServerLog, cut_from_manifest
+from topics.spark.logs.slots import SlotLookup
 from topics.spark.options import read_options
-from topics.spark.server import ServerLog, cut_from_manifest
-from topics.spark.slots import Slots
-from topics.spark.stream import StreamPlanner
+from topics.spark.planning.cut import ServerBlock
+from topics.spark.planning.stream import StreamPlanner
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "capped": {"cap_records": 500},
@@ -231,9 +231,9 @@ def test_a_batch_that_was_planned_before_a_kill_is_read_after_it(tmp_path: Path)
 
 
 def live_seqs(data_dir: str, name: str) -> tuple[tuple[int, int, int], list[int]]:
-    log = DirectoryLog(Address(path=data_dir))
+    log = DirectoryLog(LogAddress(path=data_dir))
     cut = log.cuts(names=[name], prefix=None, now_ms=0)[name]
-    slots = Slots()
+    slots = SlotLookup()
     blocks = [block for block in cut.blocks if not isinstance(block, ServerBlock)]
     seqs = [int(seq) for block in blocks for seq in slots.live_seqs(block, cut) if seq >= cut.earliest_seq]
     return (cut.head_seq, cut.earliest_seq, cut.evict_floor), seqs
@@ -249,7 +249,7 @@ def test_a_directory_tells_what_its_server_told(tmp_path: Path, how: str) -> Non
         served.kill()
         served.start()
         names = [name for name in CONFIGS if "ttl_ms" not in CONFIGS[name]]
-        with closing(ServerLog(Address(url=served.url))) as log:
+        with closing(ServerLog(LogAddress(url=served.url))) as log:
             cuts = log.cuts(names=names, prefix=None, now_ms=0)
         rows = {name: [row[0] for row in served.rows(name)] for name in names}
         served.stop() if how == "stopped" else served.kill()

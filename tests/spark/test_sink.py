@@ -12,18 +12,18 @@ from tests.spark.served import Served
 
 from topics.errors import ConfigError, InvalidRequest, TopicNotFound
 from topics.spark.options import write_options
-from topics.spark.rows import Record, Row, Shape, is_json, rows_of, shape_of
-from topics.spark.sink import TaskWriter, Written
+from topics.spark.writing.rows import RowReader, SinkRecord, SinkRow, is_json, rows_of, shape_of
+from topics.spark.writing.sink import TaskWriter, Written
 
-SHAPE = Shape("t", ("data",), {"data": None})
+SHAPE = RowReader("t", ("data",), {"data": None})
 
 
-def rows(count: int, *topics: str) -> list[Row]:
+def rows(count: int, *topics: str) -> list[SinkRow]:
     texts = [b'{"n":%d}' % n for n in range(count)]
-    return [Row(topics[n % len(topics)], Record(msgspec.Raw(text)), len(text)) for n, text in enumerate(texts)]
+    return [SinkRow(topics[n % len(topics)], SinkRecord(msgspec.Raw(text)), len(text)) for n, text in enumerate(texts)]
 
 
-def attempt(served: Served, given: list[Row], key: str, **options: str) -> Written:
+def attempt(served: Served, given: list[SinkRow], key: str, **options: str) -> Written:
     task = TaskWriter(write_options({"url": served.url, **options}), SHAPE, key)
     try:
         task.add(given)
@@ -97,7 +97,7 @@ def test_a_write_that_the_server_refuses_fails_with_its_code_and_message(served:
 
 
 def test_a_row_that_no_server_takes_names_its_problem(served: Served) -> None:
-    bad = Row("made", Record(msgspec.Raw(b"{")), 1, "data is not valid JSON")
+    bad = SinkRow("made", SinkRecord(msgspec.Raw(b"{")), 1, "data is not valid JSON")
     with pytest.raises(InvalidRequest, match="a row for topic 'made' cannot be written: data is not valid JSON"):
         attempt(served, [bad], "k")
     assert attempt(served, [bad], "k", deadLetterTopic="letters").dead_letters == 1

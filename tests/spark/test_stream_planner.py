@@ -11,10 +11,10 @@ import pytest
 from tests.spark.world import World, read_tasks
 
 from topics.errors import ConfigError, DataLoss
-from topics.spark.batch import PARALLELISM_ENV
-from topics.spark.loss import LossWarning
 from topics.spark.options import ReadOptions, read_options
-from topics.spark.stream import StreamPlanner
+from topics.spark.planning.batch import PARALLELISM_ENV
+from topics.spark.planning.stream import StreamPlanner
+from topics.spark.scanning.loss import LossWarning
 
 Offset = dict[str, Any]
 

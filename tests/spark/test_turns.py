@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.api.turns import REST_MS_MAX, REST_RATIO, TURN_MS_MAX, Turns
+from topics.api.endpoints.bulk import REST_MS_MAX, REST_RATIO, TURN_MS_MAX, BulkReadQueue
 
 
 class Bench:
@@ -15,7 +15,7 @@ class Bench:
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.writes = 0
         self.pressure = 0.0
-        self.turns = Turns(
+        self.turns = BulkReadQueue(
             later=lambda ms, step: self.timers.append((self.now_s + ms / 1e3, step)),
             monotonic=lambda: self.now_s,
             traffic=lambda: self.writes,

@@ -14,13 +14,13 @@ from tests.spark.served import Served
 from tests.spark.world import read_tasks
 
 from topics.errors import ConfigError, DataLoss
-from topics.formats.segment import encode_segment_frames
-from topics.spark import server as server_log
-from topics.spark.batch import plan_batch
-from topics.spark.cut import TopicCut
-from topics.spark.log import Address
+from topics.formats.segments import encode_segment_frames
+from topics.spark.logs import server as server_log
+from topics.spark.logs.log import LogAddress
+from topics.spark.logs.remote import RemoteAnswer
 from topics.spark.options import read_options
-from topics.spark.remote import Answer
+from topics.spark.planning.batch import plan_batch
+from topics.spark.planning.cut import TopicCut
 
 
 def read_url(served: Served, topics: str, **given: str) -> pa.Table:
@@ -148,7 +148,7 @@ class Told:
     def __init__(self, records: dict[int, int], gaps: list[tuple[int, int]]) -> None:
         self.records, self.gaps = records, gaps
 
-    def get(self, path: str, query: dict[str, int]) -> Answer:
+    def get(self, path: str, query: dict[str, int]) -> RemoteAnswer:
         low, last, headers = query["from_seq"] + 1, query["to_seq"], {}
         for number, (gap_from, gap_to) in enumerate(gap for gap in self.gaps if gap[1] >= low):
             if any(low <= seq < gap_from for seq in self.records) or number:
@@ -159,7 +159,7 @@ class Told:
         found = [seq for seq in sorted(self.records) if low <= seq <= last][:1]
         body = encode_segment_frames(seqs=found, ts=[self.records[seq] for seq in found], datas=[b"1"] * len(found))
         headers["topics-last-seq"] = str(found[0] if found else max(last, low - 1))
-        return Answer(200, headers, body.buffer)
+        return RemoteAnswer(200, headers, body.buffer)
 
     def close(self) -> None:
         return
@@ -176,7 +176,7 @@ def server_cut(last_seq: int, min_ts: int | None, max_ts: int | None) -> TopicCu
 def test_times_are_found_behind_several_gaps_and_where_the_server_knows_none(times: tuple[Any, Any]) -> None:
     """Between two gaps every record is deleted; an index in the cold store may be out of reach."""
     told = Told({1: 10, 2: 20, 80: 30, 81: 40, 100: 90}, [(10, 19), (55, 59), (65, 69)])
-    log = server_log.ServerLog(Address(url="http://x"), told)  # type: ignore[arg-type]
+    log = server_log.ServerLog(LogAddress(url="http://x"), told)  # type: ignore[arg-type]
     cut = server_cut(100, *times)
     for wanted in (5, 20, 25, 30, 35, 41, 91):
         first = log.seq_at(cut, wanted)

@@ -22,27 +22,34 @@ from typing import Any
 import numpy as np
 
 from topics.errors import CorruptSegment
-from topics.formats.bodies import TierMove
-from topics.formats.frame import FrameType, encode_frame
 from topics.formats.names import segment_name
 from topics.formats.snapshot import SegmentItem
-from topics.storage.checkpoint import Batch, CheckpointJob, CheckpointResult, SealRules, TopicWork, run
-from topics.storage.cold_cache import ColdCache
-from topics.storage.conversion import OwnThread
+from topics.formats.wal.bodies import TierMove
+from topics.formats.wal.frame import FrameType, encode_frame
+from topics.storage.checkpoint.absorb import (
+    CheckpointJob,
+    CheckpointRecords,
+    CheckpointResult,
+    SealRules,
+    TopicWork,
+    run,
+)
+from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import ActiveRead, Fetcher, SealedRead
 from topics.storage.fs import Fs, make_dirs
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.findings import Finding
 from topics.storage.segments.flips import Flips
-from topics.storage.segments.load import load_topic
-from topics.storage.segments.loaded import Expected, LoadedTopic, Move
+from topics.storage.segments.loading.load import load_topic
+from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedTopic, Move
+from topics.storage.segments.loading.repair import repair_loaded, repair_segment
 from topics.storage.segments.place import SegmentEnv, TopicDir
-from topics.storage.segments.repair import repair_loaded, repair_segment
 from topics.storage.segments.sealed import SealedSegment
-from topics.storage.stores import LocalStore
+from topics.storage.tiers.cold_cache import ColdCache
+from topics.storage.tiers.stores import LocalStore
 from topics.testing import FaultFs, OrderFs, OrderMonitor, SimFs
 from topics.testing.crashes import CrashState, crash_states
-from topics.testing.simdisk import Fate
+from topics.testing.simdisk import PowerCutFate
 
 TOPIC = 10
 HOT = "data/topics"
@@ -72,7 +79,7 @@ class Log:
     deleted: set[int] = field(default_factory=set)
     unabsorbed: set[int] = field(default_factory=set)  # deletes whose frames recovery still replays
     dead: set[int] = field(default_factory=set)  # the snapshot's list
-    expected: Expected = field(default_factory=Expected)
+    expected: ExpectedSegments = field(default_factory=ExpectedSegments)
     trimmed_to: int = 0  # records up to here are in no WAL file any more
     head: int = 0
 
@@ -183,7 +190,7 @@ class Lab:
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
-    def batches(self, *, kept: Iterable[int] = ()) -> list[Batch]:
+    def batches(self, *, kept: Iterable[int] = ()) -> list[CheckpointRecords]:
         """Everything behind the last slot, as the tail would give it: one batch per contiguous run."""
         seqs = sorted(seq for seq in self.log.records if seq > self.last_slot and seq > self.log.trimmed_to)
         runs: list[list[int]] = []
@@ -194,10 +201,10 @@ class Lab:
                 runs.append([seq])
         return [self._batch(seqs, set(kept)) for seqs in runs]
 
-    def _batch(self, seqs: list[int], kept: set[int]) -> Batch:
+    def _batch(self, seqs: list[int], kept: set[int]) -> CheckpointRecords:
         lens = [len(self.log.records[seq].frame()) for seq in seqs]
         offs = np.cumsum(lens) - lens
-        return Batch(
+        return CheckpointRecords(
             first_seq=seqs[0],
             source=seqs[0],
             offs=np.asarray(offs, np.int64),
@@ -226,7 +233,7 @@ class Lab:
     def job(self, **kwargs: Any) -> CheckpointJob:
         work = TopicWork(self.place, self.active, self.batches(**kwargs))
         return CheckpointJob(
-            [work], now_ms=self.now_ms, rules=self.rules, converter=OwnThread(self._read_wal), flips=self.flips
+            [work], now_ms=self.now_ms, rules=self.rules, converter=InlineConverter(self._read_wal), flips=self.flips
         )
 
     def checkpoint(self, **kwargs: Any) -> Lab:
@@ -368,7 +375,7 @@ class Lab:
         twin.monitor = OrderMonitor(hot=HOT, cold=COLD)
         return twin
 
-    def power_cut(self, fate: str | Fate = "lose_all", *, seed: int = 1) -> Lab:
+    def power_cut(self, fate: str | PowerCutFate = "lose_all", *, seed: int = 1) -> Lab:
         """Cut the power and start again."""
         self.disk.power_cut(Random(seed), fate)
         return self._next(self.disk.reboot(), power_cut=True)

@@ -7,8 +7,8 @@ import errno
 import pytest
 from tests.storage_segments.lab import DIR, HOT, T0, Lab, crashes, data_path, flip_bit, idx_path, new_lab
 
-from topics.formats.idx import ENTRY_BYTES
-from topics.storage.checkpoint import SealRules, run
+from topics.formats.segments.idx import ENTRY_BYTES
+from topics.storage.checkpoint.absorb import SealRules, run
 from topics.storage.fs import read_file
 from topics.testing.powercut import NamesLost, torn_at
 
@@ -41,7 +41,7 @@ def test_segment_bytes_are_the_log_frame_without_type_and_topic() -> None:
 
 
 def test_a_checkpoint_of_any_number_of_segments_has_few_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 4)
+    monkeypatch.setattr("topics.storage.checkpoint.absorb.OPEN_SEGMENTS_MAX", 4)
     lab = new_lab(rules=SealRules(max_events=1)).append(3).checkpoint().append(40)
     disk, most = lab.disk.disk, 0
     hold = disk.hold
@@ -58,7 +58,7 @@ def test_a_checkpoint_of_any_number_of_segments_has_few_files_open(monkeypatch: 
 
 
 def test_a_checkpoint_that_fails_in_a_later_portion_takes_all_of_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 2)
+    monkeypatch.setattr("topics.storage.checkpoint.absorb.OPEN_SEGMENTS_MAX", 2)
     lab = new_lab(rules=SealRules(max_events=2)).append(3).checkpoint()
     before = lab.files()
     lab.append(12).faults.fail("datasync", "*.data", at=4)
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_fails_in_a_later_portion_takes_all_of_it_back(monkeyp
 
 
 def test_a_crash_at_every_call_of_a_checkpoint_in_portions_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.storage.checkpoint.OPEN_SEGMENTS_MAX", 1)
+    monkeypatch.setattr("topics.storage.checkpoint.absorb.OPEN_SEGMENTS_MAX", 1)
     for state, lab in crashes(lambda lab: lab.append(3).checkpoint().append(4), lambda lab: lab.checkpoint()):
         assert lab.served() == lab.log.live(), state
         lab.checked().checkpoint().checked()

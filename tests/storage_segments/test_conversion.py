@@ -18,14 +18,13 @@ from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.embedded.database import Database
 from topics.errors import Corruption
-from topics.formats.frame import encode_appends
-from topics.runtime import checkpointer
-from topics.runtime.blocking import BlockingDriver
+from topics.formats.wal.frame import encode_appends
+from topics.runtime.background import checkpointer
+from topics.runtime.drivers.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover
-from topics.storage.conversion import Frames, OwnThread
-from topics.storage.converter_process import ConverterProcess
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
+from topics.storage.checkpoint.conversion import FrameSource, InlineConverter
+from topics.storage.checkpoint.converter_process import ConverterProcess
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.storage.wal.files import WalFiles
 
 TOPIC = 7
@@ -52,9 +51,9 @@ class Bench:
         self.offs = np.array(made.offsets, np.int64)
         self.lens = np.array(made.lengths, np.int64)
 
-    def frames(self, *, every: int = 1) -> Frames:
+    def frames(self, *, every: int = 1) -> FrameSource:
         kept = slice(None, None, every)
-        return Frames(self.file, self.offs[kept], self.lens[kept], np.arange(1, len(self.offs) + 1)[kept])
+        return FrameSource(self.file, self.offs[kept], self.lens[kept], np.arange(1, len(self.offs) + 1)[kept])
 
     def damage(self, seq: int) -> None:
         with self.path.open("r+b") as file:
@@ -78,10 +77,10 @@ def apart() -> Iterator[Apart]:
         each.close()
 
 
-def same(bench: Bench, converter: ConverterProcess, frames: Frames, *, base: int = 0) -> bool:
+def same(bench: Bench, converter: ConverterProcess, frames: FrameSource, *, base: int = 0) -> bool:
     """As our own thread makes them."""
     buffer, idx = converter.convert(frames, base=base)
-    expected = OwnThread(bench.files.pread).convert(frames, base=base)
+    expected = InlineConverter(bench.files.pread).convert(frames, base=base)
     return (bytes(buffer), idx.tobytes()) == (bytes(expected.buffer), expected.idx.tobytes())
 
 
@@ -96,7 +95,7 @@ def test_another_process_makes_the_same_frames(tmp_path: Path, apart: Apart) -> 
 def test_memory_grows_with_what_is_asked(tmp_path: Path, apart: Apart) -> None:
     small, large = Bench(tmp_path / "small"), Bench(tmp_path / "large", count=40, data_bytes=100_000)
     converter = apart(large)
-    assert same(large, converter, Frames(large.file, *(column[:3] for column in large.frames()[1:])))
+    assert same(large, converter, FrameSource(large.file, *(column[:3] for column in large.frames()[1:])))
     assert same(large, converter, large.frames())
     assert same(large, converter, large.frames(every=7))
     assert small.path.stat().st_size < large.path.stat().st_size / 50
@@ -116,7 +115,7 @@ def test_damage_is_found_there_and_said_here(tmp_path: Path, apart: Apart) -> No
     bench.damage(30)
     with pytest.raises(Corruption, match="xxh3"):
         converter.convert(bench.frames(), base=0)
-    intact = Frames(bench.file, *(column[40:] for column in bench.frames()[1:]))
+    intact = FrameSource(bench.file, *(column[40:] for column in bench.frames()[1:]))
     assert same(bench, converter, intact)
     with pytest.raises(Corruption, match="seq"):
         converter.convert(intact._replace(seqs=intact.seqs + 1), base=0)
@@ -157,7 +156,7 @@ OWNER = """
 import os, signal, sys
 from pathlib import Path
 from tests.storage_segments.test_conversion import Bench
-from topics.storage.converter_process import ConverterProcess
+from topics.storage.checkpoint.converter_process import ConverterProcess
 bench = Bench(Path(sys.argv[1]))
 converter = ConverterProcess(bench.files)
 converter.convert(bench.frames(), base=0)
@@ -182,7 +181,7 @@ def test_it_ends_with_its_owner(tmp_path: Path) -> None:
 
 def open_apart(path: Path) -> tuple[Database, ConverterProcess]:
     settings = Settings.from_kwargs(data_dir=str(path))
-    recovered = recover(SteadyFs(OsFs()), settings=settings, clock=SystemClock(), host=SystemHost())
+    recovered = recover(RetryingFs(OsFs()), settings=settings, clock=SystemClock(), host=SystemHost())
     driver = BlockingDriver(cold_threads=1)
     converter = ConverterProcess(recovered.store.files)
     return Database(Kernel(recovered, settings=settings, driver=driver, converter=converter), driver), converter

@@ -6,8 +6,8 @@ import pytest
 from tests.storage_segments.lab import DIR, HOT, Lab, crashes, data_path, idx_path, new_lab, tags_path
 
 from topics.storage.fs import read_file
-from topics.storage.segments.drop import drop_segment, list_topic_dirs, remove_retired_dir, retire_topic_dir
-from topics.storage.segments.loaded import Move
+from topics.storage.segments.loading.loaded import Move
+from topics.storage.segments.replace import drop_segment, list_topic_dirs, remove_retired_dir, retire_topic_dir
 from topics.testing import FOREVER
 
 SEQS = {"sealed": 2, "active": 7}

@@ -14,25 +14,24 @@ from hypothesis import strategies as st
 from tests.storage_segments.lab import COLD, HOT, Lab, data_path, flip_bit, new_lab
 
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats.columns import decode_columns
-from topics.formats.frame import encode_appends
-from topics.formats.idx import read_idx
+from topics.formats.segments.columns import decode_columns
+from topics.formats.segments.idx import read_idx
+from topics.formats.wal.frame import encode_appends
 from topics.model.run import RecordRun
-from topics.storage.checkpoint import SealRules
-from topics.storage.cold_cache import ColdCache
-from topics.storage.fetch import ActiveRead, Fetcher, Moved, SealedRead, WalRead
-from topics.storage.few import few_of_segment, few_slots
+from topics.storage.checkpoint.absorb import SealRules
+from topics.storage.fetch import ActiveRead, Fetcher, RecordsMoved, SealedRead, WalRead, few_of_segment, few_slots
 from topics.storage.osfs import OsFs
-from topics.storage.relocate import flush_cold_flips, promote, relocate
 from topics.storage.segments.flips import Flips
-from topics.storage.segments.open_end import judge_open_end
+from topics.storage.segments.loading.open_end import judge_open_end
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.segments.tags import accounted_sizes, frame_tags
 from topics.storage.spans import GAP_BYTES_MAX, read_spans
-from topics.storage.stores import LocalStore
+from topics.storage.tiers.cold_cache import ColdCache
+from topics.storage.tiers.relocate import flush_cold_flips, promote, relocate
+from topics.storage.tiers.stores import LocalStore
 from topics.testing import SimFs
 
 FORTY = SealRules(max_events=40)
@@ -163,7 +162,7 @@ def test_a_read_planned_on_an_active_segment_that_was_sealed_and_rewritten_is_pl
     assert seqs(lab.fetcher.fetch([ActiveRead(stale, range(3, 4), [place[0]], [place[1]])]).runs[0]) == [3]
     lab.delete(1).snapshot()
     assert rewrite(lab.segment(1), np.array([True, False, False, False, False]))
-    with pytest.raises(Moved):
+    with pytest.raises(RecordsMoved):
         lab.fetcher.fetch([ActiveRead(stale, range(3, 4), [place[0]], [place[1]])])
 
 
@@ -232,7 +231,7 @@ def test_a_short_segment_is_taken_as_the_decoder_takes_it_or_left_to_it(
 
 def test_a_start_asks_the_decoder_for_no_short_segment_that_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = new_lab(rules=FORTY).append(5, tag="a").append(3).checkpoint()
-    monkeypatch.setattr("topics.storage.segments.load.judge_open_end", None)
+    monkeypatch.setattr("topics.storage.segments.loading.load.judge_open_end", None)
     loaded = lab.restart().loaded
     assert loaded.active is not None
     assert loaded.active.tags == [b"a"] * 5 + [None] * 3

@@ -8,10 +8,10 @@ import pytest
 from tests.storage_segments.lab import DIR, TOPIC, Lab, crashes, data_path, flip_bit, idx_path, new_lab
 
 from topics.errors import CorruptSegment
-from topics.formats.frame import encode_appends
-from topics.storage.segments.repair import repair_segment
+from topics.formats.wal.frame import encode_appends
+from topics.storage.segments.loading.repair import repair_segment
 from topics.storage.wal.files import WalFiles
-from topics.storage.wal_lookup import find_in_wal
+from topics.storage.wal.lookup import find_in_wal
 from topics.testing import SimFs
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.storage_segments.lab import DIR, Lab, crashes, data_path, flip_bit, idx_path, new_lab
 
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.storage.fetch import SealedRead
 from topics.storage.fs import read_file
 from topics.storage.segments.rewrite import RewriteRules, rewrite

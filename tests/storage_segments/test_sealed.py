@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.storage_segments.lab import DIR, Lab, data_path, flip_bit, idx_path, new_lab, tags_path
 
-from topics.core.sealed import SegmentView
+from topics.core.slots.sealed import SegmentView
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats.idx import ENTRY_BYTES, read_idx
-from topics.model.match import TagMatch
+from topics.formats.segments.idx import ENTRY_BYTES, read_idx
+from topics.model.names import TagMatch
 from topics.storage.fetch import SealedRead
 from topics.storage.fs import read_file
 

@@ -10,13 +10,13 @@ import pytest
 from tests.storage_segments.lab import COLD, DIR, Lab, crashes, data_path, flip_bit, idx_path, new_lab, tags_path
 
 from topics.errors import ColdStoreMismatch, ColdUnavailable, StorageIo
-from topics.model.match import TagMatch
-from topics.storage.cold_cache import BLOCK_BYTES, ColdCache
+from topics.model.names import TagMatch
 from topics.storage.fetch import SealedRead
-from topics.storage.relocate import delete_hot, flush_cold_flips, plan_moves, promote, relocate
-from topics.storage.segments.drop import drop_cold_copy, drop_segment
+from topics.storage.segments.replace import drop_cold_copy, drop_segment
 from topics.storage.segments.rewrite import rewrite
-from topics.storage.stores import LocalStore, NotFound, RangeOutOfBounds, check_owner, cold_owner
+from topics.storage.tiers.cold_cache import BLOCK_BYTES, ColdCache
+from topics.storage.tiers.relocate import delete_hot, flush_cold_flips, plan_moves, promote, relocate
+from topics.storage.tiers.stores import LocalStore, NoSuchObject, RangeOutOfBounds, check_owner, cold_owner
 from topics.testing import FOREVER, FaultFs, SimFs
 
 COLD_DIR = f"{COLD}/0000000A"
@@ -47,9 +47,9 @@ def test_a_store_keeps_both_parts_and_gives_exact_ranges() -> None:
     assert (store.len(7, "data"), store.len(7, "idx")) == (4, 5)
     with pytest.raises(RangeOutOfBounds):
         store.read_range(7, "data", 2, 3)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchObject):
         store.read_range(8, "data", 0, 1)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchObject):
         store.len(8, "idx")
 
 

@@ -17,33 +17,32 @@ from dataclasses import dataclass, field
 from random import Random
 
 from topics.errors import CommitFailed
-from topics.formats.frame import MORE, FrameType, encode_appends
 from topics.formats.names import shard_of
 from topics.formats.wal import WalColumns
+from topics.formats.wal.frame import MORE, FrameType, encode_appends
 from topics.model.submission import Submission
+from topics.storage.data_dir import DataDir, DataDirLock, group_keys
 from topics.storage.fs import Fs
-from topics.storage.layout import DataDir, group_keys
-from topics.storage.lock import DataDirLock
-from topics.storage.steady import SteadyFs
-from topics.storage.wal.discover import discover
+from topics.storage.osfs import RetryingFs
 from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
-from topics.storage.wal.opening import open_group
 from topics.storage.wal.reader import GroupScan, newest_layout, scan_group
 from topics.storage.wal.repair import (
     Repaired,
     log_dirs,
+    open_group,
     quarantined_ceilings,
     refuse_damage,
     remove_temps,
     repair_group,
 )
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.witness import SyncWitness
+from topics.storage.wal.scan import discover
+from topics.storage.wal.witness import SyncFailureLatch
 from topics.testing import FaultFs, SimClock, SimFs
-from topics.testing.orderfs import OrderFs
-from topics.testing.ordermonitor import OrderMonitor
-from topics.testing.simdisk import Fate
+from topics.testing.order.fs import OrderFs
+from topics.testing.order.monitor import OrderMonitor
+from topics.testing.simdisk import PowerCutFate
 
 FLAT = ""
 WAL = "*/wal-*.log"
@@ -122,7 +121,7 @@ class Log:
         self.monitor = monitor or OrderMonitor()
         self.watched = watched
         self.faults = FaultFs(OrderFs(disk, self.monitor) if watched else disk)
-        self.fs: Fs = SteadyFs(self.faults, sleep=lambda _: None)
+        self.fs: Fs = RetryingFs(self.faults, sleep=lambda _: None)
         self.clock = SimClock()
         self.data = DataDir("data")
         self.files = WalFiles()
@@ -163,7 +162,7 @@ class Log:
 
     def open(self) -> None:
         self.layout = newest_layout(self.scans.values(), self.snapshot, shards=self.shards)
-        self.witness = SyncWitness(self.lock.mark_boot_unknown)
+        self.witness = SyncFailureLatch(self.lock.mark_boot_unknown)
         for key in group_keys(self.shards):
             self.groups[key] = open_group(
                 self.fs,
@@ -270,7 +269,7 @@ class Log:
         self.disk.kill()
         return self
 
-    def crash(self, pattern: str | Fate = "lose_all", seed: int = 1) -> Log:
+    def crash(self, pattern: str | PowerCutFate = "lose_all", seed: int = 1) -> Log:
         self.disk.power_cut(Random(seed), pattern)
         self.killed = False
         return self

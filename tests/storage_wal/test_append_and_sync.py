@@ -11,17 +11,16 @@ from tests.storage_wal.rig import FILE_BYTES, FLAT, WAL, Log, Model, new_log
 
 from topics.clock import SystemClock
 from topics.errors import CommitFailed
-from topics.formats.frame import encode_appends
+from topics.formats.wal.frame import encode_appends
 from topics.model.submission import Submission
-from topics.storage.layout import DataDir
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
-from topics.storage.wal.discover import discover
+from topics.storage.data_dir import DataDir
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.storage.wal.files import WalFiles
 from topics.storage.wal.group import RESERVE_SHARE
-from topics.storage.wal.opening import open_group
 from topics.storage.wal.reader import scan_group
+from topics.storage.wal.repair import open_group
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.scan import discover
 from topics.testing import FOREVER
 from topics.testing.powercut import flipped_at, only, sector_zeroed_at, torn_at
 
@@ -415,7 +414,7 @@ def test_an_empty_start_makes_one_file_with_its_open_frame() -> None:
 
 
 def test_a_thread_may_sync_while_another_writes(tmp_path: Path) -> None:
-    fs, data, files = SteadyFs(OsFs()), DataDir(str(tmp_path / "data")), WalFiles()
+    fs, data, files = RetryingFs(OsFs()), DataDir(str(tmp_path / "data")), WalFiles()
     data.make_root(fs)
     data.make_missing(fs)
     group = open_group(

@@ -12,8 +12,8 @@ import xxhash
 from tests.storage_wal.rig import FLAT, SHORT_PATTERNS, Log, Model, Sent, new_log
 
 from topics.errors import StartRefused
-from topics.formats.bodies import Body, Delete, HeadWatermark, TopicCreate, encode_body, kind_of
-from topics.formats.frame import encode_frame
+from topics.formats.wal.bodies import Body, Delete, HeadWatermark, TopicCreate, encode_body, kind_of
+from topics.formats.wal.frame import encode_frame
 from topics.model.submission import Submission
 from topics.storage.wal.ends import end_of_data, valid_behind
 from topics.storage.wal.files import Position

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from topics.errors import DataDirLocked
+from topics.storage.data_dir import DataDir, DataDirLock, group_keys, parse_boot
 from topics.storage.fs import Fs
-from topics.storage.layout import DataDir, group_keys
-from topics.storage.lock import DataDirLock, parse_boot
 from topics.storage.osfs import OsFs
 from topics.testing import FaultFs, SimCrash, SimFs
 
@@ -145,7 +144,7 @@ def test_the_real_file_system_locks_across_processes_and_sets_modes(tmp_path: Pa
     assert (tmp_path / "data" / "wal").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "data" / ".topics.lock").stat().st_mode & 0o777 == 0o600
     code = (
-        "import sys; from topics.storage.osfs import OsFs; from topics.storage.lock import DataDirLock\n"
+        "import sys; from topics.storage.osfs import OsFs; from topics.storage.data_dir import DataDirLock\n"
         "from topics.errors import DataDirLocked\n"
         "try: DataDirLock.take(OsFs(), sys.argv[1], pid=1)\n"
         "except DataDirLocked: sys.exit(7)"

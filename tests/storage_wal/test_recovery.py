@@ -9,8 +9,7 @@ import pytest
 from tests.storage_wal.rig import FLAT, Log, Model, new_log
 
 from topics.storage.wal.files import Position
-from topics.storage.wal.measure import count_frames, read_used
-from topics.storage.wal.reader import complete_from_first
+from topics.storage.wal.reader import complete_from_first, count_frames, read_used
 from topics.testing import FOREVER, CrashPoints, SimFs
 
 

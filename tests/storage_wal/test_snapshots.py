@@ -10,11 +10,11 @@ import pytest
 from topics.errors import UnsupportedVersion
 from topics.formats.snapshot import GroupPosition, Snapshot, encode_snapshot, wrap_body
 from topics.storage.fs import Fs
+from topics.storage.osfs import RetryingFs
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
-from topics.storage.steady import SteadyFs
 from topics.storage.wal.files import Position
 from topics.testing import FOREVER, CrashPoints, FaultFs, SimCrash, SimFs
-from topics.testing.orderfs import OrderFs
+from topics.testing.order.fs import OrderFs
 
 META = "data/meta"
 
@@ -228,7 +228,7 @@ def test_an_old_snapshot_that_cannot_be_unlinked_is_removed_later() -> None:
 def test_a_crash_at_any_call_of_an_install_leaves_the_old_or_the_new_one() -> None:  # row 88
     disk = made(SimFs(), 3, 4)
     points = CrashPoints(disk)
-    store, _ = stored(SteadyFs(FaultFs(OrderFs(disk), hook=points.before)))
+    store, _ = stored(RetryingFs(FaultFs(OrderFs(disk), hook=points.before)))
     store.install(snapshot(5))
     installed = len(points.points)
     store.install(snapshot(6))

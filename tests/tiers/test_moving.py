@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from tests.tiers.world import OPENERS, World
 
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.errors import ColdStoreMismatch, ColdUnavailable, ConfigError
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.router import RouterDef
 from topics.storage.segments.sealed import SealedSegment
 

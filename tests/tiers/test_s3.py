@@ -14,8 +14,8 @@ import topics
 from topics.errors import ColdStoreMismatch, ColdUnavailable
 from topics.model.paging import Gap
 from topics.model.results import Record
-from topics.storage.object_store import ObjectRoot, open_object_root
-from topics.storage.stores import NotFound, RangeOutOfBounds
+from topics.storage.tiers.object_store import ObjectRoot, open_object_root
+from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -69,9 +69,9 @@ def test_ranges_are_exact_or_refused(root: ObjectRoot) -> None:
     assert store.read_range(7, "idx", 0, 5) == b"index"
     with pytest.raises(RangeOutOfBounds):
         store.read_range(7, "data", len(data) - 1, 2)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchObject):
         store.read_range(8, "data", 0, 1)
-    with pytest.raises(NotFound):
+    with pytest.raises(NoSuchObject):
         store.len(8, "idx")
     assert (store.exists(7, "data"), store.exists(8, "data")) == (True, False)
 

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFileSystem
 
-from topics.core.read import ReadRequest
-from topics.engine.reads import ReadDone
-from topics.formats.blob import split_blob
+from topics.core.reading.plan import ReadRequest
+from topics.engine.reading.reads import ReadDone
+from topics.formats.wal.blob import split_blob
 from topics.model.config import patch_from, resolve_config
-from topics.model.match import parse_match
+from topics.model.names import parse_match
 from topics.model.record import RecordIn, build_batch
-from topics.runtime.recover import OpenCold
-from topics.storage.cold_tier import ColdRoot, open_cold_root
+from topics.runtime.recovery.recover import OpenCold
 from topics.storage.fs import Fs, install, make_dirs, parent, read_file
-from topics.storage.object_store import ObjectRoot
+from topics.storage.tiers.cold_tier import ColdRoot, open_cold_root
+from topics.storage.tiers.object_store import ObjectRoot
 from topics.testing import FOREVER, FaultFs, SimFs
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel

@@ -16,8 +16,8 @@ from topics.wire.auth import (
     check_session,
 )
 from topics.wire.endpoints import ENDPOINTS
+from topics.wire.incoming.paths import Routes, Target
 from topics.wire.keys import READ, WRITE, Key, parse_keys
-from topics.wire.paths import Routes, Target
 
 ROUTES = Routes(ENDPOINTS)
 RING = parse_keys("all,r:read,w:write,d:delete,a:admin,rw:rw,eu:rw:eu.,none::nothing.")

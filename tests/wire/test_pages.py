@@ -9,8 +9,8 @@ import pytest
 from topics.config import Settings
 from topics.errors import ConfigError, HostNotAllowed, OriginNotAllowed, TopicsError
 from topics.wire.endpoints import ENDPOINTS
+from topics.wire.incoming.paths import Routes
 from topics.wire.pages import PageRules
-from topics.wire.paths import Routes
 
 ROUTES = Routes(ENDPOINTS)
 

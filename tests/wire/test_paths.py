@@ -4,7 +4,7 @@ import pytest
 
 from topics.errors import InvalidRequest, MethodNotAllowed, NotFound
 from topics.wire.endpoints import ENDPOINTS, implemented
-from topics.wire.paths import Routes
+from topics.wire.incoming.paths import Routes
 
 ROUTES = Routes(ENDPOINTS)
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from topics.errors import Internal, TopicNotFound
 from topics.errors import InvalidRequest as Refused
-from topics.model.appended import Appended
 from topics.model.config import DEFAULT_CONFIG
 from topics.model.results import (
     AckResult,
+    Appended,
     DeleteResult,
     DeleteTopicResult,
     ExtendResult,
@@ -19,13 +19,12 @@ from topics.model.results import (
     RouterPage,
     RouterState,
     RouterSummary,
+    Tombstone,
     TopicPage,
     TopicState,
     TopicSummary,
 )
-from topics.model.tombstone import Tombstone
-from topics.wire.base64url import decode_base64url, encode_base64url
-from topics.wire.cursors import decode_cursor, encode_cursor
+from topics.wire.cursors import decode_base64url, decode_cursor, encode_base64url, encode_cursor
 from topics.wire.replies import (
     ack_performance,
     append_performance,

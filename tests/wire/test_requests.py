@@ -5,27 +5,25 @@ import pytest
 from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
-from topics.model.match import TagMatch
-from topics.wire.queue_requests import (
+from topics.model.names import TagMatch
+from topics.wire.requests import (
     NO_SUCH_LEASE,
+    TopicStart,
     check_worker,
     decode_ack,
     decode_claim,
-    decode_extend,
-    decode_nack,
-    lease_text,
-    parse_lease,
-)
-from topics.wire.requests import (
-    TopicStart,
     decode_datas,
     decode_delete,
     decode_diff,
+    decode_extend,
+    decode_nack,
     decode_router,
     decode_watch,
     decode_write,
     header_text,
+    lease_text,
     node_set,
+    parse_lease,
 )
 
 U32, U64 = 2**32 - 1, 2**64 - 1

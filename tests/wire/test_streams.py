@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
-from topics.model.appended import Appended
 from topics.model.position import Position
-from topics.model.results import WatchStart
-from topics.model.tombstone import Tombstone
+from topics.model.results import Appended, Tombstone, WatchStart
 from topics.wire import sse, ws
-from topics.wire.base64url import decode_base64url, encode_base64url
+from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.requests import TopicStart
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.core.recent import Chunk, make_chunk
-from topics.formats.frame import encode_appends
+from topics.core.reading.recent import Chunk, make_chunk
+from topics.formats.wal.frame import encode_appends
 from topics.wire.records import View, render_runs
 from topics.wire.texts import BLOCK, Texts
 

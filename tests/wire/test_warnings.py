@@ -13,9 +13,10 @@ from topics.errors import InvalidRequest
 from topics.wire import json as wire_json
 from topics.wire import openapi, ws
 from topics.wire.field_count import count_fields
-from topics.wire.json import BodyDecoder
-from topics.wire.queue_requests import decode_ack, decode_claim
+from topics.wire.json import BodyDecoder, Unknown
 from topics.wire.requests import (
+    decode_ack,
+    decode_claim,
     decode_config,
     decode_datas,
     decode_delete,
@@ -25,7 +26,6 @@ from topics.wire.requests import (
     decode_watch,
     decode_write,
 )
-from topics.wire.second_look import Unknown
 from topics.wire.warnings import SENTENCES_MAX, warnings_of, with_warnings
 
 BODIES: list[tuple[BodyDecoder[Any], dict[str, Any]]] = [

@@ -11,25 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from topics.api.call import Call, error_response
-from topics.api.express import Express, admits_express
-from topics.api.inflight import InFlight
+from topics.api.call import InFlight, RequestCall, error_response
+from topics.api.fast_append import FastAppends, admits_express
 from topics.api.page_responder import PageResponder
 from topics.engine.engine import Engine
 from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
 from topics.net.messages import Headers, Request, RequestHead, Responder, Response
 from topics.wire.auth import authenticate, check_rights
 from topics.wire.endpoints import implemented
+from topics.wire.incoming.paths import Routes, Target
 from topics.wire.keys import Key, KeyRing
 from topics.wire.pages import PageRules
-from topics.wire.paths import Routes, Target
 
-Handler = Callable[[Call], None]
+Handler = Callable[[RequestCall], None]
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
 
 
-class Found:
+class RouteDecision:
     """What a head alone decides: the endpoint, who asks for it, and whether that is refused."""
 
     __slots__ = ("handler", "key", "preflight", "refusal", "shown", "target")
@@ -74,7 +73,7 @@ class App:
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
-        self._express: Express | None = None
+        self._express: FastAppends | None = None
         self.on_shutdown: list[Callable[[], None]] = []
 
     def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
@@ -89,7 +88,7 @@ class App:
     # --- the two steps --------------------------------------------------------------------------------------------
 
     def head(self, request: Request) -> Response | None:
-        found: Found | None = request.head.memo
+        found: RouteDecision | None = request.head.memo
         if found is None:
             found = request.head.memo = self._find(request)
             self._offer_express(found, request.head)
@@ -106,20 +105,20 @@ class App:
             return found.refuse(found.refusal)
         return None
 
-    def _offer_express(self, found: Found, head: RequestHead) -> None:
+    def _offer_express(self, found: RouteDecision, head: RequestHead) -> None:
         express = self._express
         is_plain = found.handler == "write" and found.refusal is None and not found.shown
         if express is not None and is_plain and admits_express(head):
             head.express = express.writes(found.target.name, head, found.key).take
 
-    def write_express(self, engine: Engine) -> Express:
+    def write_express(self, engine: Engine) -> FastAppends:
         """Offer the short way to writes that repeat a head; it is to be told of the end of each turn."""
-        self._express = Express(engine, monotonic=self._monotonic, inflight=self._inflight)
+        self._express = FastAppends(engine, monotonic=self._monotonic, inflight=self._inflight)
         return self._express
 
-    def _find(self, request: Request) -> Found:
+    def _find(self, request: Request) -> RouteDecision:
         target = self._routes.find(request.method, request.raw_path)
-        found = Found(target)
+        found = RouteDecision(target)
         found.shown = self._pages.shown_to(request.headers)
         try:
             self._pages.check(request.method, request.headers, target)
@@ -139,10 +138,10 @@ class App:
         return found
 
     def handle(self, request: Request, responder: Responder) -> None:
-        found: Found = request.context
+        found: RouteDecision = request.context
         if found.shown:
             responder = PageResponder(responder, found.shown)
-        call = Call(request, responder, found.target, found.key, self._monotonic, self._inflight)
+        call = RequestCall(request, responder, found.target, found.key, self._monotonic, self._inflight)
         try:
             if self.progress is not None or self.draining:
                 self._check_open(found.handler)
@@ -159,7 +158,7 @@ class App:
         raise ShuttingDown()
 
     def abandon(self, request: Request) -> None:
-        found: Found | None = request.context
+        found: RouteDecision | None = request.context
         if found is not None and found.key is not None:
             self._inflight.leave(found.key)
 

@@ -9,23 +9,21 @@ import logging
 from collections.abc import Callable
 
 from topics.api.app import App, Handler
-from topics.api.bulk import BulkEndpoints
-from topics.api.call import Call, with_room
-from topics.api.console import Console
+from topics.api.call import RequestCall, with_room
+from topics.api.endpoints.bulk import BulkEndpoints
+from topics.api.endpoints.probes import Console, Probes
+from topics.api.endpoints.queues import QueueEndpoints
+from topics.api.endpoints.records import RecordEndpoints
+from topics.api.endpoints.routers import RouterEndpoints
+from topics.api.endpoints.topics import TopicEndpoints
 from topics.api.links import links_out_of_reach
-from topics.api.live import Live
-from topics.api.metrics import Metrics
-from topics.api.probes import Probes
-from topics.api.queues import QueueEndpoints
-from topics.api.records import RecordEndpoints
-from topics.api.routers import RouterEndpoints
-from topics.api.tier_metrics import tier_families
-from topics.api.topics import TopicEndpoints
-from topics.api.work import WorkEndpoint
+from topics.api.live.live import Live
+from topics.api.live.work import WorkEndpoint
+from topics.api.metrics import Metrics, tier_families
 from topics.clock import Clock, Host
 from topics.config import Settings
-from topics.engine.longpoll import LongPolls
-from topics.runtime.busy import BusyShare
+from topics.engine.reading.long_polls import LongPolls
+from topics.runtime.drivers.aio import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.keys import KeyRing
 from topics.wire.pages import PageRules
@@ -145,7 +143,7 @@ class ServerApp:
         gauges.more += (live.families, lambda: tier_families(kernel))
         return live
 
-    def _late(self, name: str) -> Callable[[Call], None]:
+    def _late(self, name: str) -> Callable[[RequestCall], None]:
         """Stands in for an endpoint until `attach`; the application refuses before it comes here."""
         return lambda call: self._endpoints[name](call)
 

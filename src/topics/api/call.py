@@ -1,6 +1,9 @@
-"""Call: one request on its way through an endpoint, and the ways to answer it.
+"""InFlight: how many requests of each key are running, and the cap on that.
 
-Always holds: a call is answered once; whatever an endpoint raises becomes the one error envelope."""
+Call: one request on its way through an endpoint, and the ways to answer it.
+
+Always holds: a call is answered once; whatever an endpoint raises becomes the one error envelope.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,39 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from topics.api.inflight import InFlight
 from topics.engine.ticket import Ticket
-from topics.errors import Internal, InvalidRequest, TopicsError, UnsupportedMediaType
+from topics.errors import Internal, InvalidRequest, Throttled, TopicsError, UnsupportedMediaType
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
 from topics.wire.auth import check_names, seen_by
-from topics.wire.bodies import body_text
 from topics.wire.holders import Holder, holder_of
+from topics.wire.incoming.paths import Target
+from topics.wire.incoming.query import Query, parse_query
+from topics.wire.json import Unknown
 from topics.wire.keys import Key
+from topics.wire.media import body_text
 from topics.wire.names import cut
-from topics.wire.paths import Target
-from topics.wire.query import Query, parse_query
 from topics.wire.replies import error_body, performance, struct_reply
-from topics.wire.second_look import Unknown
 from topics.wire.warnings import warnings_of, with_warnings
+
+
+class InFlight:
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._running: dict[bytes, int] = {}
+
+    def enter(self, key: Key) -> None:
+        running = self._running.get(key.digest, 0)
+        if self._cap and running >= self._cap:
+            raise Throttled.cap("max_inflight_per_key", max=self._cap)
+        self._running[key.digest] = running + 1
+
+    def leave(self, key: Key) -> None:
+        left = self._running[key.digest] - 1
+        if left:
+            self._running[key.digest] = left
+        else:
+            del self._running[key.digest]
+
 
 log = logging.getLogger("topics.api")
 
@@ -34,7 +56,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 _RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
 
-class Call:
+class RequestCall:
     __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target", "warnings")
 
     def __init__(
@@ -135,9 +157,9 @@ class Call:
             assert body is not None
             self.reply(200, body)
 
-    def when_room(self, step: Callable[[], None], *, size_bytes: int = 0) -> None:
+    def when_budget(self, step: Callable[[], None], *, size_bytes: int = 0) -> None:
         """Go on, towards an answer that may be large, when the client has taken enough of those before."""
-        self.responder.when_room(partial(self._go_on, step), self.end, size_bytes=size_bytes)
+        self.responder.when_budget(partial(self._go_on, step), self.end, size_bytes=size_bytes)
 
     def _go_on(self, step: Callable[[], None]) -> None:
         try:
@@ -147,9 +169,9 @@ class Call:
 
     def when(self, ticket: Ticket[T], answer: Callable[[T], None]) -> None:
         """Answer with the value of a ticket, or with its error."""
-        ticket.then(partial(self._settle, answer))
+        ticket.then(partial(self._answer_with, answer))
 
-    def _settle(self, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
+    def _answer_with(self, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
         if done.error is not None:
             self.fail(done.error)
             return
@@ -165,9 +187,9 @@ class Call:
             self._inflight = None
 
 
-def with_room(handler: Callable[[Call], None]) -> Callable[[Call], None]:
+def with_room(handler: Callable[[RequestCall], None]) -> Callable[[RequestCall], None]:
     """The endpoint, waiting for room first: its answers grow with what the server has."""
-    return lambda call: call.when_room(partial(handler, call))
+    return lambda call: call.when_budget(partial(handler, call))
 
 
 def error_response(error: BaseException, key: Key | None = None) -> Response:

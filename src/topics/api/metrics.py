@@ -1,25 +1,92 @@
-"""Metrics: what the process counts, as Prometheus text or as one JSON object (`http-api.md` section 20.3).
+"""Exposition: metric families as Prometheus text. Values in, bytes out.
+
+Metrics of the tiers: what was moved, what failed, and whether the cold store answers.
+
+Metrics: what the process counts, as Prometheus text or as one JSON object (`http-api.md` section 20.3).
 
 The order of the first 29 families is part of the contract; further ones follow. Per-topic families stop at 1000 topics.
-While recovery runs there is no kernel yet, and everything it would count is zero."""
+While recovery runs there is no kernel yet, and everything it would count is zero.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import Literal
 
 import msgspec
 
-from topics.api.call import Call
-from topics.api.exposition import Family, exposition, histogram, labelled, single
+from topics.api.call import RequestCall
 from topics.core.topic import TopicState
 from topics.engine.ticket import chain
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
 from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
-from topics.storage.wal.stats import SYNC_BUCKETS_US, WalStats
+from topics.storage.wal.group import SYNC_BUCKETS_US, WalStats
+
+Kind = Literal["gauge", "counter", "histogram"]
+Sample = tuple[str, str, float]
+"""Suffix of the name, labels in braces or nothing, value."""
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+class Family(msgspec.Struct, frozen=True):
+    name: str
+    kind: Kind
+    help: str
+    samples: list[Sample]
+
+
+def single(name: str, kind: Kind, help: str, value: float) -> Family:
+    return Family(name, kind, help, [("", "", value)])
+
+
+def labelled(name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
+    return Family(
+        name, kind, help, [("", f'{{{label}="{text.translate(_ESCAPES)}"}}', value) for text, value in values]
+    )
+
+
+def histogram(name: str, help: str, *, bounds: Iterable[int], counts: Iterable[int], total: float) -> Family:
+    """`counts` are per bucket, the last one for everything above the bounds; buckets are shown cumulated."""
+    samples: list[Sample] = []
+    seen = 0
+    for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
+        seen += count
+        samples.append(("_bucket", f'{{le="{bound}"}}', seen))
+    return Family(name, "histogram", help, [*samples, ("_sum", "", total), ("_count", "", seen)])
+
+
+def exposition(families: Iterable[Family]) -> bytes:
+    lines: list[str] = []
+    for family in families:
+        lines.append(f"# HELP {family.name} {family.help}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines.extend(f"{family.name}{suffix}{labels} {_number(value)}" for suffix, labels, value in family.samples)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def tier_families(kernel: Kernel) -> list[Family]:
+    """Nothing without a cold store."""
+    tiers, counters = kernel.tiers, kernel.store.env.counters
+    cold = tiers.cold
+    if cold is None:
+        return []
+    return [
+        single("topics_cold_store_up", "gauge", "1 if the cold store is ours and answered last", int(cold.answers)),
+        single("topics_relocation_bytes_total", "counter", "bytes moved to cold", counters.relocated_bytes),
+        single("topics_relocation_failures_total", "counter", "moves that failed", counters.relocation_failures),
+        single("topics_relocation_last_success_ms", "gauge", "time of the last move, 0: none", tiers.last_success_ms),
+        single("topics_relocation_waiting", "gauge", "segments waiting for the cold pool", tiers.waiting),
+    ]
+
 
 TOPICS_SHOWN_MAX = 1_000
 TEXT = b"text/plain; version=0.0.4"
@@ -43,18 +110,18 @@ class Metrics:
         self.kernel: Kernel | None = None
         self.gauges = Gauges()
 
-    def metrics(self, call: Call) -> None:
+    def metrics(self, call: RequestCall) -> None:
         """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first. Floors
         are shown as far as they are logged."""
         if self.kernel is None:
             self._answer(call)
             return
-        settling, topics = self.kernel.engine.settling, self._topics()
+        floor_log, topics = self.kernel.engine.floor_log, self._topics()
         mortal = [topic for topic in topics if topic.config.ttl_ms or topic.config.cap_bytes]
-        settled = chain(settling.settle_soon(mortal), lambda _: settling.log_all(topics[:TOPICS_SHOWN_MAX]))
+        settled = chain(floor_log.log_soon(mortal), lambda _: floor_log.log_all(topics[:TOPICS_SHOWN_MAX]))
         call.when(settled, lambda _: self._answer(call))
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: RequestCall) -> None:
         accept = call.request.header(b"accept") or b""
         if b"application/json" in accept:
             call.reply(200, msgspec.json.encode(self._json()))
@@ -116,7 +183,7 @@ class Metrics:
         return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
 
     def _earliest(self, topic: TopicState) -> int:
-        return topic.earliest_seq if self.kernel is None else self.kernel.engine.settling.sure_earliest(topic)
+        return topic.earliest_seq if self.kernel is None else self.kernel.engine.floor_log.sure_earliest(topic)
 
     def _topic_families(self, topics: list[TopicState]) -> list[Family]:
         shown = list(islice(topics, TOPICS_SHOWN_MAX))

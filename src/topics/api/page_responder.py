@@ -38,8 +38,8 @@ class PageResponder:
     def has_room(self, size_bytes: int) -> bool:
         return self._inner.has_room(size_bytes)
 
-    def when_room(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
-        self._inner.when_room(read, dropped, size_bytes=size_bytes)
+    def when_budget(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
+        self._inner.when_budget(read, dropped, size_bytes=size_bytes)
 
     def expect(self, size_bytes: int) -> None:
         self._inner.expect(size_bytes)

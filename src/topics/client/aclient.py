@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any, Self
 
-from topics.client import calls
-from topics.client.address import checked_timeout, parse_address
-from topics.client.aproducer import AsyncProducer
 from topics.client.atopic import AsyncQueue, AsyncRouter, AsyncTopic
-from topics.client.atransport import AsyncTransport
-from topics.client.batching import ProducerOptions
-from topics.client.calls import Keys, config_text
 from topics.client.client import RETRY_S, TIMEOUT_S
-from topics.client.retry import RetryPolicy
+from topics.client.producing.aproducer import AsyncProducer
+from topics.client.producing.batching import ProducerOptions
+from topics.client.transport import calls
+from topics.client.transport.address import checked_timeout, parse_address
+from topics.client.transport.atransport import AsyncTransport
+from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.retry import RetryPolicy
 from topics.config import ClientSettings
 from topics.model.results import RouterSummary, TopicSummary
 

@@ -1,20 +1,27 @@
-"""AsyncTopic, AsyncQueue, AsyncRouter: the handles of `topic`, for coroutines. The same calls, awaited."""
+"""Follow for coroutines: drives a `Following` over the asyncio transport until the client is closed.
+
+AsyncTopic, AsyncQueue, AsyncRouter: the handles of `topic`, for coroutines. The same calls, awaited.
+"""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Literal, overload
 
 from topics import limits
-from topics.client import calls
-from topics.client.afollow import afollow
-from topics.client.aproducer import AsyncProducer
-from topics.client.atransport import AsyncTransport
-from topics.client.awork import AsyncHandler, AsyncWork, AsyncWorker
-from topics.client.batching import ProducerOptions
-from topics.client.bodies import piece_of, record_piece, whole
-from topics.client.calls import Keys, config_text
-from topics.client.worker import WorkerOptions
+from topics.client.following import SILENCE_S_MAX, Following
+from topics.client.jobs.awork import AsyncHandler, AsyncWork, AsyncWorker
+from topics.client.jobs.worker import WorkerOptions
+from topics.client.producing.aproducer import AsyncProducer
+from topics.client.producing.batching import ProducerOptions
+from topics.client.transport import calls
+from topics.client.transport.atransport import AsyncTransport
+from topics.client.transport.bodies import piece_of, record_piece, whole
+from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.sse import Frame, SseReader
+from topics.errors import TopicsError, Unreachable
 from topics.model.config import TopicConfig
 from topics.model.doors import Match, Seqs
 from topics.model.paging import After, Gap, Gaps, Walk, node_names
@@ -32,6 +39,42 @@ from topics.model.results import (
 )
 from topics.model.router import Guarantee
 from topics.model.values import several
+
+
+async def afollow(
+    transport: AsyncTransport, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps
+) -> AsyncIterator[Record | Gap]:
+    following = Following(topic, after, nodes=nodes, gaps=gaps, policy=transport.policy)
+    while not transport.closed.is_set():
+        try:
+            if following.polls:
+                page = await transport.once(following.poll_call())
+                for item in following.page(page):
+                    yield item
+            else:
+                async for frame in _frames(transport, following):
+                    for item in following.frame(frame):
+                        yield item
+        except TopicsError as error:
+            if transport.closed.is_set():
+                return
+            await transport.pause(following.failed(error, now=time.monotonic(), chance=random.random))
+
+
+async def _frames(transport: AsyncTransport, following: Following) -> AsyncIterator[Frame]:
+    """The frames of one stream, until it ends or breaks."""
+    session = following.session_call()
+    if session is not None:
+        following.session_made(await transport.once(session))
+    call, mark = following.stream_call()
+    link, reader = await transport.open_stream(call, extra=mark), SseReader()
+    try:
+        while (data := await link.pieces(timeout_s=SILENCE_S_MAX)) is not None:
+            for frame in reader.feed(data):
+                yield frame
+    finally:
+        transport.end_stream(link)
+    raise Unreachable("the stream came to its end", sent=True)
 
 
 class AsyncTopic:

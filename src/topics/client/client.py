@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from topics.client import calls
-from topics.client.address import checked_timeout, parse_address
-from topics.client.batching import ProducerOptions
-from topics.client.calls import Keys, config_text
-from topics.client.producer import Producer
-from topics.client.retry import RetryPolicy
+from topics.client.producing.batching import ProducerOptions
+from topics.client.producing.producer import Producer
 from topics.client.topic import Queue, Router, Topic
-from topics.client.transport import Transport
+from topics.client.transport import calls
+from topics.client.transport.address import checked_timeout, parse_address
+from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.retry import RetryPolicy
+from topics.client.transport.transport import Transport
 from topics.config import ClientSettings
 from topics.model.results import RouterSummary, TopicSummary
 

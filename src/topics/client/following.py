@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from topics import limits
-from topics.client import calls
-from topics.client.decoding import decode_batch, decoder_of, stamped
-from topics.client.exchange import Call
-from topics.client.retry import Attempts, RetryPolicy
-from topics.client.sse import Frame
+from topics.client.transport import calls
+from topics.client.transport.calls import decode_batch, decoder_of, stamped
+from topics.client.transport.exchange import ClientCall
+from topics.client.transport.retry import Attempts, RetryPolicy
+from topics.client.transport.sse import Frame
 from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, TopicNotFound, TopicsError, Unauthorized
 from topics.model.paging import After, Gap, Gaps, Walk
 from topics.model.position import Position
@@ -43,7 +43,7 @@ class Following:
 
     # --- what to ask ----------------------------------------------------------------------------------------------
 
-    def session_call(self) -> Call[WatchResult] | None:
+    def session_call(self) -> ClientCall[WatchResult] | None:
         """Needed before a stream can be opened; None if there is a session."""
         if self._wid is not None:
             return None
@@ -55,13 +55,13 @@ class Following:
         has_epoch = self._walk.position.epoch is not None  # then an id takes the session back
         self._is_beyond = start is not None and start.from_seq > start.head_seq and not has_epoch
 
-    def stream_call(self) -> tuple[Call[bytes], bytes]:
+    def stream_call(self) -> tuple[ClientCall[bytes], bytes]:
         """With the header that takes the session back to our cursor, should it be ahead."""
         assert self._wid is not None
         mark = encode_id({self._topic: self._walk.position})
         return calls.watch_stream(self._wid), b"Last-Event-ID: %b\r\n" % mark
 
-    def poll_call(self) -> Call[ReadResult]:
+    def poll_call(self) -> ClientCall[ReadResult]:
         return calls.diff(
             self._topic,
             self._walk.position,

@@ -1,25 +1,31 @@
-"""Topic, Queue, Router: handles of the blocking client. Each verb is a call of `calls`, run by the transport."""
+"""Follow, blocking: drives a `Following` over the transport until the client is closed.
+
+Topic, Queue, Router: handles of the blocking client. Each verb is a call of `calls`, run by the transport.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from topics import limits
-from topics.client import calls
-from topics.client.batching import ProducerOptions
-from topics.client.bodies import piece_of, record_piece, whole
-from topics.client.calls import Keys, config_text
-from topics.client.follow import follow
-from topics.client.producer import Producer
-from topics.client.transport import Transport
-from topics.client.work import Work
-from topics.client.worker import Handler, Worker, WorkerOptions
+from topics.client.following import SILENCE_S_MAX, Following
+from topics.client.jobs.work import Work
+from topics.client.jobs.worker import Handler, Worker, WorkerOptions
+from topics.client.producing.batching import ProducerOptions
+from topics.client.producing.producer import Producer
+from topics.client.transport import calls
+from topics.client.transport.bodies import piece_of, record_piece, whole
+from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.sse import Frame, SseReader
+from topics.client.transport.transport import Transport
+from topics.errors import TopicsError, Unreachable
 from topics.model.config import TopicConfig
-from topics.model.doors import Match, Seqs
+from topics.model.doors import Match, Reading, Seqs
 from topics.model.paging import After, Gap, Gaps
-from topics.model.reading import Reading
 from topics.model.results import (
     AckResult,
     AppendResult,
@@ -34,6 +40,39 @@ from topics.model.results import (
 )
 from topics.model.router import Guarantee
 from topics.model.values import several
+
+
+def follow(
+    transport: Transport, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps
+) -> Iterator[Record | Gap]:
+    following = Following(topic, after, nodes=nodes, gaps=gaps, policy=transport.policy)
+    while not transport.closed.is_set():
+        try:
+            if following.polls:
+                page = transport.once(following.poll_call())
+                yield from following.page(page)
+            else:
+                for frame in _frames(transport, following):
+                    yield from following.frame(frame)
+        except TopicsError as error:
+            if transport.closed.is_set():
+                return
+            transport.closed.wait(following.failed(error, now=time.monotonic(), chance=random.random))
+
+
+def _frames(transport: Transport, following: Following) -> Iterator[Frame]:
+    """The frames of one stream, until it ends or breaks."""
+    session = following.session_call()
+    if session is not None:
+        following.session_made(transport.once(session))
+    call, mark = following.stream_call()
+    link, reader = transport.open_stream(call, extra=mark), SseReader()
+    try:
+        while (data := link.pieces(timeout_s=SILENCE_S_MAX)) is not None:
+            yield from reader.feed(data)
+    finally:
+        transport.end_stream(link)
+    raise Unreachable("the stream came to its end", sent=True)
 
 
 class Topic(Reading):

@@ -1,1 +1,1 @@
-"""The web console: plain files, no build step. Served by `topics.api.console`."""
+"""The web console: plain files, no build step. Served by `topics.api.endpoints.probes`."""

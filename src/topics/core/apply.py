@@ -1,4 +1,9 @@
-"""Apply: the one way published state changes, live and in recovery.
+"""Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
+
+Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called after
+every op that removed something; the cost is spread over the removals that made it necessary.
+
+Apply: the one way published state changes, live and in recovery.
 
 Total: an op of a topic that is not there is IGNORED, one that is reflected already changes nothing. Per topic, ops come
 in log order. Called by the engine when an op's commit is done, and by its replay.
@@ -9,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from topics.core.append import apply_append
 from topics.core.delete import apply_delete
-from topics.core.effects import Effect, Fate
+from topics.core.effects import Effect, OpResult
 from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
 from topics.core.lineage import apply_fork
-from topics.core.memory import forget_dead
-from topics.core.publish import apply_append
-from topics.core.queue_leases import apply_lease
-from topics.core.retention import apply_evict
-from topics.core.seqs import apply_head
+from topics.core.queue.leases import apply_lease
+from topics.core.retention.ceiling import apply_head
+from topics.core.retention.front import Removal
+from topics.core.retention.rules import apply_evict
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.model.ops import (
@@ -34,6 +39,22 @@ from topics.model.ops import (
     TopicDelete,
 )
 
+SLOTS_KEPT = 1024  # dead slots at the front are dropped together, so that dropping costs little per slot
+RECORDS_KEPT = 256  # likewise for records that died in the middle
+
+
+def forget_dead(topic: TopicState, removal: Removal) -> None:
+    """The front at once, by whole chunks; the middle when the dead are more than the living."""
+    earliest = topic.earliest_seq
+    topic.resident.drop_below(earliest)
+    runs = topic.tail.runs
+    if runs and earliest - runs[0].first_seq >= max(SLOTS_KEPT, topic.count):
+        topic.tail.drop_below(earliest)
+        topic.tags.drop_below(earliest)
+    topic.resident.removed += sum(map(len, removal.seqs))
+    if topic.resident.removed > max(RECORDS_KEPT, topic.count):
+        topic.resident.thin_out(topic.live)
+
 
 def apply(state: State, op: Op) -> Effect:
     """Change the state by one op and say what happened."""
@@ -43,7 +64,7 @@ def apply(state: State, op: Op) -> Effect:
         return _ON_STATE[kind](state, op)
     topic = state.by_id.get(op.topic_id)  # type: ignore[union-attr]
     if topic is None:
-        return Effect(Fate.IGNORED, op.topic_id)  # type: ignore[union-attr]
+        return Effect(OpResult.IGNORED, op.topic_id)  # type: ignore[union-attr]
     effect = on_topic(state, topic, op)
     if effect.removal is not None:
         if topic.queue is not None:
@@ -60,13 +81,13 @@ def _append(state: State, topic: TopicState, op: Append) -> Effect:
 
 def _delete(_: State, topic: TopicState, op: Delete) -> Effect:
     effect = apply_delete(topic, op)
-    if topic.queue is not None and op.reason == "dead_letter" and effect.fate is not Fate.IGNORED:
+    if topic.queue is not None and op.reason == "dead_letter" and effect.fate is not OpResult.IGNORED:
         topic.queue.dead_lettered += len(op.seqs or ())
     return effect
 
 
 def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
-    return Effect(Fate.APPLIED, topic.id, removal=apply_evict(topic, op))
+    return Effect(OpResult.APPLIED, topic.id, removal=apply_evict(topic, op))
 
 
 def _head(state: State, topic: TopicState, op: HeadMark) -> Effect:

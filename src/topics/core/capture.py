@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from topics.core.front import ACTIVE_LOC, blocks_from
 from topics.core.idempotency import IdemWindow, WriteMemo
-from topics.core.lost import LostRanges
-from topics.core.slots import I64
+from topics.core.retention.floors import LostRanges
+from topics.core.retention.front import ACTIVE_LOC, blocks_from
+from topics.core.slots.slots import I64
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
@@ -74,7 +74,7 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
         last_ts=topic.last_ts,
         head=topic.head,
         ceiling=topic.head if clean else max(topic.ceiling, topic.head),
-        ckpt_seq=settled_seq(topic),
+        ckpt_seq=durable_seq(topic),
         base_seq=topic.base_seq,
         earliest_seq=topic.earliest_seq,
         evict_floor=topic.evict_floor,
@@ -120,7 +120,7 @@ def restore(image: TopicImage) -> TopicState:
     return topic
 
 
-def settled_seq(topic: TopicState) -> int:
+def durable_seq(topic: TopicState) -> int:
     """Where replay may start: everything up to here lies in segments, is lost, or never was."""
     for run in topic.tail.runs:
         placed = np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC

@@ -14,15 +14,15 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from topics.core.effects import Effect, Fate
-from topics.core.front import Removal, alive_of, blocks_from, kill_below, kill_slots, settle_front, verify
-from topics.core.retention import trim_to_cap
-from topics.core.sealed import Sealed
-from topics.core.slots import I64
-from topics.core.tail import TailRun
+from topics.core.effects import Effect, OpResult
+from topics.core.retention.front import Removal, advance_front, alive_of, blocks_from, kill_below, kill_slots, verify
+from topics.core.retention.rules import trim_to_cap
+from topics.core.slots.sealed import Sealed
+from topics.core.slots.slots import I64
+from topics.core.slots.tail import TailRun
 from topics.core.topic import TopicState
 from topics.errors import ColdUnavailable, InvalidRequest
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.ops import Delete, DeleteReason, RouterMark
 
 # --- deciding --------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def bound_of(op: Delete) -> int:
 
 def apply_delete(topic: TopicState, op: Delete) -> Effect:
     if op.seqs is None and topic.config.durability == "ephemeral" and topic.replaying:
-        return Effect(Fate.IGNORED, topic.id)
+        return Effect(OpResult.IGNORED, topic.id)
     removal = Removal()
     if op.seqs is None and op.match is None:
         bound = bound_of(op)
@@ -106,8 +106,8 @@ def apply_delete(topic: TopicState, op: Delete) -> Effect:
     else:
         _kill_chosen(topic, op, removal)
         if removal.count:
-            settle_front(topic)
-    return Effect(Fate.APPLIED, topic.id, removal=removal)
+            advance_front(topic)
+    return Effect(OpResult.APPLIED, topic.id, removal=removal)
 
 
 def _kill_chosen(topic: TopicState, op: Delete, removal: Removal) -> None:
@@ -167,7 +167,7 @@ def awaited_deletes(topic: TopicState) -> list[Delete]:
     return list(dict.fromkeys(narrowed))
 
 
-def settle_cold(topic: TopicState, first_seq: int) -> Removal:
+def finish_cold_delete(topic: TopicState, first_seq: int) -> Removal:
     """The index of a cold segment has come: do what had to wait for it. The segment may be read afterwards."""
     removal = Removal()
     ops = topic.awaiting.pop(first_seq, [])
@@ -176,15 +176,15 @@ def settle_cold(topic: TopicState, first_seq: int) -> Removal:
         return removal
     block.deleted = -1
     try:
-        is_settled = verify(topic, block)
-        for op in ops if is_settled else ():
+        is_logged = verify(topic, block)
+        for op in ops if is_logged else ():
             seqs = np.array(sorted(set(op.seqs or ())), np.int64)
             seqs = seqs[seqs >= topic.floors.earliest_seq]
             kill_slots(topic, block, alive_of(block, _chosen_slots(topic, block, op, seqs)), removal)
     except ColdUnavailable:
-        is_settled = False
-    if is_settled:
-        settle_front(topic)
+        is_logged = False
+    if is_logged:
+        advance_front(topic)
         removal.add(trim_to_cap(topic, now=topic.last_ts))
         _forget_dead_jobs(topic, block)
     elif ops:

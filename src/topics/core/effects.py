@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from topics.core.front import Removal
+from topics.core.retention.front import Removal
 
 
-class Fate(Enum):
+class OpResult(Enum):
     """What became of an op."""
 
     APPLIED = "applied"
@@ -29,7 +29,7 @@ class Effect:
     __slots__ = ("fate", "first_seq", "last_seq", "removal", "topic_id")
 
     def __init__(
-        self, fate: Fate, topic_id: int, *, first_seq: int = 1, last_seq: int = 0, removal: Removal | None = None
+        self, fate: OpResult, topic_id: int, *, first_seq: int = 1, last_seq: int = 0, removal: Removal | None = None
     ) -> None:
         self.fate = fate
         self.topic_id = topic_id
@@ -39,11 +39,11 @@ class Effect:
 
     def join(self, later: Effect) -> None:
         """Together with what the rest of the same op did."""
-        if later.fate is Fate.APPLIED:
-            if self.fate is not Fate.APPLIED:
+        if later.fate is OpResult.APPLIED:
+            if self.fate is not OpResult.APPLIED:
                 self.first_seq = later.first_seq
             self.last_seq = later.last_seq
-        if later.fate is not Fate.DUPLICATE:
+        if later.fate is not OpResult.DUPLICATE:
             self.fate = later.fate
         if self.removal is None:
             self.removal = later.removal

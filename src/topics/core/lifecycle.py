@@ -7,9 +7,9 @@ to apply, so two creates of one name cannot meet here. Router removals that go w
 from __future__ import annotations
 
 from topics.core.capture import dead_in_files
-from topics.core.effects import Effect, Fate
+from topics.core.effects import Effect, OpResult
 from topics.core.lineage import new_epoch
-from topics.core.retention import due, floors_op, trim_to_cap
+from topics.core.retention.rules import due, floors_op, trim_to_cap
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty
@@ -110,11 +110,11 @@ def decide_delete_topic(topic: TopicState, *, if_empty: bool) -> TopicDelete:
 def apply_create(state: State, op: TopicCreate) -> Effect:
     known = state.by_id.get(op.topic_id)
     if known is not None:
-        return Effect(Fate.DUPLICATE, op.topic_id)
+        return Effect(OpResult.DUPLICATE, op.topic_id)
     state.add(
         TopicState(topic_id=op.topic_id, name=op.name, epoch=op.epoch, config=op.config, created_ts=op.created_ts)
     )
-    return Effect(Fate.APPLIED, op.topic_id)
+    return Effect(OpResult.APPLIED, op.topic_id)
 
 
 def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> Effect:
@@ -126,7 +126,7 @@ def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> E
     if op.config.is_fsync and not old.is_fsync and not fed:
         topic.ceiling = topic.head
     removal = trim_to_cap(topic, now=max(op.ts, topic.last_ts))
-    return Effect(Fate.APPLIED, topic.id, removal=removal)
+    return Effect(OpResult.APPLIED, topic.id, removal=removal)
 
 
 def apply_delete_topic(state: State, op: TopicDelete) -> Effect:
@@ -134,6 +134,6 @@ def apply_delete_topic(state: State, op: TopicDelete) -> Effect:
     state.last_epoch = max(state.last_epoch, op.epoch)
     topic = state.by_id.get(op.topic_id)
     if topic is None:
-        return Effect(Fate.DUPLICATE, op.topic_id)
+        return Effect(OpResult.DUPLICATE, op.topic_id)
     state.remove(topic)
-    return Effect(Fate.APPLIED, op.topic_id)
+    return Effect(OpResult.APPLIED, op.topic_id)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from topics.core.front import blocks_from
-from topics.core.sealed import Sealed
-from topics.core.tail import TailRun
+from topics.core.retention.front import blocks_from
+from topics.core.slots.sealed import Sealed
+from topics.core.slots.tail import TailRun
 from topics.core.topic import TopicState
 
 

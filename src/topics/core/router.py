@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from topics.core.effects import Effect, Fate
+from topics.core.effects import Effect, OpResult
 from topics.model.ops import RouterDelete, RouterMark, RouterPut
 
 if TYPE_CHECKING:
     from topics.core.router_copy import Copy
 
 
-class Router:
+class RouterProgress:
     __slots__ = (
         "created_ts",
         "cursor",
@@ -111,28 +111,28 @@ class RouterTable:
     __slots__ = ("_by_dest", "_by_source", "by_name", "fed", "last_rev")
 
     def __init__(self, fed: set[int]) -> None:
-        self.by_name: dict[str, Router] = {}
-        self._by_source: dict[int, list[Router]] = {}
-        self._by_dest: dict[int, list[Router]] = {}
+        self.by_name: dict[str, RouterProgress] = {}
+        self._by_source: dict[int, list[RouterProgress]] = {}
+        self._by_dest: dict[int, list[RouterProgress]] = {}
         self.fed = fed
         self.last_rev = 0
 
     def __len__(self) -> int:
         return len(self.by_name)
 
-    def __iter__(self) -> Iterator[Router]:
+    def __iter__(self) -> Iterator[RouterProgress]:
         return iter(self.by_name.values())
 
-    def get(self, name: str) -> Router | None:
+    def get(self, name: str) -> RouterProgress | None:
         return self.by_name.get(name)
 
-    def from_source(self, topic_id: int) -> list[Router]:
+    def from_source(self, topic_id: int) -> list[RouterProgress]:
         return self._by_source.get(topic_id, _NONE)
 
-    def into(self, topic_id: int) -> list[Router]:
+    def into(self, topic_id: int) -> list[RouterProgress]:
         return self._by_dest.get(topic_id, _NONE)
 
-    def of_topic(self, topic_id: int) -> list[Router]:
+    def of_topic(self, topic_id: int) -> list[RouterProgress]:
         """On either side."""
         return [*self.from_source(topic_id), *self.into(topic_id)]
 
@@ -140,32 +140,32 @@ class RouterTable:
         self.last_rev = max(self.last_rev, op.rev)
         known = self.by_name.get(op.router.name)
         if known is not None and op.rev <= known.rev:
-            return Effect(Fate.DUPLICATE, 0)
+            return Effect(OpResult.DUPLICATE, 0)
         if known is not None and (known.source_id, known.dest_id) == (op.source_id, op.dest_id):
             known.definition = op.router
             known.rev = op.rev
-            return Effect(Fate.APPLIED, 0)
+            return Effect(OpResult.APPLIED, 0)
         if known is not None:
             self._remove(known)
-        router = Router(op)
+        router = RouterProgress(op)
         self.by_name[router.name] = router
         self._by_source[router.source_id] = [*self.from_source(router.source_id), router]
         self._by_dest[router.dest_id] = [*self.into(router.dest_id), router]
         self.fed.add(router.dest_id)
-        return Effect(Fate.APPLIED, 0)
+        return Effect(OpResult.APPLIED, 0)
 
     def delete(self, op: RouterDelete) -> Effect:
         known = self.by_name.get(op.name)
         if known is None:
-            return Effect(Fate.DUPLICATE, 0)
+            return Effect(OpResult.DUPLICATE, 0)
         self._remove(known)
-        return Effect(Fate.APPLIED, 0)
+        return Effect(OpResult.APPLIED, 0)
 
     def drop_topic(self, topic_id: int) -> None:
         for router in self.of_topic(topic_id):
             self._remove(router)
 
-    def _remove(self, router: Router) -> None:
+    def _remove(self, router: RouterProgress) -> None:
         del self.by_name[router.name]
         for table, key in ((self._by_source, router.source_id), (self._by_dest, router.dest_id)):
             left = [other for other in table[key] if other is not router]
@@ -177,4 +177,4 @@ class RouterTable:
             self.fed.discard(router.dest_id)
 
 
-_NONE: list[Router] = []
+_NONE: list[RouterProgress] = []

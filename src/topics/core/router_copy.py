@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 
 from topics import limits
-from topics.core.front import blocks_from
 from topics.core.lineage import epoch_of
 from topics.core.meta import with_keys
-from topics.core.router import Router
-from topics.core.sealed import Sealed
-from topics.core.tail import TailRun
+from topics.core.retention.front import blocks_from
+from topics.core.router import RouterProgress
+from topics.core.slots.sealed import Sealed
+from topics.core.slots.tail import TailRun
 from topics.core.topic import TopicState
 from topics.model.ops import HOPS_SHIFT
 from topics.model.payload import accounted_bytes, make_blob, split_blob
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     hops: int
 
 
-def chosen(router: Router, source: TopicState, run: RecordRun, hops: Sequence[int]) -> list[Copy]:
+def chosen(router: RouterProgress, source: TopicState, run: RecordRun, hops: Sequence[int]) -> list[Copy]:
     """The records that pass, in order. `hops` are those of the run's records."""
     definition = router.definition
     match = definition.filter

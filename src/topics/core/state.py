@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sortedcontainers import SortedDict
 
-from topics.core.recent import RecentCache
+from topics.core.reading.recent import RecentCache
 from topics.core.router import RouterTable
 from topics.core.topic import TopicState, Totals
 from topics.errors import TopicNotFound

@@ -8,14 +8,12 @@ functions change the reservations (`reserved_*`, `staged_*`). Touched on the own
 
 from __future__ import annotations
 
-from topics.core.floors import SEQ_BASE, Floors
 from topics.core.idempotency import IdemWindow
-from topics.core.lost import LostRanges
-from topics.core.queue import QueueState
-from topics.core.recent import Resident
-from topics.core.sealed import SealedRun
-from topics.core.tags import TailTags
-from topics.core.tail import Tail
+from topics.core.queue.state import QueueState
+from topics.core.reading.recent import Resident
+from topics.core.retention.floors import SEQ_BASE, Floors, LostRanges
+from topics.core.slots.sealed import SealedRun
+from topics.core.slots.tail import Tail, TailTags
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.ops import DELETED, Delete

@@ -19,16 +19,14 @@ from topics.embedded.queue import Queue, Router
 from topics.embedded.topic import Topic
 from topics.engine.delivery.delivery import Delivery
 from topics.engine.engine import Engine
-from topics.engine.longpoll import LongPolls
+from topics.engine.reading.long_polls import LongPolls
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown, TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.results import RouterSummary, TopicSummary
-from topics.runtime.blocking import BlockingDriver
+from topics.runtime.drivers.blocking import BlockingDriver, undisturbed
 from topics.runtime.kernel import Kernel, recover
-from topics.runtime.undisturbed import undisturbed
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import OsFs, RetryingFs
 
 T = TypeVar("T")
 
@@ -37,7 +35,7 @@ def open_database(path: str | os.PathLike[str], **settings: Any) -> Database:
     """Open a data directory, creating it if it is missing. Settings are those of the server, without their prefix:
     `wal_shards=1`, `segment_max_events=10_000`."""
     resolved = Settings.from_kwargs(data_dir=os.fsdecode(path), **settings)
-    recovered = recover(SteadyFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
+    recovered = recover(RetryingFs(OsFs()), settings=resolved, clock=SystemClock(), host=SystemHost())
     opened: list[Database] = []
 
     def begin() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from topics import limits
 from topics.embedded.views import read_view
 from topics.engine.engine import Engine
-from topics.engine.longpoll import Poll
-from topics.engine.reads import ReadDone
+from topics.engine.reading.long_polls import Poll
+from topics.engine.reading.reads import ReadDone
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown
 from topics.model.paging import After
@@ -93,7 +93,7 @@ async def _apoll(db: Database, place: _Place) -> ReadDone:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ReadDone] = loop.create_future()
 
-    def settle(done: Ticket[ReadDone]) -> None:
+    def pass_on(done: Ticket[ReadDone]) -> None:
         try:
             loop.call_soon_threadsafe(_hand_over, done, future)
         except RuntimeError:
@@ -101,7 +101,7 @@ async def _apoll(db: Database, place: _Place) -> ReadDone:
 
     def begin(_: Engine) -> Ticket[Poll]:
         poll = place.begin()
-        poll.ticket.then(settle)
+        poll.ticket.then(pass_on)
         return resolved(poll)
 
     poll = db.call(begin)

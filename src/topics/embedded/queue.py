@@ -13,12 +13,19 @@ from topics.model.doors import Match, Seqs, listed
 from topics.model.names import check_router_name
 from topics.model.results import AckResult, ClaimResult, ExtendResult, Job, NackResult, RouterState
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.queue_requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
-from topics.wire.requests import PutRouterRequest, checked, predicate
+from topics.wire.requests import (
+    AckRequest,
+    ClaimRequest,
+    ExtendRequest,
+    NackRequest,
+    PutRouterRequest,
+    checked,
+    predicate,
+)
 
 if TYPE_CHECKING:
-    from topics.client.work import Work
-    from topics.client.worker import Handler, Worker
+    from topics.client.jobs.work import Work
+    from topics.client.jobs.worker import Handler, Worker
     from topics.embedded.database import Database
 
 
@@ -78,14 +85,14 @@ class Queue(Topic):
         """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile.
 
         `max` jobs are claimed at a time. Ends when `stop` is set or, with `until_empty`, when nothing is ready."""
-        from topics.client.work import Work
+        from topics.client.jobs.work import Work
 
         return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
 
     def worker(self, **options: Any) -> Callable[[Handler], Worker]:
         """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it. The options are
         those of `WorkerOptions`."""
-        from topics.client.worker import Worker, WorkerOptions
+        from topics.client.jobs.worker import Worker, WorkerOptions
 
         return lambda handler: Worker(self, handler, WorkerOptions(**options))
 

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topics import limits
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.embedded.follow import afollow, follow, wait
 from topics.embedded.views import read_view
 from topics.model.config import TopicConfig, patch_from, resolve_config
-from topics.model.match import TagMatch
+from topics.model.doors import Reading
+from topics.model.names import TagMatch
 from topics.model.paging import After, Gap, Gaps, Walk, node_names
 from topics.model.position import checked_position, token
-from topics.model.reading import Reading
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of, several

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from topics.embedded.records import Records
-from topics.engine.queue_pass import ClaimedJob
-from topics.engine.reads import ReadDone
+from topics.engine.queues.claim_pass import ClaimedJob
+from topics.engine.reading.reads import ReadDone
 from topics.model.payload import split_blob
 from topics.model.position import token
 from topics.model.results import Job, ReadResult, Record
 from topics.model.run import StoredRecord
-from topics.wire.queue_requests import lease_text
+from topics.wire.requests import lease_text
 
 
 def record_view(stored: StoredRecord) -> Record:

@@ -12,14 +12,14 @@ import msgspec
 
 from topics.core.apply import apply
 from topics.core.delete import awaited_deletes, decide_delete, removes_nothing, unsearchable
-from topics.core.retention import unlogged
+from topics.core.retention.rules import unlogged
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.encode import submission
-from topics.engine.settling import Settling
+from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, failed, resolved
+from topics.engine.writing.encode import submission
 from topics.errors import ColdUnavailable, TopicsError
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.submission import Submission
 
@@ -35,9 +35,9 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class Deletes:
-    def __init__(self, context: Context, settling: Settling) -> None:
+    def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
-        self._settling = settling
+        self._floor_log = floor_log
         self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
         self.carried_bytes = 0
@@ -49,18 +49,18 @@ class Deletes:
         same, and counts less."""
         feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
         if feeding is not None:
-            return chain(feeding, lambda _: self._settle_and_delete(topic, before_seq=before_seq, match=match))
-        return self._settle_and_delete(topic, before_seq=before_seq, match=match)
+            return chain(feeding, lambda _: self._delete_with_floors_logged(topic, before_seq=before_seq, match=match))
+        return self._delete_with_floors_logged(topic, before_seq=before_seq, match=match)
 
-    def _settle_and_delete(
+    def _delete_with_floors_logged(
         self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None
     ) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)
 
         def load(_: None) -> Ticket[None]:
-            return self._settling.load_indexes(topic, unsearchable(topic, before_seq=before_seq, match=match))
+            return self._floor_log.load_indexes(topic, unsearchable(topic, before_seq=before_seq, match=match))
 
-        ready = chain(self._settling.settle_exactly(topic), load)
+        ready = chain(self._floor_log.ensure_logged_exactly(topic), load)
         return chain(ready, lambda _: self._delete(topic, before_seq=before_seq, match=match))
 
     def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
@@ -71,19 +71,19 @@ class Deletes:
 
     def _shown(self, topic: TopicState, deleted: Deleted) -> Ticket[Deleted]:
         """Writes that were on their way may have moved the floor of a count cap."""
-        sure = self._settling.shown(topic, deleted.earliest_seq)
+        sure = self._floor_log.shown(topic, deleted.earliest_seq)
         return chain(sure, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
     def log(self, topic: TopicState, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
         they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
-        op = ctx.witness.sworn(topic, op)
+        op = ctx.witness.with_evidence(topic, op)
         if config.is_ephemeral:
             return resolved(self._finish(topic, op, None, None))
         floors = unlogged(topic)
         if floors is not None:
-            floors = ctx.witness.sworn_evict(topic, floors)
+            floors = ctx.witness.evict_with_evidence(topic, floors)
         first: list[Op] = [] if floors is None else [floors]
         durable = (
             bool(leases)
@@ -112,7 +112,7 @@ class Deletes:
             return resolved(None)
         if topic.config.is_ephemeral or topic.id in ctx.changing:
             return failed(ColdUnavailable("", reason=f"a delete in {topic.name!r} waits for the index of a segment"))
-        ops = [ctx.witness.sworn(topic, op) for op in waiting]
+        ops = [ctx.witness.with_evidence(topic, op) for op in waiting]
         sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
         try:
             ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=self._carried, internal=True)
@@ -132,7 +132,7 @@ class Deletes:
         effect = apply(self._ctx.state, op)
         if effect.removal is not None:
             late = not topic.config.is_ephemeral and unlogged(topic) is not None  # by writes that were on their way
-            self._ctx.removed(topic, effect, flag_after=self._settling.log_floors(topic) if late else None)
+            self._ctx.removed(topic, effect, flag_after=self._floor_log.log_floors(topic) if late else None)
         return _deleted(topic, effect.removed_count)
 
 

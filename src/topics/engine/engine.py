@@ -9,32 +9,31 @@ from typing import Any, TypeVar
 
 from topics.clock import EngineClock
 from topics.config import Settings
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.engine.commit import Commit
 from topics.engine.context import Context
-from topics.engine.creating import CreatingWrites
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
-from topics.engine.forwarding import Forwarding
-from topics.engine.jobs import Jobs
-from topics.engine.joint import Writer
-from topics.engine.lifecycle import Dropped, Lifecycle, Put
-from topics.engine.queries import Queries
-from topics.engine.queues import Queues
-from topics.engine.quota import Quota
-from topics.engine.reads import ReadDone, Reads
-from topics.engine.routers import Routers
-from topics.engine.settling import Settling
+from topics.engine.file_work import Jobs
+from topics.engine.floor_log import FloorLog
+from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle, Put
+from topics.engine.queues.queues import Queues
+from topics.engine.reading.queries import Queries
+from topics.engine.reading.reads import ReadDone, Reads
+from topics.engine.routers.forwarding import Forwarding
+from topics.engine.routers.routers import Routers
 from topics.engine.ticket import Ticket
-from topics.engine.writes import Writes
+from topics.engine.writing.append import Writes
+from topics.engine.writing.coalesced import AppendWaiter
+from topics.engine.writing.commit import Commit
+from topics.engine.writing.quota import Quota
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model import results
-from topics.model.appended import Appended
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.record import WriteBatch
+from topics.model.results import Appended
 
 T = TypeVar("T")
 
@@ -57,23 +56,23 @@ class Engine:
         self.state = state
         self.admission = Admission(commit, now_ms=lambda: clock.monotonic() * 1000)
         self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place
-        self.settling = Settling(self.context)
-        self.writes = Writes(self.context, self.settling)
-        self._quota = Quota(self.context, self.settling) if settings.max_total_bytes else None
-        self.lifecycle = Lifecycle(self.context, self.settling)
+        self.floor_log = FloorLog(self.context)
+        self.writes = Writes(self.context, self.floor_log)
+        self._quota = Quota(self.context, self.floor_log) if settings.max_total_bytes else None
+        self.lifecycle = Lifecycle(self.context, self.floor_log)
         self.creating = CreatingWrites(self.context, self.lifecycle, self.writes)
-        self.deletes = Deletes(self.context, self.settling)
-        self.reads = Reads(self.context, self.settling)
-        self.queries = Queries(self.context, self.settling)
+        self.deletes = Deletes(self.context, self.floor_log)
+        self.reads = Reads(self.context, self.floor_log)
+        self.queries = Queries(self.context, self.floor_log)
         self.queues = Queues(
             self.context,
-            self.settling,
+            self.floor_log,
             self.lifecycle,
             self.deletes,
             append=lambda name, batch: self.write(name, batch, create=True, may_refuse=False),
         )
         self.queries.queue_counters = self.queues.counters
-        self.forwarding = Forwarding(self.context, self.settling, self.writes, self._quota)
+        self.forwarding = Forwarding(self.context, self.floor_log, self.writes, self._quota)
         self.routers = Routers(self.context, self.lifecycle, self.forwarding)
         for observer in (self.reads, self.queries, self.queues, self.deletes, self.lifecycle):
             observer.bring_up_to_date = self.forwarding.bring_up_to_date
@@ -87,7 +86,7 @@ class Engine:
         """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
         self.forwarding.tick()
         self.queues.tick()
-        self.settling.tick()
+        self.floor_log.tick()
         self.admission.tick()
 
     # --- admission ------------------------------------------------------------------------------------------------
@@ -136,7 +135,7 @@ class Engine:
             return self._write_within(name, batch, create, config)
         return self.admit(name, lambda: self._write_within(name, batch, create, config), may_refuse=may_refuse)
 
-    def join(self, name: str, records: WriteBatch, writer: Writer, *, runs: list[int]) -> bool:
+    def join(self, name: str, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
         """Writes, `runs` of records, that may go with others of their turn; if some may not, nothing has happened."""
         topic = self.state.topics.get(name)
         if topic is None or not self.admission.is_open:

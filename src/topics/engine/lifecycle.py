@@ -2,7 +2,13 @@
 
 Always holds: of concurrent creates of one name exactly one creates; a lifecycle change is synced before it is visible,
 and a failed one leaves everything as it was. A write that creates its topic carries the TopicCreate in front of its
-records, in one submission, so that a crash keeps both or neither."""
+records, in one submission, so that a crash keeps both or neither.
+
+Creating writes: a first write that brings its topic into being.
+
+Creation and records form one submission: a crash keeps both or neither. The name is held meanwhile, so a second first
+write waits and then finds the topic there; its inline config has no effect.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +16,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
+from topics.core.append import Reservation, decide_append
 from topics.core.apply import apply
 from topics.core.lifecycle import decide_create, decide_delete_topic, decide_put
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.encode import submission
-from topics.engine.settling import Settling
-from topics.engine.ticket import Ticket, chain, failed, forward, guarded, resolved, settled
+from topics.engine.floor_log import FloorLog
+from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
+from topics.engine.writing.append import Writes
+from topics.engine.writing.encode import submission
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
-from topics.model.ops import Op, TopicCreate, TopicDelete
+from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
+from topics.model.record import WriteBatch
+from topics.model.results import Appended
 from topics.model.router import RouterDef
 from topics.model.submission import Submission
 
@@ -37,9 +49,9 @@ class Dropped(NamedTuple):
 
 
 class Lifecycle:
-    def __init__(self, context: Context, settling: Settling) -> None:
+    def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
-        self._settling = settling
+        self._floor_log = floor_log
         self.detach: Callable[[TopicState], Ticket[list[RouterDef]]] = lambda _: resolved([])
         """Has the copies made from a topic that is being deleted made durable, and stops its routers; which."""
         self.detached: Callable[[TopicState, list[RouterDef]], Ticket[None]] = lambda *_: resolved(None)
@@ -91,19 +103,19 @@ class Lifecycle:
     def _put(self, name: str, config: TopicConfig) -> Ticket[Put]:
         topic = self._ctx.state.topics.get(name)
         if topic is not None and config.is_ephemeral and not topic.config.is_ephemeral and topic.reserved_head:
-            return chain(self._in_segments(topic), lambda _: self._put_settled(name, config))
+            return chain(self._in_segments(topic), lambda _: self._put_with_floors_logged(name, config))
         if topic is None or not topic.config.is_ephemeral:
-            return self._put_settled(name, config)
+            return self._put_with_floors_logged(name, config)
         # No frame in front of the update can hold its floors: what the old config took goes now.
-        return chain(self._settling.settle(topic), lambda _: self._put_settled(name, config))
+        return chain(self._floor_log.ensure_logged(topic), lambda _: self._put_with_floors_logged(name, config))
 
     def _in_segments(self, topic: TopicState) -> Ticket[None]:
         """Checkpoints pass over an ephemeral topic, and snapshots let go of the log behind them: what the topic had
         before must be in segments by then, or a later change back would find it gone. If that fails, it stays where it
         is, and only a snapshot could take it."""
-        return settled(chain(self.drain(topic), lambda _: self._ctx.jobs.checkpoint()))
+        return either_way(chain(self.drain(topic), lambda _: self._ctx.jobs.checkpoint()))
 
-    def _put_settled(self, name: str, config: TopicConfig) -> Ticket[Put]:
+    def _put_with_floors_logged(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
         controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         if created:
@@ -138,7 +150,7 @@ class Lifecycle:
         ctx = self._ctx
         topic = ctx.state.by_id.get(topic_id)
         if topic is not None:
-            controls = ctx.witness.sworn_all(topic, controls)
+            controls = ctx.witness.all_with_evidence(topic, controls)
         sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
         ticket: Ticket[T] = ctx.commit.submit(
             ctx.group_of(topic_id),
@@ -169,7 +181,7 @@ class Lifecycle:
         topic = ctx.state.by_id.get(effect.topic_id)
         if topic is None:
             return
-        ctx.ceilings.settle(topic)
+        ctx.ceilings.release(topic)
         if effect.removal is not None:
             ctx.removed(topic, effect)
         if old_config is not None and topic.config is not old_config:
@@ -187,16 +199,16 @@ class Lifecycle:
         if topic is None:
             return resolved(Dropped(False, []))
         if not if_empty:
-            return self._drop_settled(topic, if_empty=False)
+            return self._drop_with_floors_logged(topic, if_empty=False)
         # Copies that a read would see are there too.
         feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
-        settled = chain(feeding or resolved(None), lambda _: self._settling.settle(topic))
-        return chain(settled, lambda _: self._drop_settled(topic, if_empty=True))
+        either_way = chain(feeding or resolved(None), lambda _: self._floor_log.ensure_logged(topic))
+        return chain(either_way, lambda _: self._drop_with_floors_logged(topic, if_empty=True))
 
-    def _drop_settled(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
+    def _drop_with_floors_logged(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
         if if_empty and topic.staged_count:
             # Writes on their way count as there.
-            return chain(self.drain(topic), lambda _: self._drop_settled(topic, if_empty=if_empty))
+            return chain(self.drain(topic), lambda _: self._drop_with_floors_logged(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
         return chain(self.detach(topic), lambda routers: self._drop_detached(topic, op, routers))
 
@@ -206,10 +218,89 @@ class Lifecycle:
         except BaseException:
             self.detached(topic, routers)
             raise
-        over = chain(settled(logged), lambda _: self.detached(topic, routers))
+        over = chain(either_way(logged), lambda _: self.detached(topic, routers))
         return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, routers))))
 
     def drain(self, topic: TopicState) -> Ticket[None]:
         """Wait for the writes on their way, by an empty submission behind them."""
         sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)
         return self._ctx.commit.submit(self._ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
+
+
+class CreatingWrites:
+    def __init__(self, context: Context, lifecycle: Lifecycle, writes: Writes) -> None:
+        self._ctx = context
+        self._lifecycle = lifecycle
+        self._writes = writes
+
+    def append(self, name: str, batch: WriteBatch, config: TopicConfig) -> Ticket[Appended]:
+        return self._lifecycle.exclusively([name], lambda: self._append(name, batch, config))
+
+    def _append(self, name: str, batch: WriteBatch, config: TopicConfig) -> Ticket[Appended]:
+        ctx = self._ctx
+        known = ctx.state.topics.get(name)
+        if known is not None:
+            return self._writes.append(known, batch)
+        create = self._lifecycle.create_op(name, config)
+        fresh = provisional(create)
+        reservation = decide_append(fresh, batch, ctx.clock.now_ms())
+        assert isinstance(reservation, Reservation), "a topic that does not exist knows no keys"
+        self._writes.check_quota(batch.total_bytes)
+        controls: list[Op] = [create]
+        if not config.is_fsync:
+            mark = ctx.ceilings.raise_over(fresh, reservation.last_seq, reservation.ts)
+            assert mark is not None, "a new topic has no ceiling yet"
+            controls.append(mark)
+        return self._commit(controls, fresh, self._writes.encode(fresh, batch, reservation, durable=True), batch)
+
+    def _commit(self, controls: list[Op], fresh: TopicState, op: Append, batch: WriteBatch) -> Ticket[Appended]:
+        ctx = self._ctx
+        ephemeral = fresh.config.is_ephemeral
+        sub = submission(
+            controls,
+            None if ephemeral else op,
+            topic_id=fresh.id,
+            ts=op.ts[0],
+            durable=True,
+            client_frames=1 if ephemeral else 1 + batch.count,
+        )
+        ctx.creating += 1
+        ctx.state.staged_bytes += batch.total_bytes
+        try:
+            ticket: Ticket[Appended] = ctx.commit.submit(
+                ctx.group_of(fresh.id), sub, finish=partial(self._finish, controls, op)
+            )
+        except BaseException:
+            self._over(fresh.id, batch.total_bytes)
+            raise
+        ticket.then(lambda _: self._over(fresh.id, batch.total_bytes))
+        return ticket
+
+    def _over(self, topic_id: int, size: int) -> None:
+        self._ctx.creating -= 1
+        self._ctx.state.staged_bytes -= size
+        if topic_id not in self._ctx.state.by_id:
+            self._ctx.ceilings.forget(topic_id)
+
+    def _finish(self, controls: list[Op], op: Append, sub: Submission) -> Appended:
+        for control in controls:
+            apply(self._ctx.state, control)
+        topic = self._ctx.state.by_id[op.topic_id]
+        self._ctx.ceilings.release(topic)
+        if topic.config.is_ephemeral:
+            op.file = RESIDENT
+        else:
+            op.file = sub.file
+            op.base += sub.offset
+        return msgspec.structs.replace(self._writes.publish(topic, op, sub), created=True)
+
+
+def provisional(create: TopicCreate) -> TopicState:
+    """The topic as it will be; decisions are made on it, and it is dropped when the real one is applied."""
+    return TopicState(
+        topic_id=create.topic_id,
+        name=create.name,
+        epoch=create.epoch,
+        config=create.config,
+        created_ts=create.created_ts,
+    )

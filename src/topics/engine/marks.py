@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from topics.core.topic import TopicState
-from topics.formats.bodies import (
+from topics.formats.wal.bodies import (
     CKPT_ITEMS_MAX,
     ActiveSegment,
     Body,
@@ -20,7 +20,7 @@ from topics.formats.bodies import (
     TopicMark,
     encode_body,
 )
-from topics.formats.frame import FrameType, encode_frame
+from topics.formats.wal.frame import FrameType, encode_frame
 from topics.model.submission import Submission
 
 T = TypeVar("T")

@@ -114,13 +114,13 @@ def failed(error: BaseException) -> Ticket[T]:
 def forward(source: Ticket[T], target: Ticket[T]) -> None:
     """Let `target` have the outcome of `source`."""
 
-    def settle(done: Ticket[T]) -> None:
+    def pass_on(done: Ticket[T]) -> None:
         if done.error is not None:
             target.fail(done.error)
         else:
             target.resolve(done.value)  # type: ignore[arg-type]
 
-    source.then(settle)
+    source.then(pass_on)
 
 
 def chain(source: Ticket[T], step: Callable[[T], Ticket[U]]) -> Ticket[U]:
@@ -162,7 +162,7 @@ def gathered(tickets: Sequence[Ticket[Any]]) -> Ticket[None]:
     return target if tickets else resolved(None)
 
 
-def settled(source: Ticket[T]) -> Ticket[None]:
+def either_way(source: Ticket[T]) -> Ticket[None]:
     """A ticket that resolves when `source` is over, well or badly."""
     target: Ticket[None] = Ticket()
     source.then(lambda _: target.resolve(None))

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from topics.errors import Corruption, UnsupportedVersion
-from topics.formats.bodies import U64, LostRange, RouterCreate
 from topics.formats.buffers import Buffer, byte_view, xxh3
 from topics.formats.versions import SNAPSHOT_VERSION
+from topics.formats.wal.bodies import U64, LostRange, RouterCreate
 
 MAGIC: Final = b"SNP1"
 _HEADER: Final = struct.Struct("<4sIIIQ")

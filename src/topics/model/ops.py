@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from topics.model.config import TopicConfig
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 from topics.model.router import RouterDef
 
 # Bits of a slot's flags. Bits 0..2 are those of an index entry; the others live in memory only.

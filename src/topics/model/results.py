@@ -1,11 +1,17 @@
-"""Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
+"""Tombstone: an announced gap, `gap_from..gap_to`, both ends lost. Made by core's read plan, shown by every door.
+
+Appended: what the engine answers a write with, once it is published; the doors make their replies of it.
+
+Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
 
 Made by core and the engine, shown by the embedded library, and what a client decodes a response into. The performance
 block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.replies`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType, field
@@ -15,7 +21,37 @@ from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
 from topics.model.position import token
 from topics.model.router import Guarantee
-from topics.model.tombstone import Tombstone
+
+# An open set for clients; these are the ones we send. `from_seq_too_old` is a label of watch streams only.
+TombstoneReason = Literal["cap", "ttl", "mixed", "source_trim", "recreated", "restart"]
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
+    last seq."""
+
+    first_seq: int
+    count: int
+    head: int
+    epoch: int
+    deduped: bool = False
+    append_ms: float = 0.0
+    sync_ms: float = 0.0
+    created: bool = False
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
 
 # --- records ---------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from topics.model.match import TagMatch
+from topics.model.names import TagMatch
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 

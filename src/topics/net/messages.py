@@ -255,7 +255,7 @@ class Responder(Protocol):
     def has_room(self, size_bytes: int) -> bool:
         """Has the peer taken enough of what was made for it, that it may have so much more?"""
 
-    def when_room(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
+    def when_budget(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
         """Call `read` when there is room, at once if there is, or `dropped` if the peer goes before. A request waits
         with this before it reads what makes a large answer. With `size_bytes`, room for as much is kept until it is
         answered; whoever reads something that may take long leaves that out, and asks `has_room` when it has come."""
@@ -264,7 +264,7 @@ class Responder(Protocol):
         """An answer of about this size is being made; it counts as if it waited for the peer already."""
 
 
-class ExpressResponder(Responder, Protocol):
+class FastAppendResponder(Responder, Protocol):
     def reply_ok_all(self, responders: Sequence[Any], bodies: Sequence[bytes]) -> None:
         """`reply_ok` of each of several that were taken by one head's `Express`, this one among them."""
 
@@ -272,7 +272,7 @@ class ExpressResponder(Responder, Protocol):
         """In place of an answer: the request, with this body, goes the usual way after all."""
 
 
-Express = Callable[[bytes, ExpressResponder], bool]
+Express = Callable[[bytes, FastAppendResponder], bool]
 """Takes a body, to answer or decline it later; False, and nothing has happened, if it has to go the usual way."""
 
 

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from topics.engine.commit import Commit
+from topics.engine.writing.commit import Commit
 from topics.errors import CommitFailed, StorageIo
-from topics.runtime.driver import Driver
+from topics.runtime.drivers.driver import Driver
 from topics.runtime.store import Store
 from topics.storage.fs import is_in_place
 

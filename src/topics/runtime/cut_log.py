@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.formats.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES
 from topics.formats.names import shard_of
+from topics.formats.wal.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES
 from topics.limits import SEQ_RESERVE_MAX
-from topics.storage.layout import group_keys
+from topics.storage.data_dir import group_keys
 from topics.storage.wal.reader import GroupScan
 
 UNABSORBED_BYTES: Final = 64 << 20

@@ -12,25 +12,24 @@ from collections.abc import Callable
 from topics.clock import Clock, EngineClock, Host
 from topics.config import Settings
 from topics.core.lineage import EPOCH_CHANCE_BITS
-from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
+from topics.engine.writing.commit import Commit
 from topics.errors import ShuttingDown
-from topics.runtime.checkpointer import Checkpointer
+from topics.runtime.background.checkpointer import Checkpointer
+from topics.runtime.background.janitor import Janitor
+from topics.runtime.background.scheduler import Scheduler
+from topics.runtime.background.snapshotter import Snapshotter
+from topics.runtime.background.tiers import Tiers
 from topics.runtime.clock_watch import ClockWatch
 from topics.runtime.custody import Custody
-from topics.runtime.driver import Driver
-from topics.runtime.group_runner import GroupRunner
-from topics.runtime.janitor import Janitor
-from topics.runtime.jobs import KernelJobs
-from topics.runtime.recover import OpenCold, Progress, Recovered, Recovery
-from topics.runtime.snapshotter import Snapshotter
-from topics.runtime.tiers import Tiers
-from topics.runtime.timetable import Timetable
-from topics.runtime.writers import Writers
-from topics.storage.cold_tier import open_cold_root
-from topics.storage.converter_process import ConverterProcess
+from topics.runtime.drivers.driver import Driver
+from topics.runtime.file_work import KernelJobs
+from topics.runtime.log_writers import GroupRunner, Writers
+from topics.runtime.recovery.recover import OpenCold, Progress, Recovered, Recovery
+from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.fs import Fs
+from topics.storage.tiers.cold_tier import open_cold_root
 
 log = logging.getLogger("topics.kernel")
 
@@ -78,7 +77,7 @@ class Kernel:
         self.tiers.is_dropping = self.janitor.is_dropping
         self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
         self.clock_watch = ClockWatch(recovered.clock)
-        self.timetable = Timetable(self, settings)
+        self.timetable = Scheduler(self, settings)
         self.jobs.settled = self.engine.context.removed
         self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
         self.jobs.run_checkpoint = self.checkpointer.run

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topics.storage.cold_tier import ColdTier
+from topics.storage.data_dir import DataDir, DataDirLock
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
-from topics.storage.layout import DataDir
-from topics.storage.lock import DataDirLock
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.flips import Flips
 from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.snapshots import SnapshotStore
+from topics.storage.tiers.cold_tier import ColdTier
 from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
 from topics.storage.wal.rotation import Layout

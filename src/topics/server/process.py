@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from topics.api.build import ServerApp
 from topics.clock import Clock, Host, SystemClock, SystemHost
 from topics.config import Settings, bind_address
-from topics.runtime.aio import AioDriver, future_of
+from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
-from topics.runtime.recover import Recovered
+from topics.runtime.recovery.recover import Recovered
 from topics.server.allocator import settle_allocator
 from topics.server.bind import (
     bound_address,
@@ -33,9 +33,8 @@ from topics.server.bind import (
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
-from topics.storage.converter_process import ConverterProcess
-from topics.storage.osfs import OsFs
-from topics.storage.steady import SteadyFs
+from topics.storage.checkpoint.converter_process import ConverterProcess
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.holders import share_of
 from topics.wire.keys import KeyRing, parse_keys
 from topics.wire.pages import PageRules
@@ -81,7 +80,7 @@ class ServerProcess:
         kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
-        self._settle_interpreter()
+        self._tune_interpreter()
         log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
         tell_supervisor(b"READY=1")
         await stop.wait()
@@ -89,7 +88,7 @@ class ServerProcess:
 
     def _recover(self, app: ServerApp) -> Recovered:
         return recover(
-            SteadyFs(OsFs()),
+            RetryingFs(OsFs()),
             settings=self._settings,
             clock=self._clock,
             host=self._host,
@@ -117,7 +116,7 @@ class ServerProcess:
         return server
 
     @staticmethod
-    def _settle_interpreter() -> None:
+    def _tune_interpreter() -> None:
         """What is there now stays: the collector need not look at it again. And the loop gets the interpreter back from
         a background thread, or the thread from the loop, within a millisecond of asking for it."""
         sys.setswitchinterval(SWITCH_S)

@@ -74,13 +74,13 @@ class Member(Protocol):
     def cut(self) -> None: ...
 
 
-class Waiting(NamedTuple):
+class WaitingRequest(NamedTuple):
     size_bytes: int  # of the page, if it is known
     read: Callable[[], None]
     dropped: Callable[[], None]
 
 
-class Share(Generic[E]):
+class ConnectionBudget(Generic[E]):
     """What one connection holds, and those of its requests that wait."""
 
     __slots__ = (
@@ -98,10 +98,10 @@ class Share(Generic[E]):
         "unsent_bytes",
     )
 
-    def __init__(self, holder: Holder[E], room: Room) -> None:
+    def __init__(self, holder: Holder[E], room: ResponseBudget) -> None:
         self._holder = holder
         self._room = room
-        self._waiting: dict[E, Waiting] = {}
+        self._waiting: dict[E, WaitingRequest] = {}
         self._reading: dict[E, int] = {}  # pages that were announced: they may take as long as a store does
         self._expected: dict[E, int] = {}  # answers that are being made: soon there
         self._is_looking = False
@@ -122,8 +122,8 @@ class Share(Generic[E]):
         self.measure()
         return self.held_bytes < UNSENT_BYTES_MAX and self._room.has_room(self, size_bytes)
 
-    def when_room(self, exchange: E, size_bytes: int, read: Callable[[], None], dropped: Callable[[], None]) -> None:
-        self._waiting[exchange] = Waiting(size_bytes, read, dropped)
+    def when_budget(self, exchange: E, size_bytes: int, read: Callable[[], None], dropped: Callable[[], None]) -> None:
+        self._waiting[exchange] = WaitingRequest(size_bytes, read, dropped)
         self.look()
 
     def expect(self, exchange: E, size_bytes: int) -> None:
@@ -222,7 +222,7 @@ class Share(Generic[E]):
         self._room.left(self)
 
 
-class Room:
+class ResponseBudget:
     """All shares together. Those that wait are looked at in the order in which they began to."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, monotonic: Callable[[], float]) -> None:
@@ -277,7 +277,7 @@ class Room:
         self._waiting.pop(share, None)
         self._waking.pop(share, None)
 
-    def look_soon(self, share: Share[Any]) -> None:
+    def look_soon(self, share: ConnectionBudget[Any]) -> None:
         self._loop.call_soon(share.look)
 
     def _wake_if_there_is_room(self) -> None:

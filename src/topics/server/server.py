@@ -1,4 +1,9 @@
-"""Server: listeners, the hub behind them, and the way out.
+"""Sniffer: a new connection whose first bytes tell what it speaks.
+
+A connection that begins with the HTTP/2 preface speaks HTTP/2, any other speaks HTTP/1, over TLS as in the clear. The
+bytes looked at are passed on, none is lost.
+
+Server: listeners, the hub behind them, and the way out.
 
 `start` begins to accept, `stop` drains: no new connections, the application ends its streams, idle connections close
 at once, running requests get a while, and then everything is cut. Called by `topics.cli` (serve) and by tests.
@@ -13,12 +18,68 @@ import ssl
 from collections.abc import Iterable
 
 from topics.clock import Clock
-from topics.limits import DRAIN_MS
+from topics.errors import NotReady
+from topics.limits import DRAIN_MS, IDLE_CONNECTION_MS
+from topics.net.answers import error_response
+from topics.net.limits import HEAD_TIMEOUT_S
 from topics.net.messages import Application
 from topics.server.callbacks import guarded
+from topics.server.h1.connection import H1Connection
+from topics.server.h2.connection import H2Connection
 from topics.server.hub import Hub, TransportSettings, log
-from topics.server.sniff import Sniffer
-from topics.server.tls_pacer import TlsPacer
+from topics.server.peer import NEVER_S, Peer
+from topics.server.tls import TlsPacer
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+class Sniffer(Peer):
+    __slots__ = ("_seen", "_since_s")
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._seen = b""
+        self._since_s = hub.wheel.now_s
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._seen
+
+    def turn_away(self) -> None:
+        """Most clients speak HTTP/1.1; one that does not sees a connection that ends."""
+        refusal = error_response(NotReady(1.0, message="too many connections are open"))
+        self.transport.write(self.hub.renderer.response(refusal, b"Connection: close\r\n"))
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        seen = self._seen + data
+        if seen.startswith(PREFACE):
+            self._become(H2Connection(self.hub), seen)
+        elif PREFACE.startswith(seen):
+            self._seen = seen
+            self._since_s = self.hub.wheel.now_s
+            self.hub.wheel.arm(self, self._since_s + HEAD_TIMEOUT_S)
+        else:
+            self._become(H1Connection(self.hub), seen)
+
+    def eof_received(self) -> bool:
+        if not self._seen:
+            return False
+        connection = H1Connection(self.hub)
+        self._become(connection, self._seen)
+        return connection.eof_received()
+
+    def _become(self, connection: H1Connection | H2Connection, seen: bytes) -> None:
+        self.replace_by(connection)
+        connection.data_received(seen)
+
+    def on_timer(self, now_s: float) -> float:
+        due_s = self._since_s + (HEAD_TIMEOUT_S if self._seen else IDLE_CONNECTION_MS / 1000)
+        if due_s > now_s:
+            return due_s
+        self.transport.close()
+        return NEVER_S
+
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TLS_HANDSHAKE_S = 15.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from topics.net.limits import TAKEN_BYTES_MIN, UNSENT_FREE_BYTES, UNSENT_SMALL_BYTES
 from topics.net.messages import AllowanceOwner
 from topics.server.callbacks import guarded
-from topics.server.room import Room
+from topics.server.room import ResponseBudget
 
 
 class StreamShare:
@@ -28,7 +28,7 @@ class StreamShare:
         "unsent_bytes",
     )
 
-    def __init__(self, room: Room, owner: AllowanceOwner, buffered_bytes: Callable[[], int]) -> None:
+    def __init__(self, room: ResponseBudget, owner: AllowanceOwner, buffered_bytes: Callable[[], int]) -> None:
         self._room = room
         self._owner = owner
         self._buffered_bytes = buffered_bytes

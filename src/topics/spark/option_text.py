@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from topics.errors import ConfigError
 from topics.model.names import is_topic_name
 from topics.model.position import Position, is_token, parse_token
-from topics.spark.schema import KNOWN_COLUMNS
+from topics.spark.scanning.schema import KNOWN_COLUMNS
 
 Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int | Position]
 """Where a range begins or ends: a word, or by topic a seq or a position."""

@@ -27,13 +27,13 @@ from pyspark.sql.streaming.datasource import (
 from topics.errors import ConfigError
 from topics.spark.option_text import check_columns
 from topics.spark.options import ReadOptions, read_options, write_options
-from topics.spark.schema import Field, fields_of, mismatch, spark_schema, table_fields
+from topics.spark.scanning.schema import Field, fields_of, mismatch, spark_schema, table_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from topics.spark.sink import BatchSink, StreamSink
+    from topics.spark.writing.sink import TopicsBatchSink, TopicsStreamSink
 
 
 class TopicsDataSource(DataSource):
@@ -59,15 +59,15 @@ class TopicsDataSource(DataSource):
         except ConfigError as error:
             return RefusedStream(error)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
-        from topics.spark.sink import BatchSink
+    def writer(self, schema: StructType, overwrite: bool) -> TopicsBatchSink:
+        from topics.spark.writing.sink import TopicsBatchSink
 
-        return BatchSink(write_options(self.options), schema, overwrite=overwrite)
+        return TopicsBatchSink(write_options(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
-        from topics.spark.sink import StreamSink
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicsStreamSink:
+        from topics.spark.writing.sink import TopicsStreamSink
 
-        return StreamSink(write_options(self.options), schema, overwrite=overwrite)
+        return TopicsStreamSink(write_options(self.options), schema, overwrite=overwrite)
 
 
 def declared_fields(options: ReadOptions, schema: StructType) -> tuple[Field, ...]:
@@ -102,13 +102,13 @@ class BatchReader(DataSourceReader):
         self._fields = fields
 
     def partitions(self) -> list[InputPartition]:
-        from topics.spark.batch import plan_batch
+        from topics.spark.planning.batch import plan_batch
 
         return [TaskPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from topics.spark.batch import read_spec
-        from topics.spark.scan import scan
+        from topics.spark.planning.batch import read_spec
+        from topics.spark.scanning.scan import scan
 
         if partition.value is None:  # Spark's stand-in for an empty list of partitions
             return iter(())
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def planner(self) -> Any:
         if self._planner is None:
-            from topics.spark.stream import StreamPlanner
+            from topics.spark.planning.stream import StreamPlanner
 
             self._planner = StreamPlanner(self._options)
         return self._planner
@@ -167,8 +167,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(task) for task in self.planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from topics.spark.batch import read_spec
-        from topics.spark.scan import scan
+        from topics.spark.planning.batch import read_spec
+        from topics.spark.scanning.scan import scan
 
         if partition.value is None:
             return iter(())

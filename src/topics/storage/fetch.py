@@ -1,4 +1,11 @@
-"""Fetch: stored records by place, checked, as `RecordRun`s (storage.md sections 6.3 and 12).
+"""A handful of records, checked one by one.
+
+The column decoder pays for its generality some dozens of numpy calls; for a single job of a queue, or for each of
+thousands of topics at a start, that is most of the time. These functions make the same checks with plain integers and
+answer None as soon as anything is out of the ordinary, so that the decoder stays the only place that knows what is
+wrong.
+
+Fetch: stored records by place, checked, as `RecordRun`s (storage.md sections 6.3 and 12).
 
 A read names its source and the records wanted of it; the answer is one run per read. Every frame is checked here, each
 time: length, checksum, seq, flag byte. What fails is never served. Frames flagged deleted on disk are left out, so a
@@ -14,31 +21,135 @@ is the damaged one, `CorruptSegment` is raised. Read errors are `StorageIo` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats import frame as wal_frame
-from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_rows, gather_u64, hash_slices
-from topics.formats.columns import BadSlot, FrameColumns, decode_columns, decode_frames
-from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, WAL_BODY_AT, RecordRun
-from topics.storage.cold_cache import ColdCache
-from topics.storage.few import FEW, few_frames, few_of_segment
+from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_rows, gather_u64, hash_slices, xxh3
+from topics.formats.segments.columns import BadSlot, FrameColumns, decode_columns, decode_frames
+from topics.formats.segments.frame import (
+    DELETED_BYTE,
+    FLAGS_KNOWN,
+    HAS_TAG,
+    HEAD_BYTES,
+    LEN_BYTES,
+    OVERHEAD_BYTES,
+    TAIL_BYTES,
+)
+from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED
+from topics.formats.wal import frame as wal_frame
+from topics.formats.wal.blob import HEAD, TAIL, accounted_size
+from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, SEGMENT_BODY_AT, WAL_BODY_AT, RecordRun
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.spans import read_spans
+from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.wal.files import ReadWal
+
+FEW: Final = 16
+FEW_SLOTS: Final = 64
+"""Slots of a whole segment: more looks of the decoder are spared, so it pays up to more of them."""
+
+_HEAD: Final = Struct("<IBQQHHI")
+_SUM: Final = Struct("<Q")
+_ENTRY: Final = Struct("<IIQBBH")
+"""Of an index; its last two fields are the pad."""
+
+assert _HEAD.size == HEAD_BYTES
+assert _ENTRY.size == ENTRY_BYTES
+
+
+class FewSlots(NamedTuple):
+    """What an active segment of a few records tells the tail beyond its index."""
+
+    sizes: array[int]
+    tags: list[bytes | None]
+
+
+def few_slots(idx: bytes, data: bytes, *, first_seq: int, count: int, data_len: int) -> FewSlots | None:
+    """A segment that is exactly what its mark says: `count` live records in `data_len` bytes, each frame good and told
+    by its entry, none flagged, nothing behind them. None: ask the decoder."""
+    if not 0 < count <= FEW_SLOTS or len(idx) != count * ENTRY_BYTES or len(data) != data_len:
+        return None
+    sizes, tags = array("I"), []
+    at = last_ts = 0
+    for seq, (offset, length, ts, bits, pad, pads) in enumerate(_ENTRY.iter_unpack(idx), first_seq):
+        end = at + length
+        if offset != at or ts < last_ts or pad or pads or length < OVERHEAD_BYTES or end > data_len:
+            return None
+        head = _good_head(data, at, length, seq)
+        if head is None or head[:2] != (bits, ts) or data[end - 1] == DELETED_BYTE:
+            return None
+        _, _, node_len, tag_len, blob_len = head
+        tag_at = at + HEAD_BYTES + node_len
+        tags.append(data[tag_at : tag_at + tag_len] if bits & HAS_TAG else None)
+        sizes.append(accounted_size(data[end - TAIL_BYTES - blob_len : end - TAIL_BYTES]))
+        at, last_ts = end, ts
+    return FewSlots(sizes, tags) if at == data_len else None
+
+
+def few_of_segment(pair: Pair, slots: Sequence[int], first_seq: int) -> RecordRun | None:
+    """Records of a mapped segment; deleted ones are left out. None: ask the decoder."""
+    assert pair.data is not None
+    entries = [(*pair.entries[slot].item()[:4], first_seq + slot) for slot in slots]
+    live = [entry for entry in entries if entry[1] and not entry[3] & IDX_DELETED]
+    for offset, _, ts, bits, _ in live:
+        if offset + HEAD_BYTES > len(pair.data):
+            return None
+        head = _HEAD.unpack_from(pair.data, offset)
+        if (head[3], head[1]) != (ts, bits):  # the entry misdescribes its frame
+            return None
+    return few_frames(pair.data, ((offset, length, seq) for offset, length, _, _, seq in live))
+
+
+def few_frames(buffer: bytes | memoryview, frames: Iterable[tuple[int, int, int]]) -> RecordRun | None:
+    """Segment frames at `(offset, length, seq)`; flagged ones are left out. None: ask the decoder."""
+    offs: list[int] = []
+    flags = bytearray()
+    for offset, length, seq in frames:
+        end = offset + length
+        if length < OVERHEAD_BYTES or end > len(buffer):
+            return None
+        if buffer[end - 1] == DELETED_BYTE:
+            continue
+        head = _good_head(buffer, offset, length, seq)
+        if head is None:
+            return None
+        offs.append(offset + SEGMENT_BODY_AT)
+        flags.append(head[0])
+    return RecordRun(buffer, offs, bytes(flags))
+
+
+def _good_head(buffer: bytes | memoryview, offset: int, length: int, seq: int) -> tuple[int, int, int, int, int] | None:
+    """Presence bits, time, and the lengths of node, tag and blob, of a frame that passes every check."""
+    frame_len, bits, found, ts, node_len, tag_len, data_len = _HEAD.unpack_from(buffer, offset)
+    sum_at = offset + length - TAIL_BYTES
+    blob_at = sum_at - data_len
+    if (
+        found != seq
+        or frame_len + LEN_BYTES != length
+        or bits > FLAGS_KNOWN
+        or node_len + tag_len + data_len + OVERHEAD_BYTES != length
+        or xxh3(buffer[offset + LEN_BYTES : sum_at]) != _SUM.unpack_from(buffer, sum_at)[0]
+        or buffer[blob_at : blob_at + len(HEAD)] != HEAD
+        or buffer[sum_at - 1] != TAIL[0]
+    ):
+        return None
+    return bits, ts, node_len, tag_len, data_len
+
 
 TRIES: Final = 3
 """How often a read starts again because the segment's files were replaced, or repaired, under it."""
 
 
-class Moved(StorageIo):
+class RecordsMoved(StorageIo):
     """The records lie elsewhere by now: plan the read again."""
 
 
@@ -71,7 +182,7 @@ Read = SealedRead | ActiveRead | WalRead
 
 
 @dataclass(slots=True)
-class Fetched:
+class StoredRun:
     """`seq_next`: every record asked for below it is in the run, or flagged deleted on disk."""
 
     run: RecordRun
@@ -82,7 +193,7 @@ class Fetched:
 class FetchResult:
     """One answer per read, in order; reads behind a damaged record are not carried out."""
 
-    parts: list[Fetched]
+    parts: list[StoredRun]
     cold_segments: int = 0
 
     @property
@@ -116,7 +227,7 @@ class Fetcher:
                 break
         return result
 
-    def _one(self, read: Read, result: FetchResult, *, first: bool) -> Fetched:
+    def _one(self, read: Read, result: FetchResult, *, first: bool) -> StoredRun:
         if isinstance(read, SealedRead):
             return self._sealed(read, result, first=first)
         if isinstance(read, ActiveRead):
@@ -125,16 +236,16 @@ class Fetcher:
 
     # --- sealed ---------------------------------------------------------------------------------------------------
 
-    def _sealed(self, read: SealedRead, result: FetchResult, *, first: bool, tries: int = TRIES) -> Fetched:
+    def _sealed(self, read: SealedRead, result: FetchResult, *, first: bool, tries: int = TRIES) -> StoredRun:
         segment, slots = read.segment, np.asarray(read.slots, np.int64)
         if not len(slots):
-            return Fetched(EMPTY_RUN, 0)
+            return StoredRun(EMPTY_RUN, 0)
         version = segment.version
         pair = segment.pair()
         if len(slots) <= FEW and pair.bad is None and pair.data is not None:
             run = few_of_segment(pair, slots.tolist(), segment.first_seq)
             if run is not None:
-                return Fetched(run, segment.first_seq + int(slots[-1]) + 1)
+                return StoredRun(run, segment.first_seq + int(slots[-1]) + 1)
         try:
             data, base = self._bytes(segment, pair, slots, result)
             found = decode_columns(
@@ -161,7 +272,7 @@ class Fetcher:
         if not len(offs):
             return memoryview(b""), 0
         if self._cold is None:  # moved while the read was on its way: this thread must not wait for the store
-            raise Moved(f"{segment.label} of topic {segment.place.name!r} is in the cold store")
+            raise RecordsMoved(f"{segment.label} of topic {segment.place.name!r} is in the cold store")
         low = int(offs[0])
         buffer, from_store = self._cold.read(segment, low, int(offs[-1] + lens[-1]) - low)
         result.cold_segments += from_store
@@ -190,14 +301,14 @@ def _bad_slots(pair: Pair, slots: I64, found: Sequence[BadSlot]) -> I64:
 
 def _up_to_damage(
     segment: SealedSegment, slots: I64, found: FrameColumns, data: memoryview, bad: I64, *, first: bool
-) -> Fetched:
+) -> StoredRun:
     if not len(bad):
-        return Fetched(_run_of(found, data), segment.first_seq + int(slots[-1]) + 1)
+        return StoredRun(_run_of(found, data), segment.first_seq + int(slots[-1]) + 1)
     stop = int(bad[0])
     good = int(np.searchsorted(found.slot, stop))
     if first and not good:
         raise segment.corrupt(stop)
-    return Fetched(_run_of(found, data, good), segment.first_seq + stop)
+    return StoredRun(_run_of(found, data, good), segment.first_seq + stop)
 
 
 def _run_of(found: FrameColumns, data: Any, count: int | None = None) -> RecordRun:
@@ -209,37 +320,37 @@ def _run_of(found: FrameColumns, data: Any, count: int | None = None) -> RecordR
 # --- active -----------------------------------------------------------------------------------------------------------
 
 
-def _active(read: ActiveRead, *, first: bool) -> Fetched:
+def _active(read: ActiveRead, *, first: bool) -> StoredRun:
     segment, seqs = read.segment, np.asarray(read.seqs, np.int64)
     if not len(seqs):
-        return Fetched(EMPTY_RUN, 0)
+        return StoredRun(EMPTY_RUN, 0)
     lens = np.asarray(read.lens, np.int64)
     buffer, at = read_spans(segment.read, np.asarray(read.offs, np.int64), lens)
     if len(seqs) <= FEW:
         run = few_frames(buffer, zip(at.tolist(), lens.tolist(), seqs.tolist(), strict=True))
         if run is not None:
-            return Fetched(run, int(seqs[-1]) + 1)
+            return StoredRun(run, int(seqs[-1]) + 1)
     found = decode_frames(buffer, at, lens, want=("node",))
     wrong = found.slot[found.seq != seqs[found.slot]].tolist() + [slot.slot for slot in found.bad]
     if not wrong:
-        return Fetched(_run_of(found, buffer), int(seqs[-1]) + 1)
+        return StoredRun(_run_of(found, buffer), int(seqs[-1]) + 1)
     if segment.flips.retired:  # sealed meanwhile, and perhaps rewritten: these places mean nothing any more
-        raise Moved(f"{segment.label} of topic {segment.place.name!r} was sealed")
+        raise RecordsMoved(f"{segment.label} of topic {segment.place.name!r} was sealed")
     stop = min(wrong)
     good = int(np.searchsorted(found.slot, stop))
     if first and not good:
         raise segment.corrupt(int(seqs[stop]))
-    return Fetched(_run_of(found, buffer, good), int(seqs[stop]))
+    return StoredRun(_run_of(found, buffer, good), int(seqs[stop]))
 
 
 # --- WAL --------------------------------------------------------------------------------------------------------------
 
 
-def _wal(read: WalRead, read_wal: ReadWal) -> Fetched:
+def _wal(read: WalRead, read_wal: ReadWal) -> StoredRun:
     seqs = np.asarray(read.seqs, np.int64)
     offs, lens = np.asarray(read.offs, np.int64), np.asarray(read.lens, np.int64)
     if not len(seqs):
-        return Fetched(EMPTY_RUN, 0)
+        return StoredRun(EMPTY_RUN, 0)
     buffer, at = read_spans(lambda offset, length: read_wal(read.file, offset, length), offs, lens)
     view = byte_view(buffer)
     head: Any = gather_rows(view, at, wal_frame.HEAD_DTYPE)
@@ -250,4 +361,4 @@ def _wal(read: WalRead, read_wal: ReadWal) -> Fetched:
     if not good.all():
         raise StorageIo(f"WAL bytes of record {int(seqs[first_true(~good)])} are damaged")
     run = RecordRun(buffer, (at + WAL_BODY_AT).tolist(), (head["flags"] & PRESENCE_MASK).tobytes())
-    return Fetched(run, int(seqs[-1]) + 1)
+    return StoredRun(run, int(seqs[-1]) + 1)

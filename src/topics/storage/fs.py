@@ -4,7 +4,7 @@ Owns how files are opened, written whole, installed and removed; knows nothing o
 with `/`; every failure is an `OSError`, an absent file a `FileNotFoundError`. Never holds: a call that guesses. An
 error other than "absent" is raised, never read as "absent".
 
-`OsFs` is the real disk, `SteadyFs` the layer the engine puts around it, `topics.testing` has the hostile ones.
+`OsFs` is the real disk, `RetryingFs` the layer the engine puts around it, `topics.testing` has the hostile ones.
 Called by all storage code; nobody else opens a file of the data directory.
 """
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from topics.formats import names
+from topics.storage.data_dir import DataDir
 from topics.storage.fs import Fs, install, read_file
-from topics.storage.layout import DataDir
 
 _ID: Final = re.compile(r"id=([0-9a-f]{32})\n").fullmatch
 _PLACE: Final = re.compile(r"id=([0-9a-f]{32})\nfile=([0-9]+:[0-9]+)\n((?:log=[^\n]+\n)*)").fullmatch

@@ -32,7 +32,7 @@ class Rejected(NamedTuple):
     unknown_version: bool
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a start finds: the newest valid snapshot, newer files that are not, doubles of a number."""
 
     snapshot: Snapshot | None
@@ -60,7 +60,7 @@ class SnapshotStore:
     def next_number(self) -> int:
         return self._highest + 1
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedSnapshot:
         """Read what is there; changes nothing. A read error is raised: it proves nothing about the file."""
         found = self._fs.listdir(self._dir) if self._fs.is_dir(self._dir) else []
         chosen, ignored = names.pick_canonical(found, parse=names.parse_snapshot, build=names.snapshot_name)
@@ -73,7 +73,7 @@ class SnapshotStore:
             snapshot = self._read_next(rejected)
         if chosen and snapshot is None and all(reject.unknown_version for reject in rejected):
             raise UnsupportedVersion(f"{self._dir} holds only snapshots of another version: {rejected[0].reason}")
-        return Loaded(snapshot=snapshot, rejected=rejected, ignored=ignored)
+        return LoadedSnapshot(snapshot=snapshot, rejected=rejected, ignored=ignored)
 
     def _read_next(self, rejected: list[Rejected]) -> Snapshot | None:
         number, name = self._unread[0]

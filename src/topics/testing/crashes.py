@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from topics.storage.fs import Fs
-from topics.testing.faultfs import CHANGING, Call, FaultFs
+from topics.testing.faultfs import CHANGING, FaultFs, FsCall
 from topics.testing.powercut import POWER_PATTERNS
 from topics.testing.simfs import SimFs
 
@@ -23,7 +23,7 @@ class CrashState:
     """A disk to start on. `call` is the one that did not happen (None: all did), `how` is "kill" or a power pattern."""
 
     point: int
-    call: Call | None
+    call: FsCall | None
     how: str
     note: object
     disk: SimFs
@@ -39,17 +39,17 @@ class CrashPoints:
     def __init__(self, disk: SimFs, *, note: Callable[[], object] = lambda: None) -> None:
         self.disk = disk
         self.note = note
-        self.points: list[tuple[Call | None, object, SimFs]] = []
+        self.points: list[tuple[FsCall | None, object, SimFs]] = []
         self._changes_seen = -1
 
-    def before(self, call: Call) -> None:
+    def before(self, call: FsCall) -> None:
         if call.kind in CHANGING:
             self._add(call)
 
     def end(self) -> None:
         self._add(None)
 
-    def _add(self, call: Call | None) -> None:
+    def _add(self, call: FsCall | None) -> None:
         if self.disk.changes_seen != self._changes_seen:
             self._changes_seen = self.disk.changes_seen
             self.points.append((call, self.note(), self.disk.clone()))

@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 from topics.clock import Clock, Host
 from topics.config import Settings
 from topics.core.lineage import EPOCH_CHANCE_BITS
-from topics.engine.commit import Commit
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
+from topics.engine.writing.commit import Commit
 from topics.errors import CommitFailed
-from topics.runtime.driver import Driver, Outcome
+from topics.runtime.drivers.driver import Driver, Outcome
 from topics.runtime.kernel import Kernel, recover
-from topics.runtime.recover import OpenCold, Recovered
-from topics.runtime.writers import Writers
-from topics.storage.checkpoint import one_by_one
-from topics.storage.cold_tier import open_cold_root
+from topics.runtime.log_writers import Writers
+from topics.runtime.recovery.recover import OpenCold, Recovered
+from topics.storage.checkpoint.absorb import one_by_one
 from topics.storage.fs import Fs
-from topics.storage.steady import SteadyFs
+from topics.storage.osfs import RetryingFs
+from topics.storage.tiers.cold_tier import open_cold_root
 from topics.storage.wal.group import WalGroup
 from topics.testing.clock import SimClock, SimHost
 
@@ -95,7 +95,7 @@ class SimDriver:
     def run_cold(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._cold.append(lambda: _carry_out(job, done))
 
-    def breathe(self) -> None:
+    def yield_gil(self) -> None:
         return
 
     def side_by_side(self, steps: Iterable[Callable[[], None]]) -> None:
@@ -226,7 +226,7 @@ class SimKernel:
             **{"data_dir": "data", "wal_shards": 1, "wal_file_bytes": 1 << 16, **kwargs}
         )
         recovered = recover(
-            SteadyFs(fs, sleep=lambda _: None),
+            RetryingFs(fs, sleep=lambda _: None),
             settings=settings,
             clock=clock,
             host=host or SimHost(),

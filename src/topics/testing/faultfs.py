@@ -46,7 +46,7 @@ class SimCrash(BaseException):
     """The process ended here. Not an Exception, so that no handler of the product takes it for a failure."""
 
 
-class Call(NamedTuple):
+class FsCall(NamedTuple):
     number: int
     kind: Kind
     path: str
@@ -67,7 +67,7 @@ class Fault:
     def lift(self) -> None:
         self._span = range(0)
 
-    def takes(self, call: Call) -> bool:
+    def takes(self, call: FsCall) -> bool:
         if call.kind not in self.kinds or not fnmatchcase(call.path, self.path):
             return False
         self.seen += 1
@@ -76,7 +76,7 @@ class Fault:
         self.hits += 1
         return True
 
-    def before(self, call: Call) -> None:
+    def before(self, call: FsCall) -> None:
         """Raise, or wait."""
 
     def kept(self, size: int) -> int:
@@ -90,7 +90,7 @@ class _Fail(Fault):
     code = errno.EIO
     error: BaseException | None = None
 
-    def before(self, call: Call) -> None:
+    def before(self, call: FsCall) -> None:
         raise self.error or OSError(self.code, os.strerror(self.code), call.path)
 
 
@@ -104,7 +104,7 @@ class _Short(Fault):
 class _Block(Fault):
     until: Callable[[], object]
 
-    def before(self, call: Call) -> None:
+    def before(self, call: FsCall) -> None:
         self.until()
 
 
@@ -115,7 +115,7 @@ class _Lie(Fault):
 class _Crash(Fault):
     owner: "FaultFs"
 
-    def before(self, call: Call) -> None:
+    def before(self, call: FsCall) -> None:
         self.owner.crashed = True
         raise SimCrash(f"before call {call.number}: {call.kind} {call.path}")
 
@@ -203,14 +203,14 @@ def _tell(file: File, event: str, *args: int) -> None:
 class FaultFs:
     """`inner`, with faults."""
 
-    def __init__(self, inner: Fs, *, hook: Callable[[Call], object] | None = None, record: bool = True) -> None:
+    def __init__(self, inner: Fs, *, hook: Callable[[FsCall], object] | None = None, record: bool = True) -> None:
         """`record=False` keeps no trace, for runs of millions of calls."""
         self._inner = inner
         self._lock = Lock()
         self._faults: list[Fault] = []
         self.hook = hook
         self.record = record
-        self.trace: list[Call] = []
+        self.trace: list[FsCall] = []
         self.calls = 0
         self.opened: WeakSet[FaultFile] = WeakSet()
         self.crashed = False
@@ -273,7 +273,7 @@ class FaultFs:
             if self.crashed:
                 raise SimCrash(f"after the crash: {kind} {path}")
             self.calls += 1
-            call = Call(self.calls, kind, path)
+            call = FsCall(self.calls, kind, path)
             if self.record:
                 self.trace.append(call)
             struck = [fault for fault in self._faults if fault.takes(call)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from topics.testing.simdisk import Fate, NameChange
+from topics.testing.simdisk import NameChange, PowerCutFate
 from topics.testing.simnodes import Change
 
 SECTOR_BYTES = 512
@@ -94,7 +94,7 @@ class Mixed(_Random):
         return self.rng.choice(_FATES)(self.rng).names(pending)
 
 
-_FATES: tuple[Callable[[Random], Fate], ...] = (
+_FATES: tuple[Callable[[Random], PowerCutFate], ...] = (
     lambda rng: KeepAll(),
     lambda rng: LoseAll(),
     KeepPrefixTorn,
@@ -103,7 +103,7 @@ _FATES: tuple[Callable[[Random], Fate], ...] = (
     Flip,
     lambda rng: SizeWithoutData(),
 )
-PATTERN_FATES: dict[str, Callable[[Random], Fate]] = dict(
+PATTERN_FATES: dict[str, Callable[[Random], PowerCutFate]] = dict(
     zip(
         ("keep_all", "lose_all", "keep_prefix_torn", "reorder", "zero_sector", "flip", "size_without_data"),
         _FATES,
@@ -127,22 +127,22 @@ class Aimed(KeepAll):
         return self.edit(pending) if fnmatchcase(path, self.path) else pending
 
 
-def torn_at(n: int, path: str = "*") -> Fate:
+def torn_at(n: int, path: str = "*") -> PowerCutFate:
     """The first `n` pending bytes survive."""
     return Aimed(path, lambda pending: keep_bytes(pending, n))
 
 
-def sector_zeroed_at(n: int, path: str = "*") -> Fate:
+def sector_zeroed_at(n: int, path: str = "*") -> PowerCutFate:
     """The 512-byte sector that holds pending byte `n` is zero where it was pending."""
     return Aimed(path, lambda pending: zero_sector(pending, n))
 
 
-def flipped_at(n: int, path: str = "*", *, mask: int = 0x01) -> Fate:
+def flipped_at(n: int, path: str = "*", *, mask: int = 0x01) -> PowerCutFate:
     """Pending byte `n` is wrong."""
     return Aimed(path, lambda pending: flip(pending, n, mask))
 
 
-def only(*indices: int, path: str = "*") -> Fate:
+def only(*indices: int, path: str = "*") -> PowerCutFate:
     """Exactly these pending changes survive, counted from 0."""
     return Aimed(path, lambda pending: [change for i, change in enumerate(pending) if i in indices])
 

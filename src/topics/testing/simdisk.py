@@ -30,7 +30,7 @@ class NameChange(NamedTuple):
         return self.dst[1] or self.src[1]
 
 
-class Fate(Protocol):
+class PowerCutFate(Protocol):
     """What a power cut leaves of the pending changes."""
 
     def changes(self, path: str, pending: Sequence[Change]) -> Iterable[Change]: ...
@@ -203,7 +203,7 @@ class SimDisk:
 
     # --- the end ---
 
-    def settle(self, fate: Fate) -> None:
+    def keep_only(self, fate: PowerCutFate) -> None:
         """Power cut: `fate` says what survives, and that is then both live and durable; it is mounted anew."""
         self.mounts += 1
         self.drop_handles()
@@ -211,9 +211,9 @@ class SimDisk:
         paths = self._last_paths() if dirty else {}
         for number in dirty:
             file = self.own_file(number)
-            file.settle(list(fate.changes(paths.get(number, ""), [*file.doubtful, *file.pending])))
+            file.keep_only(list(fate.changes(paths.get(number, ""), [*file.doubtful, *file.pending])))
         if self.renames:
-            self._settle_names(fate)
+            self._apply_names(fate)
 
     def dirty(self) -> bool:
         return bool(self.renames or self._dirty_files())
@@ -221,7 +221,7 @@ class SimDisk:
     def _dirty_files(self) -> list[int]:
         return [n for n, node in self.nodes.items() if isinstance(node, FileNode) and (node.pending or node.doubtful)]
 
-    def _settle_names(self, fate: Fate) -> None:
+    def _apply_names(self, fate: PowerCutFate) -> None:
         pending, self.renames = self.renames, []
         for change in list(fate.names(pending)):
             self._make_durable(change, pending)

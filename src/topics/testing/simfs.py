@@ -22,7 +22,7 @@ from threading import Lock
 from topics.errors import DataDirLocked
 from topics.storage.fs import Buffer, Inode, LockHandle, Mode, parent
 from topics.testing.powercut import PATTERN_FATES
-from topics.testing.simdisk import Fate, NameChange, SimDisk
+from topics.testing.simdisk import NameChange, PowerCutFate, SimDisk
 from topics.testing.simnodes import Change, FileNode, Image
 from topics.testing.simtree import SimTree, os_error
 
@@ -223,13 +223,13 @@ class SimFs:
             self.dead = True
             self.disk.drop_handles()
 
-    def power_cut(self, rng: Random | None = None, pattern: str | Fate = "lose_all") -> None:
+    def power_cut(self, rng: Random | None = None, pattern: str | PowerCutFate = "lose_all") -> None:
         """End the machine, or the file system alone if the host is not rebooted.
 
         `pattern` is a name of `POWER_PATTERNS`, drawn with `rng`, or a fate of `powercut`."""
         fate = PATTERN_FATES[pattern](rng or Random(0)) if isinstance(pattern, str) else pattern
         self.kill()
-        self.disk.settle(fate)
+        self.disk.keep_only(fate)
 
     def reboot(self) -> "SimFs":
         """The next process on this disk. This one is killed first if it still lives."""

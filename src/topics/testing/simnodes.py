@@ -106,7 +106,7 @@ class FileNode:
         self.doubtful += self.pending
         self.pending.clear()
 
-    def settle(self, survivors: Iterable[Change]) -> None:
+    def keep_only(self, survivors: Iterable[Change]) -> None:
         for change in survivors:
             self.durable.apply(change)
         self.live = self.durable.copy()

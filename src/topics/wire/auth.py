@@ -13,10 +13,10 @@ from topics.errors import Forbidden, TopicsError, Unauthorized
 from topics.model.router import RouterDef
 from topics.wire.endpoints import Area
 from topics.wire.error_names import error_seen
+from topics.wire.incoming.paths import Target
+from topics.wire.incoming.query import parse_query
 from topics.wire.keys import ADMIN, READ, WRITE, Key, KeyRing
 from topics.wire.names import names_in
-from topics.wire.paths import Target
-from topics.wire.query import parse_query
 
 _BEARER = b"Bearer "  # matched literally, case included
 

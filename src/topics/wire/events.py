@@ -4,7 +4,7 @@ Compact JSON; payload texts keep their own white space. Topics named here exist 
 plain ASCII. Called by `sse` and `ws`.
 """
 
-from topics.model.tombstone import Tombstone
+from topics.model.results import Tombstone
 
 DELETED_REASON = b"deleted"
 

@@ -1,4 +1,12 @@
-"""Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a prebuilt struct.
+"""Second look: the bodies that msgspec refuses and the contract takes. Only ever reached after a refusal.
+
+    surrogates  an escape of a lone surrogate is carried inside `records[].data` and `records[].meta`
+    last wins   of two equal keys the first may have any type, for the last one counts
+    unknown     a field that nobody knows is left out, and remembered for the answer's `warnings`
+
+Called only by `json.BodyDecoder`.
+
+Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a prebuilt struct.
 
 `msgspec` does the work: it is strict, keeps integers and floats apart and hands `data` and `meta`
 over as slices. What it leaves open is closed here: it does not look at the encoding of slices and of skipped values,
@@ -6,13 +14,196 @@ and it knows no depth but the interpreter's stack. What it refuses and the contr
 Everything refused is an `InvalidRequest`. Called by `requests` and `ws`.
 """
 
-from typing import Any, Generic, TypeVar
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from topics import limits
 from topics.errors import InvalidRequest
-from topics.wire.second_look import NotTaken, TooManyFields, Unknown, look_again
+from topics.model.record import RecordIn
+from topics.wire.field_count import count_fields
+
+COUNTED_BYTES_MIN = 64 * limits.KIB
+"""A shorter body has not enough fields to matter."""
+
+
+class NotTaken(Exception):
+    """The contract does not take this body either."""
+
+
+class TooManyFields(NotTaken):
+    """More than any request has a use for, and too many to take apart."""
+
+
+class Unknown(NamedTuple):
+    """A field that nobody knows, and those that could be meant."""
+
+    path: str
+    name: str
+    known: tuple[str, ...]
+
+
+def look_again(
+    body: bytes, decode: Callable[[bytes], Any], *, kind: Any, carries_payloads: bool, unknown: list[Unknown]
+) -> Any:
+    """The value of a body that `decode`, a decoder of `kind`, refused. Raises NotTaken, or what `decode` or a JSON
+    reader raises."""
+    if len(body) > COUNTED_BYTES_MIN and count_fields(body) > limits.FIELDS_MAX:
+        raise TooManyFields
+    mark = _absent_mark(body)
+    masked = _mask_lone_surrogates(body, mark) if carries_payloads else body
+    value = decode(_Rebuilding(unknown).text(_type_of(kind), msgspec.Raw(masked.lstrip(_BLANKS)), ""))
+    if masked is body:
+        return value
+    if not hasattr(value, "records") or _has_lone_surrogate_outside_payloads(body):
+        raise NotTaken
+    return msgspec.structs.replace(value, records=[_unmasked(record, mark) for record in value.records])
+
+
+# --- lone surrogates -------------------------------------------------------------------------------------------------
+
+# One token per escape, so that the second half of `\\ud800` is not taken for an escape.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+_LONE = re.compile("[\ud800-\udfff]")
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+
+def _absent_mark(body: bytes) -> bytes:
+    """A character that the body does not have."""
+    for code in _PRIVATE_USE:
+        if (mark := chr(code).encode()) not in body:
+            return mark
+    raise NotTaken
+
+
+def _mask_lone_surrogates(body: bytes, mark: bytes) -> bytes:
+    """The mark in place of the backslash of each lone surrogate's escape; the body itself if it has none."""
+    masked = _ESCAPE.sub(lambda escape: mark + escape[1] if escape[1] else escape[0], body)
+    return body if masked == body else masked
+
+
+def _unmasked(record: RecordIn, mark: bytes) -> RecordIn:
+    data, meta = record.data, record.meta
+    if not isinstance(meta, msgspec.UnsetType):
+        meta = msgspec.Raw(bytes(meta).replace(mark, b"\\"))
+    return msgspec.structs.replace(record, data=msgspec.Raw(bytes(data).replace(mark, b"\\")), meta=meta)
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its keys, repeated ones too."""
+
+
+def _has_lone_surrogate_outside_payloads(body: bytes) -> bool:
+    """`body` is a valid JSON object but for its lone surrogates, and not too deep."""
+    pairs = json.loads(body, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+    return any(_LONE.search(text) is not None for text in _texts_outside_payloads(pairs))
+
+
+def _texts_outside_payloads(body: _Pairs) -> Iterator[str]:
+    for key, value in body:
+        yield key
+        if key == "records" and isinstance(value, list):
+            for record in value:
+                yield from _texts(_without_payload(record) if isinstance(record, _Pairs) else record)
+        else:
+            yield from _texts(value)
+
+
+def _without_payload(record: _Pairs) -> list[Any]:
+    return [(key, None if key in ("data", "meta") else value) for key, value in record]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _texts(part)
+
+
+# --- repeated and unknown keys ---------------------------------------------------------------------------------------
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
+_type_of = cache(inspect.type_info)
+_BLANKS = b" \t\r\n"
+
+
+class _Rebuilding:
+    """Writes a text anew by the type it should have: in every object whose fields we know, of equal keys only the last
+    one and no unknown ones. What does not fit its type is left for the decoder to refuse."""
+
+    def __init__(self, unknown: list[Unknown]) -> None:
+        self._unknown = unknown
+        self._seen: set[tuple[str, str]] = set()
+
+    def text(self, kind: inspect.Type, text: msgspec.Raw, path: str) -> msgspec.Raw:
+        if _starts(text, b"{"):
+            kind = _choice(kind, text)
+            if isinstance(kind, inspect.StructType):
+                return self._struct(kind, text, path)
+            if isinstance(kind, inspect.DictType) and _has_structs(kind.value_type):
+                entries = _OBJECT.decode(text).items()
+                return _encoded({name: self.text(kind.value_type, entry, path + "*.") for name, entry in entries})
+        elif _starts(text, b"["):
+            kind = _choice(kind, text)
+            if isinstance(kind, inspect.CollectionType) and _has_structs(kind.item_type):
+                items = _ARRAY.decode(text)
+                return _encoded([self.text(kind.item_type, item, path[:-1] + "[].") for item in items])
+        return text
+
+    def _struct(self, kind: inspect.StructType, text: msgspec.Raw, path: str) -> msgspec.Raw:
+        known = {field.encode_name: field.type for field in kind.fields}
+        kept: dict[str, msgspec.Raw] = {}
+        for name, value in _OBJECT.decode(text).items():
+            if name in known:
+                kept[name] = self.text(known[name], value, f"{path}{name}.")
+            elif name == kind.tag_field:
+                kept[name] = value
+            elif (path, name) not in self._seen:
+                self._seen.add((path, name))
+                self._unknown.append(Unknown(path, name, tuple(known)))
+        return _encoded(kept)
+
+
+def _choice(kind: inspect.Type, text: msgspec.Raw) -> inspect.Type:
+    """Of several types the one that the text is for."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if not isinstance(kind, inspect.UnionType):
+        return kind
+    wanted = (inspect.StructType, inspect.DictType) if _starts(text, b"{") else (inspect.CollectionType,)
+    choices = [choice for choice in kind.types if isinstance(choice, wanted)]
+    if len(choices) > 1:
+        choices = [choice for choice in choices if _has_tag(choice, text)]
+    return choices[0] if choices else kind
+
+
+def _has_tag(kind: inspect.Type, text: msgspec.Raw) -> bool:
+    if not isinstance(kind, inspect.StructType) or kind.tag_field is None:
+        return False
+    return bytes(_OBJECT.decode(text).get(kind.tag_field, b"")) == msgspec.json.encode(kind.tag)
+
+
+def _has_structs(kind: inspect.Type) -> bool:
+    choices = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return any(isinstance(choice, inspect.StructType) for choice in choices)
+
+
+def _starts(text: msgspec.Raw, opening: bytes) -> bool:
+    return bytes(memoryview(text)[:1]) == opening
+
+
+def _encoded(value: dict[str, msgspec.Raw] | Iterable[msgspec.Raw]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ import msgspec
 from topics import limits
 from topics.model import results
 from topics.model.config import ConfigPatch
-from topics.wire import queue_requests, requests
+from topics.wire import requests
+from topics.wire import requests as queue_requests
 from topics.wire.endpoints import Endpoint
 from topics.wire.keys import ADMIN, DELETE, READ, WRITE
 

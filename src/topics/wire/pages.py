@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from topics.config import Settings, bind_address
 from topics.errors import ConfigError, HostNotAllowed, OriginNotAllowed
-from topics.wire.paths import Target
+from topics.wire.incoming.paths import Target
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

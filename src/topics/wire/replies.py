@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from topics.errors import TopicsError
-from topics.model.appended import Appended
-from topics.model.tombstone import Tombstone
+from topics.model.results import Appended, Tombstone
 
 _encode = msgspec.json.Encoder().encode
 _BOOLS = (b"false", b"true")

@@ -13,8 +13,8 @@ import msgspec
 
 from topics import limits
 from topics.model.position import Position, parse_token
-from topics.model.tombstone import Tombstone
-from topics.wire.base64url import decode_base64url, encode_base64url
+from topics.model.results import Tombstone
+from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.events import (
     caught_up_fields,
     deferred_fields,

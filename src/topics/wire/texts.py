@@ -23,7 +23,7 @@ BLOCK = 128
 BLOCK_BYTES_MAX = 256 * limits.KIB  # a longer text is rendered anew each time: few of them would push out all others
 
 
-class Text(NamedTuple):
+class RenderedText(NamedTuple):
     """Records joined by commas, and where each of them ends."""
 
     whole: bytes
@@ -35,7 +35,7 @@ class Text(NamedTuple):
         return self.whole[self.ends[lo - 1] + 1 if lo else 0 : self.ends[hi - 1]]
 
 
-class Kept(NamedTuple):
+class KeptText(NamedTuple):
     source: ref[RunSource]
     key: int
     size_bytes: int
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
 class Texts:
     def __init__(self, *, bytes_max: int = limits.RENDER_TEXTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._order: deque[Kept] = deque()
+        self._order: deque[KeptText] = deque()
         self._changing = Lock()
         self.bytes = 0
         """Of all texts that were kept; those whose source has gone count until it is their turn."""
@@ -80,34 +80,34 @@ class Texts:
             yield source.cut(at, stop) if text is None else text.part(at - first, stop - first)
             at = stop
 
-    def _block(self, source: RunSource, first: int, view: View, *, wanted: int) -> Text | None:
+    def _block(self, source: RunSource, first: int, view: View, *, wanted: int) -> RenderedText | None:
         """The text of a block; None if it still grows, or if so little of it is wanted that the rest would be for
         nothing."""
         key = first << 3 | view.data | view.tags << 1 | view.meta << 2
-        known: Text | None = None if source.texts is None else source.texts.get(key)
+        known: RenderedText | None = None if source.texts is None else source.texts.get(key)
         if known is not None:
             return known
         count = min(len(source.body_offs) - first, BLOCK)
         if wanted * 2 < count or (count < BLOCK and not isinstance(source.buf, bytes)):
             return None
         bodies = render_list(source.cut(first, first + count), None, view)
-        text = Text(b",".join(bodies), list(accumulate(map(len, bodies), lambda end, size: end + 1 + size)))
+        text = RenderedText(b",".join(bodies), list(accumulate(map(len, bodies), lambda end, size: end + 1 + size)))
         if len(text.whole) <= BLOCK_BYTES_MAX:
             self._keep(source, key, text)
         return text
 
-    def _keep(self, source: RunSource, key: int, text: Text) -> None:
+    def _keep(self, source: RunSource, key: int, text: RenderedText) -> None:
         with self._changing:
             if source.texts is None:
                 source.texts = {}
             if source.texts.setdefault(key, text) is not text:
                 return  # another thread was faster
-            self._order.append(Kept(ref(source), key, len(text.whole)))
+            self._order.append(KeptText(ref(source), key, len(text.whole)))
             self.bytes += len(text.whole)
             while self.bytes > self._bytes_max:
                 self._forget(self._order.popleft())
 
-    def _forget(self, kept: Kept) -> None:
+    def _forget(self, kept: KeptText) -> None:
         self.bytes -= kept.size_bytes
         source = kept.source()
         if source is not None and source.texts is not None:

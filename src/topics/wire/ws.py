@@ -9,12 +9,10 @@ from msgspec.structs import force_setattr
 
 from topics import limits
 from topics.errors import InvalidRequest, TopicsError
-from topics.model.appended import Appended
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
-from topics.model.results import WatchStart
-from topics.model.tombstone import Tombstone
+from topics.model.results import Appended, Tombstone, WatchStart
 from topics.wire.events import (
     caught_up_fields,
     deferred_fields,

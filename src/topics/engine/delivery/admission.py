@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from topics.engine.commit import Commit
-from topics.engine.delivery.tuning import Tuning
+from topics.engine.delivery.pressure import Tuning
 from topics.engine.ticket import Ticket, forward
+from topics.engine.writing.commit import Commit
 from topics.errors import Throttled, WalFull
 
 T = TypeVar("T")

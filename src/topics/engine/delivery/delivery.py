@@ -1,10 +1,13 @@
-"""Delivery: marks topics, runs services in turn, and keeps the ladder (delivery.md sections 4 to 8).
+"""Sizes: how many bytes were published behind a seq. Asked while pushes are held: a full batch ends a hold.
+
+Delivery: marks topics, runs services in turn, and keeps the ladder (delivery.md sections 4 to 8).
 
     published -> mark -> soon(run) -> begin, serve, finish ... until nothing is left or the turn is over
 
 Always holds: a marked topic is served, or waits for a reason the ladder gives; `run` is scheduled exactly while there
 is something a worker could do. `soon` runs a step after the present one, `later` after so many milliseconds, both on
-the owner's thread. Made by the server's application; tests call `step` and `tick` by hand."""
+the owner's thread. Made by the server's application; tests call `step` and `tick` by hand.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,27 @@ from collections.abc import Callable
 from itertools import pairwise
 from math import ceil
 
-from topics.core.priority import base_priority
+from topics.core.retention.front import blocks_from
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.delivery import ladder
-from topics.engine.delivery.governor import Governor
+from topics.engine.delivery import pressure as ladder
+from topics.engine.delivery.pressure import Governor, Tuning
+from topics.engine.delivery.priority import base_priority
 from topics.engine.delivery.ready import IDLE, NOT_HELD, QUEUED, Entry, ReadySet
-from topics.engine.delivery.sizes import bytes_since
 from topics.engine.delivery.synced import Synced
-from topics.engine.delivery.tuning import Tuning
-from topics.engine.delivery.watched import Routed, Watched, Watcher
-from topics.engine.reads import Reads
+from topics.engine.delivery.watched import DeferredRouters, Watched, Watcher
+from topics.engine.reading.reads import Reads
 from topics.engine.ticket import guarded
+
+
+def bytes_since(topic: TopicState, seq: int) -> int:
+    """Accounted bytes of the slots above `seq`; these are recent, so they lie in the tail."""
+    total = 0
+    for block in blocks_from(topic, seq + 1):
+        lo = max(seq + 1 - block.first_seq, 0)
+        total += int(block.sizes_of(lo, block.next_seq - block.first_seq).sum())
+    return total
+
 
 TOP_PRIORITY = 1000.0
 
@@ -141,7 +153,7 @@ class Delivery:
             return False
         watched = self._of(topic)
         if watched.router is None:
-            watched.router = Routed(watched)
+            watched.router = DeferredRouters(watched)
         watched.router.routing = routing
         self._mark(watched.router)
         return True
@@ -222,12 +234,12 @@ class Delivery:
 
     def _serve(self, entry: Entry, now: float) -> bool:
         self.services_total += 1
-        if isinstance(entry, Routed):
+        if isinstance(entry, DeferredRouters):
             return self._route(entry)
         assert isinstance(entry, Watched)
         return entry.serve(self._reads, now)
 
-    def _route(self, entry: Routed) -> bool:
+    def _route(self, entry: DeferredRouters) -> bool:
         routing, entry.routing = entry.routing, None
         self._forget_idle(entry.watched)
         if routing is not None and not entry.watched.deleted:
@@ -292,13 +304,13 @@ class Delivery:
     def _shard(self, entry: Entry) -> ReadySet:
         if len(self._shards) == 1:
             return self._shards[0]
-        watched = entry.watched if isinstance(entry, Routed) else entry
+        watched = entry.watched if isinstance(entry, DeferredRouters) else entry
         assert isinstance(watched, Watched)
         return self._shards[hash(watched.topic.id) % len(self._shards)]
 
     def _base(self, entry: Entry) -> float:
         now = self._ctx.clock.now_ms()
-        if isinstance(entry, Routed):
+        if isinstance(entry, DeferredRouters):
             return self._one_band_below(base_priority(entry.watched.topic, now))
         assert isinstance(entry, Watched)
         return TOP_PRIORITY if entry.deleted else base_priority(entry.topic, now)

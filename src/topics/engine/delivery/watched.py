@@ -1,8 +1,15 @@
-"""Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
+"""Patience: whether holding a topic's next push is worth the wait (stage 1 of the ladder, delivery.md section 8).
+
+A hold makes one larger frame out of what comes meanwhile. Where nothing comes, because whoever writes waits for the
+delivery first, it only makes everyone slower; and the contract says "up to". Always holds: a hold that gathered nothing
+is followed by pushes at once, twice as many each time, and one that gathered something by the next hold.
+
+Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
 
 Always holds: a watcher is registered before the read that may find it level, so no publication is missed; a topic
 without watchers has no `Watched` and costs its writers one lookup. A watcher that is level is not looked at
-again before the next publication."""
+again before the next publication.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +18,42 @@ import sys
 from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
-from topics.core.read import ReadRequest
+from topics.core.reading.plan import ReadRequest
 from topics.core.topic import TopicState
-from topics.engine.delivery.patience import Patience
 from topics.engine.delivery.ready import Entry
-from topics.engine.reads import ReadDone, Reads
+from topics.engine.reading.reads import ReadDone, Reads
 from topics.engine.ticket import Ticket, guarded
+
+PUSHES_AT_ONCE_MAX = 64
+"""Before the next try: when a topic grows busy, so many frames at most are smaller than they could be."""
+
+
+class CoalesceBackoff:
+    __slots__ = ("_at_once", "_gathered", "_left", "_tried")
+
+    def __init__(self) -> None:
+        self._tried = False  # the last push was held
+        self._gathered = False  # and something came meanwhile
+        self._at_once = 0  # pushes after a hold in vain
+        self._left = 0  # of them
+
+    def may_hold(self) -> bool:
+        """A push could begin to wait now."""
+        if self._tried:
+            self._tried = False
+            self._at_once = 0 if self._gathered else min(self._at_once * 2 or 1, PUSHES_AT_ONCE_MAX)
+            self._left = self._at_once
+        if self._left:
+            self._left -= 1
+            return False
+        self._tried = True
+        self._gathered = False
+        return True
+
+    def gather(self) -> None:
+        """Something was published while a push waits."""
+        self._gathered = True
+
 
 log = logging.getLogger("topics.delivery")
 
@@ -75,10 +112,10 @@ class Watched(Entry):
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
-        self.patience = Patience()
+        self.patience = CoalesceBackoff()
         self.bodies: Any = None
         self.audiences: dict[Any, Any] = {}
-        self.router: Routed | None = None
+        self.router: DeferredRouters | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
         """One batch for each watcher that has room and is behind. True: something is left to do."""
@@ -138,7 +175,7 @@ def _is_plural(audience: Sized) -> bool:
     return len(audience) > 1
 
 
-class Routed(Entry):
+class DeferredRouters(Entry):
     """The routers of a topic as an entry of their own, while the ladder defers them; `routing` lets them step."""
 
     __slots__ = ("routing", "watched")

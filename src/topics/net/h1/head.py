@@ -12,8 +12,7 @@ import re
 import httptools
 
 from topics.errors import InvalidRequest
-from topics.net.h1.lines import REQUEST_LINE, LineChecker, content_length
-from topics.net.h1.target import AUTHORITY, split_target
+from topics.net.h1.lines import AUTHORITY, REQUEST_LINE, LineChecker, content_length, split_target
 from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
 from topics.net.messages import HttpVersion, RequestHead
 

@@ -1,4 +1,13 @@
-"""H2Session: the server's end of one HTTP/2 connection, bytes in and bytes out.
+"""Bucket: how often a peer may do something that costs us work, with a burst allowed.
+
+Outgoing: what one HTTP/2 stream still has to send, held back by the peer's flow control.
+
+RepeatingDecoder: HPACK blocks that came before are not decoded again.
+
+A client that asks the same once more sends a block of nothing but indices, the same bytes each time. Always holds: such
+a block changes no table, and what it means stays true until another kind of block comes, which is decoded as ever.
+
+H2Session: the server's end of one HTTP/2 connection, bytes in and bytes out.
 
 Output waits in two places: what flow control holds back waits per stream (`pending_bytes`), everything else in the
 output that `take_output` empties. Streams with something to send take turns, frame by frame, so that no large answer
@@ -7,7 +16,8 @@ keeps the others waiting. Work that a peer can cause without asking for anything
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection as H2Library
@@ -25,11 +35,11 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
+from hpack import Decoder, HeaderTuple
 from hyperframe.frame import GoAwayFrame
 
 from topics.errors import InvalidRequest
 from topics.limits import H2_CONNECTION_WINDOW_BYTES, H2_STREAM_WINDOW_BYTES
-from topics.net.bucket import Bucket
 from topics.net.http2.events import (
     H2BadRequest,
     H2Body,
@@ -40,9 +50,7 @@ from topics.net.http2.events import (
     H2Reset,
     H2Window,
 )
-from topics.net.http2.head import Malformed, request_head
-from topics.net.http2.outgoing import Outgoing
-from topics.net.http2.repeats import CheckingDecoder
+from topics.net.http2.head import Malformed, checked, request_head
 from topics.net.limits import (
     H2_CONTROL_BURST,
     H2_CONTROL_PER_S_MAX,
@@ -53,6 +61,91 @@ from topics.net.limits import (
     HEAD_BYTES_MAX,
 )
 from topics.net.messages import Headers, RequestHead
+
+
+class Bucket:
+    """Fills by `per_s` tokens a second up to `burst`; time comes in as an argument and may stand still."""
+
+    __slots__ = ("_burst", "_per_s", "_since_s", "_tokens")
+
+    def __init__(self, *, per_s: float, burst: float, now_s: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = burst
+        self._since_s = now_s
+
+    def take(self, count: int, now_s: float) -> bool:
+        """False once more was taken than the bucket held."""
+        self._tokens = min(self._burst, self._tokens + (now_s - self._since_s) * self._per_s) - count
+        self._since_s = now_s
+        return self._tokens >= 0
+
+
+class Outgoing:
+    __slots__ = ("_chunks", "_taken_bytes", "ended", "size_bytes")
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._taken_bytes = 0  # of the first chunk
+        self.size_bytes = 0
+        self.ended = False  # nothing will be added
+
+    def add(self, data: bytes) -> None:
+        if data:
+            self._chunks.append(data)
+            self.size_bytes += len(data)
+
+    def take(self, max_bytes: int) -> bytes:
+        """Up to `max_bytes` from the front; small chunks are joined, a large one is taken piece by piece."""
+        parts: list[bytes] = []
+        room = max_bytes
+        while self._chunks and room:
+            chunk, start = self._chunks[0], self._taken_bytes
+            part = chunk[start : start + room]
+            parts.append(part)
+            room -= len(part)
+            self._taken_bytes += len(part)
+            if self._taken_bytes == len(chunk):
+                self._chunks.popleft()
+                self._taken_bytes = 0
+        taken = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.size_bytes -= len(taken)
+        return taken
+
+
+KNOWN_MAX = 16
+"""Different heads of one connection that are remembered."""
+_INDEXED = 0x80  # of a field's first byte, and of the whole field for the first 126 indices
+
+
+class RepeatingDecoder(Decoder):
+    def __init__(self, max_header_list_size: int) -> None:
+        super().__init__(max_header_list_size)
+        self._known: dict[bytes, list[HeaderTuple]] = {}
+
+    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+        has_right_table = self.header_table_size <= self.max_allowed_table_size
+        if not (raw and data and min(data) >= _INDEXED and has_right_table):
+            self._known.clear()
+            return self._decode(data, raw)
+        fields = self._known.get(data)
+        if fields is None:
+            fields = self._decode(data, raw)
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[bytes(data)] = fields
+        return list(fields)
+
+    def _decode(self, data: bytes, raw: bool) -> list[HeaderTuple]:
+        return list(super().decode(data, raw))
+
+
+class CheckingDecoder(RepeatingDecoder):
+    """Gives blocks as the `h2` library may see them; those that are known are checked already."""
+
+    def _decode(self, data: bytes, raw: bool) -> list[HeaderTuple]:
+        return checked(super()._decode(data, raw))
+
 
 _DEFAULT_WINDOW_BYTES = 65_535
 _CLOSED_SPARE = 16  # closed streams that a connection may keep, however few are open

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from topics.errors import ConfigError
-from topics.spark.batch import address_of
-from topics.spark.cut import TopicCut
-from topics.spark.files import local_path
 from topics.spark.jobs.archive_files import (
     CHECKPOINT_DIR,
     DELTA_LOG_DIR,
@@ -38,13 +35,16 @@ from topics.spark.jobs.archive_files import (
     sync_logs,
 )
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
-from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.jobs.report import NoProgress, Reporter
 from topics.spark.jobs.source import JobSource
-from topics.spark.offsets import Points, from_json, heads, lifted, passed, resumed
+from topics.spark.logs.files import local_path
+from topics.spark.logs.remote import Remote
 from topics.spark.options import read_options
-from topics.spark.remote import Remote
-from topics.spark.secret import without_secrets
-from topics.spark.trim import trim_before
+from topics.spark.planning.batch import address_of
+from topics.spark.planning.cut import TopicCut
+from topics.spark.planning.offsets import Points, from_json, heads, lifted, passed, resumed
+from topics.spark.session.secret import without_secrets
+from topics.spark.writing.trim import trim_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,7 +117,7 @@ def archive(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Archived:
     """Run until everything is archived, or until told to stop."""
-    return _Archive(spark, options, reporter or Silent()).run(should_stop)
+    return _Archive(spark, options, reporter or NoProgress()).run(should_stop)
 
 
 class _Archive:

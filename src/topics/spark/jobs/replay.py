@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from topics.errors import ConfigError
-from topics.spark.batch import some_names
 from topics.spark.jobs.archive_files import ArchivedFile, committed_by_spark, described, manifest
 from topics.spark.jobs.delta import committed_by_delta
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import Reporter, Silent
-from topics.spark.log import Address
+from topics.spark.jobs.report import NoProgress, Reporter
+from topics.spark.logs.log import LogAddress
+from topics.spark.logs.server import ServerLog
 from topics.spark.options import write_options
-from topics.spark.secret import without_secrets
-from topics.spark.server import ServerLog
+from topics.spark.planning.batch import some_names
+from topics.spark.session.secret import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,7 +94,7 @@ def replay(
     """Write everything that is wanted and was not written before; returns when it is acknowledged.
 
     With `again` a replay that is through is begun anew."""
-    begun, tell = time.monotonic(), reporter or Silent()
+    begun, tell = time.monotonic(), reporter or NoProgress()
     plan = ReplayPlan.of(options, state_dir=state_dir, again=again)
     waves, done_before, records_before = plan.waves, plan.done, plan.records_before
     if done_before:
@@ -199,7 +199,7 @@ def heads_at(options: ReplayOptions) -> int:
     written, they are not the ones that it was written to. A key that may not look has to be believed."""
     wanted = write_options(options.destination)
     try:
-        with closing(ServerLog(Address(url=wanted.url, api_key=wanted.api_key))) as log:
+        with closing(ServerLog(LogAddress(url=wanted.url, api_key=wanted.api_key))) as log:
             heads = log.heads()
     except ConfigError:
         return sys.maxsize

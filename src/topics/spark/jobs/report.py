@@ -21,7 +21,7 @@ class Reporter(Protocol):
         """A sentence worth keeping."""
 
 
-class Silent:
+class NoProgress:
     """Says nothing."""
 
     def start(self, what: str, total: int | None, unit: str) -> None:
@@ -34,7 +34,7 @@ class Silent:
         return
 
 
-class Lines:
+class ProgressLines:
     """A line on stderr every few seconds: done, rows per second, time left."""
 
     def __init__(self, *, every_s: float = LINE_EVERY_S) -> None:
@@ -58,7 +58,7 @@ class Lines:
         print(text, file=sys.stderr, flush=True)
 
 
-class Bar:
+class ProgressBar:
     """A progress bar on a terminal; use it as a context."""
 
     def __init__(self) -> None:

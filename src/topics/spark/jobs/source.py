@@ -6,10 +6,10 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from topics.errors import ConfigError
-from topics.spark.batch import address_of, wanted_cuts
-from topics.spark.cut import TopicCut
-from topics.spark.log import open_log
+from topics.spark.logs.log import open_log
 from topics.spark.options import read_options
+from topics.spark.planning.batch import address_of, wanted_cuts
+from topics.spark.planning.cut import TopicCut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
-from topics.spark.cut import TopicCut
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import Reporter, Silent
+from topics.spark.jobs.report import NoProgress, Reporter
 from topics.spark.jobs.source import JobSource
+from topics.spark.planning.cut import TopicCut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def stats(
     state_dir: str | None = None,
 ) -> list[StatsRow]:
     """Rows by topic, bucket and tag prefix."""
-    seconds, tell = bucket_seconds(bucket), reporter or Silent()
+    seconds, tell = bucket_seconds(bucket), reporter or NoProgress()
     cuts = source.cuts()
     title = f"{place_of(source.path or source.shown)} {source.topics} {seconds} {tag_delimiter}"
     ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)

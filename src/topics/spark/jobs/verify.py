@@ -13,19 +13,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.formats import names
-from topics.formats.columns import ALL, decode_columns
-from topics.formats.segment import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
-from topics.spark.batch import now_ms
-from topics.spark.directory import DirectoryLog, layout, newest_snapshot
-from topics.spark.files import Files, open_files
-from topics.spark.hashing import arrow_sums
+from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
+from topics.formats.segments.columns import ALL, decode_columns
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import Reporter, Silent
-from topics.spark.log import Address
-from topics.spark.replay import Replay, TopicLog
-from topics.spark.scan import chunks
-from topics.spark.stored import RECOVERED, segment_stems
-from topics.spark.wal_tail import LogTail
+from topics.spark.jobs.report import NoProgress, Reporter
+from topics.spark.logs.directory import DirectoryLog, layout, newest_snapshot
+from topics.spark.logs.files import Files, open_files
+from topics.spark.logs.log import LogAddress
+from topics.spark.logs.replay import ReaderReplay, TopicLog
+from topics.spark.logs.stored import RECOVERED, segment_stems
+from topics.spark.logs.wal_tail import LogTail
+from topics.spark.planning.batch import now_ms
+from topics.spark.scanning.hashing import arrow_sums
+from topics.spark.scanning.scan import chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ LOOK_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerifyFinding:
     """Something that is not as it should be: bytes, or seqs `from_seq..to_seq` (both included)."""
 
     topic: str
@@ -80,14 +80,14 @@ class Checked:
     bytes: int
     min_ts: int
     max_ts: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[VerifyFinding, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Checked:
-        findings = tuple(Finding(**finding) for finding in told["findings"])
+        findings = tuple(VerifyFinding(**finding) for finding in told["findings"])
         return cls(**{**told, "findings": findings})
 
 
@@ -101,7 +101,7 @@ class Report:
     frames: int
     bytes: int
     elapsed_s: float
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[VerifyFinding, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
@@ -117,7 +117,7 @@ def verify(
     state_dir: str | None = None,
 ) -> Report:
     """Check everything below a data directory or cold root."""
-    begun, tell = time.monotonic(), reporter or Silent()
+    begun, tell = time.monotonic(), reporter or NoProgress()
     plan = plan_verify(path, cold_path)
     places = place_of(path), place_of(cold_path or "")
     ledger = Ledger(ledger_path("verify", *places, folder=state_dir), places[0])
@@ -153,7 +153,7 @@ def verify(
 class Plan:
     topics: int
     segments: list[SegmentToCheck]
-    findings: list[Finding]
+    findings: list[VerifyFinding]
 
 
 def plan_verify(path: str, cold_path: str | None) -> Plan:
@@ -164,11 +164,11 @@ def plan_verify(path: str, cold_path: str | None) -> Plan:
     # Files first, log second: where a server is running, the log knows every topic that has files by then.
     listed = [(tier, root, folder, stems) for tier, root in tiers for folder, stems in _listed(root)]
     snapshot = newest_snapshot(files) if kind == "data" else None
-    replay = Replay(snapshot, lambda _: True)
+    replay = ReaderReplay(snapshot, lambda _: True)
     tail = LogTail(files)
     replay.apply(tail.stretches(snapshot))
     segments = [item for place in listed for item in _copies(*place, replay)]
-    holes = [Finding("", hole.path, "", 0, 0, hole.offset, f"log: {hole.reason}") for hole in tail.holes]
+    holes = [VerifyFinding("", hole.path, "", 0, 0, hole.offset, f"log: {hole.reason}") for hole in tail.holes]
     findings = [*holes, *_floor_findings(replay), *_missing(path, cold_path, replay)]
     return Plan(len({item.topic for item in segments} | set(replay.by_name())), segments, findings)
 
@@ -180,7 +180,9 @@ def _listed(files: Files) -> Iterator[tuple[str, dict[int, str]]]:
             yield folder, segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
 
 
-def _copies(tier: str, files: Files, folder: str, stems: dict[int, str], replay: Replay) -> Iterator[SegmentToCheck]:
+def _copies(
+    tier: str, files: Files, folder: str, stems: dict[int, str], replay: ReaderReplay
+) -> Iterator[SegmentToCheck]:
     topic_id = names.parse_topic_dir(folder)
     assert topic_id is not None
     if replay.is_deleted(topic_id):
@@ -208,26 +210,26 @@ def _copy(tier: str, files: Files, name: str, topic: TopicLog | None, first: int
     return None  # no mark vouches for it yet: a checkpoint is at work
 
 
-def _floor_findings(replay: Replay) -> Iterator[Finding]:
+def _floor_findings(replay: ReaderReplay) -> Iterator[VerifyFinding]:
     for topic in replay.topics.values():
         ends = [int(piece.seq[-1]) for piece in topic.pieces] + [lost.last for lost in topic.lost]
         head = max([topic.stored_seq, topic.passed_seq, topic.noted_head, *ends])
         floor = topic.lost_to + 1
         if not 1 <= floor <= max(topic.earliest_seq, floor) <= max(head, floor - 1) + 1:
             problem = f"floors: evict_floor {floor}, earliest_seq {topic.earliest_seq}, head_seq {head}"
-            yield Finding(topic.name, "meta", "", topic.earliest_seq, head, 0, problem)
+            yield VerifyFinding(topic.name, "meta", "", topic.earliest_seq, head, 0, problem)
 
 
-def _missing(path: str, cold_path: str | None, replay: Replay) -> Iterator[Finding]:
+def _missing(path: str, cold_path: str | None, replay: ReaderReplay) -> Iterator[VerifyFinding]:
     """Segments that metadata names and no tier has."""
-    log = DirectoryLog(Address(path=path, cold_path=cold_path))
+    log = DirectoryLog(LogAddress(path=path, cold_path=cold_path))
     wanted = [name for name, topic in replay.by_name().items() if topic.config.get("durability") != "ephemeral"]
     for name, cut in log.cuts(names=wanted, prefix=None, now_ms=now_ms()).items():
         for first, end in cut.missing:
-            yield Finding(name, names.segment_name(first, "data"), "", first, end - 1, 0, "file missing")
+            yield VerifyFinding(name, names.segment_name(first, "data"), "", first, end - 1, 0, "file missing")
 
 
-def between(checked: Iterable[Checked]) -> Iterator[Finding]:
+def between(checked: Iterable[Checked]) -> Iterator[VerifyFinding]:
     """What is wrong between the segments of one topic in one tier: overlaps, and times that fall."""
     places: dict[tuple[str, str], list[Checked]] = {}
     for result in checked:
@@ -238,9 +240,9 @@ def between(checked: Iterable[Checked]) -> Iterator[Finding]:
             end = before.first_seq + before.count
             file = names.segment_name(after.first_seq, "data")
             if after.first_seq < end:
-                yield Finding(topic, file, tier, after.first_seq, end - 1, 0, "overlaps the segment before it")
+                yield VerifyFinding(topic, file, tier, after.first_seq, end - 1, 0, "overlaps the segment before it")
             if after.count and before.count and after.min_ts < before.max_ts:
-                yield Finding(
+                yield VerifyFinding(
                     topic, file, tier, after.first_seq, after.first_seq, 0, "time falls behind the one before"
                 )
 
@@ -340,14 +342,16 @@ def _index(files: Files, item: SegmentToCheck, data: bytes, finds: _Findings) ->
 class _Findings:
     def __init__(self, item: SegmentToCheck) -> None:
         self._item = item
-        self.found: list[Finding] = []
+        self.found: list[VerifyFinding] = []
 
     def add(self, from_slot: int, to_slot: int, offset: int, problem: str, *, part: str = "data") -> None:
         item = self._item
         first = item.first_seq
         file = open_files(item.root).shown(f"{item.stem}.{part}")
         self.found.append(
-            Finding(item.topic, file, item.tier, int(first + from_slot), int(first + to_slot), int(offset), problem)
+            VerifyFinding(
+                item.topic, file, item.tier, int(first + from_slot), int(first + to_slot), int(offset), problem
+            )
         )
 
 

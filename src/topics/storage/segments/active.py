@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats.idx import ENTRY_BYTES, Idx, read_idx
 from topics.formats.names import segment_name
+from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
 from topics.storage.fs import read_full
 from topics.storage.segments.flip_log import FlipLog
 

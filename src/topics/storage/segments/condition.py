@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from topics.storage.segments.sealed import SealedSegment
 
 
-class Condition:
+class SegmentHealth:
     __slots__ = ("_told", "checked", "lost_frames")
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import TopicsError
-from topics.formats.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx
-from topics.formats.segment_frame import DELETED_BYTE
+from topics.formats.segments.frame import DELETED_BYTE
+from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx
 from topics.storage.fs import File, write_all
 from topics.storage.segments.flip_log import FlipLog
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.formats.buffers import U8, U32, U64, Bools
-from topics.formats.idx import Idx
+from topics.formats.segments.idx import Idx
 
 
 class Pair:

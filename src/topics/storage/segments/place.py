@@ -1,4 +1,21 @@
-"""Where segments lie: what all topics of a data directory share, and the directory of one topic.
+"""MapCache: bounds how much of the sealed history is mapped at a time.
+
+Each sealed segment maps its files on first use; this cache closes the least recently used ones once their `.idx` bytes
+exceed `TOPICS_INDEX_CACHE_BYTES`, or once too many descriptors are tied up (a mapping holds one each). "Closing" is
+dropping the segment's reference: readers that hold the old arrays keep the mapping alive until they finish.
+
+Use is noted by a mark on the segment, not by reordering a list, so a look-up costs an attribute; the sweep gives marked
+ones a second chance. Safe from any thread.
+
+OpenFiles: descriptors of segment files, kept open while they are in use.
+
+Topics are many and descriptors are few: at most `limit` idle files stay open, the least recently used goes first. A
+file somebody has borrowed is never closed under them. `forget` is for names that now mean another file (a rewrite
+renamed over them) or none (a drop): later borrowers open anew, present ones keep the old file.
+
+Safe from any thread: the owner flips delete flags while pool threads read and the checkpointer syncs.
+
+Where segments lie: what all topics of a data directory share, and the directory of one topic.
 
 `SegmentEnv` is made once per open data directory and carries the injected disk, the caches and the counters.
 `TopicDir` names the files of one topic. Neither reads or writes; names come from `formats.names`, and a name that is
@@ -7,18 +24,167 @@ not canonically padded is used as it was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from topics.formats.names import SegmentPart, segment_name, topic_dir_name
-from topics.storage.fs import Fs
-from topics.storage.segments.maps import MapCache
-from topics.storage.segments.open_files import OpenFiles
+from topics.storage.fs import File, Fs, Mode
 
 if TYPE_CHECKING:
     from topics.storage.segments.findings import Finding
-    from topics.storage.stores import SegmentStore
+    from topics.storage.tiers.stores import SegmentStore
+
+MAPPED_SEGMENTS_MAX = 256
+
+
+class Mapped(Protocol):
+    """A segment as its cache sees it."""
+
+    recently_used: bool
+
+    @property
+    def idx_bytes(self) -> int: ...
+
+    def unmap(self) -> None: ...
+
+
+class MapCache:
+    def __init__(self, bytes_max: int, *, segments_max: int = MAPPED_SEGMENTS_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._segments_max = segments_max
+        self._queue: deque[tuple[Mapped, int]] = deque()
+        self._lock = Lock()
+        self.bytes_mapped = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def admit(self, segment: Mapped) -> None:
+        """Count a segment that was just mapped, and unmap others until all fit; at least this one stays."""
+        segment.recently_used = False  # being mapped is no use yet; the next look is
+        with self._lock:
+            self._queue.append((segment, segment.idx_bytes))
+            self.bytes_mapped += segment.idx_bytes
+            victims = self._victims(segment)
+        for victim in victims:
+            victim.unmap()
+
+    def _victims(self, newest: Mapped) -> list[Mapped]:
+        victims: list[Mapped] = []
+        chances = 2 * len(self._queue)
+        while chances and len(self._queue) > 1 and self._too_much():
+            chances -= 1
+            segment, idx_bytes = self._queue.popleft()
+            if segment is newest or (segment.recently_used and chances > len(self._queue)):
+                segment.recently_used = False
+                self._queue.append((segment, idx_bytes))
+            else:
+                self.bytes_mapped -= idx_bytes
+                victims.append(segment)
+        return victims
+
+    def _too_much(self) -> bool:
+        return self.bytes_mapped > self._bytes_max or len(self._queue) > self._segments_max
+
+    def remove(self, segment: Mapped) -> None:
+        """Forget a segment that unmapped itself (rewrite, relocation, drop)."""
+        with self._lock:
+            kept = [(other, n) for other, n in self._queue if other is not segment]
+            if len(kept) < len(self._queue):
+                self.bytes_mapped -= sum(n for other, n in self._queue if other is segment)
+                self._queue = deque(kept)
+
+    def close(self) -> None:
+        """Unmap all: a map holds its file open, and would until somebody collects it."""
+        with self._lock:
+            mapped, self._queue, self.bytes_mapped = self._queue, deque(), 0
+        for segment, _ in mapped:
+            segment.unmap()
+
+
+IDLE_FILES_MAX = 256
+
+
+class _Held:
+    __slots__ = ("file", "stale", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.users = 0
+        self.stale = False
+
+
+class OpenFiles:
+    def __init__(self, fs: Fs, *, limit: int = IDLE_FILES_MAX) -> None:
+        self._fs = fs
+        self._limit = limit
+        self._held: OrderedDict[tuple[str, Mode], _Held] = OrderedDict()
+        self._lock = Lock()
+
+    @contextmanager
+    def borrow(self, path: str, mode: Mode = "r") -> Iterator[File]:
+        held = self._take(path, mode)
+        try:
+            yield held.file
+        finally:
+            self._give_back(held)
+
+    def _take(self, path: str, mode: Mode) -> _Held:
+        with self._lock:
+            held = self._held.get((path, mode))
+            if held is not None:
+                self._held.move_to_end((path, mode))
+                held.users += 1
+                return held
+        fresh = _Held(self._fs.open(path, mode))  # may wait for the disk: not under the lock
+        fresh.users = 1
+        with self._lock:
+            if (path, mode) in self._held:
+                fresh.stale = True  # another thread was faster; ours is closed when given back
+            else:
+                self._held[path, mode] = fresh
+                self._close_idle()
+        return fresh
+
+    def _give_back(self, held: _Held) -> None:
+        with self._lock:
+            held.users -= 1
+            if held.stale and not held.users:
+                held.file.close()
+
+    def _close_idle(self) -> None:
+        spare = len(self._held) - self._limit
+        if spare > 0:
+            self._close_some(spare)
+
+    def _close_some(self, count: int) -> int:
+        idle = [key for key, held in self._held.items() if not held.users][:count]
+        for key in idle:
+            self._held.pop(key).file.close()
+        return len(idle)
+
+    def close_idle(self) -> int:
+        """Descriptors are used up: close all that nobody has borrowed. How many there were."""
+        with self._lock:
+            return self._close_some(len(self._held))
+
+    def forget(self, *paths: str) -> None:
+        """These names mean other files from now on."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] in paths]:
+                held = self._held.pop(key)
+                held.stale = True
+                if not held.users:
+                    held.file.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for held in self._held.values():
+                held.file.close()
+            self._held.clear()
 
 
 class SegmentCounters:

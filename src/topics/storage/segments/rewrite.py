@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from topics.formats.buffers import I64, Bools
-from topics.formats.idx import IDX_DELETED, Idx, empty_slots
 from topics.formats.names import TMP_SUFFIX
+from topics.formats.segments.idx import IDX_DELETED, Idx, empty_slots
 from topics.storage.fs import Buffer, write_all
 from topics.storage.segments.flips import FLAG, write_idx_bits
-from topics.storage.segments.heal import bad_frames
+from topics.storage.segments.loading.heal import bad_frames
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.replace import remove_temps, rename_temps, write_temps
 from topics.storage.segments.sealed import SealedSegment

@@ -20,16 +20,16 @@ import numpy.typing as npt
 
 from topics.errors import ColdUnavailable, CorruptSegment, StorageIo, TopicsError
 from topics.formats.buffers import I64, U8, U32, U64, Bools
-from topics.formats.columns import decode_columns
-from topics.formats.idx import ENTRY_BYTES, Idx, read_idx
 from topics.formats.names import segment_name
-from topics.storage.segments.condition import Condition
+from topics.formats.segments.columns import decode_columns
+from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
+from topics.storage.segments.condition import SegmentHealth
 from topics.storage.segments.findings import CORRUPT
 from topics.storage.segments.flip_log import FlipLog
 from topics.storage.segments.opening import open_anew, open_cold, open_hot
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
-from topics.storage.stores import NotFound, RangeOutOfBounds
+from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
@@ -77,7 +77,7 @@ class SealedSegment:
         self.flips = FlipLog() if flips is None else flips
         self._pair: Pair | None = None
         self._tags: TagIndex | None = None
-        self.condition = Condition()
+        self.condition = SegmentHealth()
         self._override: Pair | None = None  # stands in for files that are damaged, or not repaired yet
 
     # --- identity -------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class SealedSegment:
             pair = open_cold(self)
         except OSError as error:
             raise self._unreadable(error) from error
-        except (NotFound, RangeOutOfBounds) as error:
+        except (NoSuchObject, RangeOutOfBounds) as error:
             raise self.corrupt(0) from error
         with self.lock:
             if self.version != version:

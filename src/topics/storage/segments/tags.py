@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from topics.errors import ColdUnavailable
 from topics.formats.buffers import I64, U32, gather_u8, pieces
-from topics.formats.columns import decode_columns
-from topics.formats.idx import Idx
 from topics.formats.names import TMP_SUFFIX
-from topics.formats.sidecar import TagSidecar, encode_sidecar, sidecar_matches
+from topics.formats.segments.columns import decode_columns
+from topics.formats.segments.idx import Idx
+from topics.formats.segments.sidecar import TagSidecar, encode_sidecar, sidecar_matches
 from topics.storage.fs import write_all
 
 if TYPE_CHECKING:

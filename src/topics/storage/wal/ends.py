@@ -12,8 +12,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from topics.formats.bodies import Body, CkptMark, Delete, HeadWatermark
-from topics.formats.frame import (
+from topics.formats.wal import Stop, WalColumns, complete_end
+from topics.formats.wal.bodies import Body, CkptMark, Delete, HeadWatermark
+from topics.formats.wal.frame import (
     FRAME_LEN_MAX,
     FRAME_LEN_MIN,
     HEAD_BYTES,
@@ -22,8 +23,7 @@ from topics.formats.frame import (
     SUM_BYTES,
     FrameType,
 )
-from topics.formats.search import Behind, scan_behind
-from topics.formats.wal import Stop, WalColumns, complete_end
+from topics.formats.wal.search import Behind, scan_behind
 
 EndKind = Literal["clean", "torn", "hole", "damage"]
 _STEP = 1 << 20

@@ -1,4 +1,8 @@
-"""Reading a group back: which files are replayed from where, every frame as columns, and how the log ends.
+"""How much of a WAL file is in use, and how many frames lie in a part of it that nobody decodes any more.
+
+Reads only. Called by the reader.
+
+Reading a group back: which files are replayed from where, every frame as columns, and how the log ends.
 
 Holds: nothing is written; an I/O error is raised and never read as a torn or absent file; frames handed out are checked
 and belong to whole submissions; the same files give the same answer. Called by recovery (steps 3 to 5); `repair`
@@ -9,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from struct import Struct
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace as replace_struct
 
 from topics.errors import WalMissing
-from topics.formats.frame import HEAD_BYTES, SUM_BYTES
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
-from topics.storage.fs import Fs
-from topics.storage.wal.discover import GroupListing, OpenFrame, read_open_frame
+from topics.formats.wal.frame import FRAME_LEN_MIN, HEAD_BYTES, LEN_BYTES, OVERHEAD_BYTES, SUM_BYTES
+from topics.storage.fs import File, Fs, read_full
 from topics.storage.wal.ends import (
     CutPiece,
     EndKind,
@@ -34,11 +39,83 @@ from topics.storage.wal.ends import (
     whole_size,
 )
 from topics.storage.wal.files import Position, WalFile, WalFiles
-from topics.storage.wal.measure import count_frames, read_used
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import GroupScan, ScannedFile, complete_from_first, newest_layout
+from topics.storage.wal.scan import (
+    GroupListing,
+    GroupScan,
+    OpenFrame,
+    ScannedFile,
+    complete_from_first,
+    newest_layout,
+    read_open_frame,
+)
 
 __all__ = ["GroupScan", "ScannedFile", "complete_from_first", "newest_layout", "scan_group"]
+
+_ZEROS: Final = bytes(1 << 20)
+_ZEROS_KEPT: Final = 64
+_STREAK: Final = 16
+"""Frames of one length after which more of them are expected."""
+_unpack_len: Final = Struct("<I").unpack_from
+
+
+def read_used(file: File) -> bytes:
+    """A file's bytes without the zeros at its end, of which a few are kept: a frame may end in zeros of its checksum.
+
+    In steps, because most of a preallocated file may be zeros and need not be held."""
+    parts: list[bytes] = []
+    zeros = 0
+    for at in range(0, file.size(), len(_ZEROS)):
+        part = read_full(file, at, len(_ZEROS))
+        if part == _ZEROS[: len(part)]:
+            zeros += len(part)
+            continue
+        parts += [bytes(zeros), part]
+        zeros = 0
+    parts.append(bytes(min(zeros, _ZEROS_KEPT)))
+    return b"".join(parts)
+
+
+def count_frames(buffer: bytes, end: int) -> tuple[int, bool]:
+    """Frames in front of `end` by their length fields alone; exact if those lead to `end` itself.
+
+    They may be damaged, as nothing in front of the recorded position matters any more; then the answer is a bound from
+    above. Frames of one length mostly come in stretches, which are counted at once."""
+    count, at, before, streak = 0, 0, 0, 0
+    stop = min(end, len(buffer) - LEN_BYTES)
+    while at < stop:
+        (frame_len,) = _unpack_len(buffer, at)
+        if frame_len < FRAME_LEN_MIN:
+            break
+        streak = streak + 1 if frame_len == before else 0
+        if streak < _STREAK:
+            at += LEN_BYTES + frame_len
+            count += 1
+        else:
+            alike = _alike_from(buffer, at, stop, frame_len)
+            at += alike * (LEN_BYTES + frame_len)
+            count += alike
+            streak = 0
+        before = frame_len
+    if at == end:
+        return count, True
+    return end // OVERHEAD_BYTES + 1, False
+
+
+def _alike_from(buffer: bytes, at: int, stop: int, frame_len: int) -> int:
+    """How many frames from `at` on have this length, at least the one there."""
+    step, count, looked = LEN_BYTES + frame_len, 1, 64
+    most = -(-(stop - at) // step)
+    while count < most:
+        window = min(looked, most - count)
+        lens = np.ndarray((window,), "<u4", buffer, at + count * step, (step,))
+        other = np.flatnonzero(lens != frame_len)
+        if len(other):
+            return count + int(other[0])
+        count += window
+        looked *= 8
+    return count
+
 
 BUFFERS_KEPT_BYTES: Final = 64 << 20
 """File buffers of a group kept between the scan and the replay; the rest is read again."""

@@ -7,30 +7,37 @@ for a `CURRENT` that names an older file, only makes the group read-only.
 
 A note (`*.json`) keeps the highest seqs among the frames set aside. They raise ceilings at every later start too, so a
 crash between the cut and the first synced ceiling cannot make a seq name two records.
+
+Opening the writers of a layout after recovery (step 8; storage.md sections 9.2 and 9.5).
+
+A group goes on in its last file when that file belongs to the present generation and nothing forbids appending to it;
+otherwise it starts a new file. Called by the runtime once per group, with the group repaired.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from topics.clock import Clock
 from topics.errors import StartRefused
 from topics.formats import names
+from topics.storage.data_dir import DataDir
 from topics.storage.fs import Fs, install, make_dirs, parent, read_file, read_full
-from topics.storage.layout import DataDir
 from topics.storage.wal.ends import CutPiece, GroupEnd
 from topics.storage.wal.files import WalFile, WalFiles
-from topics.storage.wal.group import NO_SPACE
+from topics.storage.wal.group import NO_SPACE, WalGroup
 from topics.storage.wal.reader import GroupScan
+from topics.storage.wal.rotation import Layout
 
 log = logging.getLogger("topics.wal")
 
 NOTE_SUFFIX = ".json"
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What was set aside, for people and for the next start."""
 
     group: str
@@ -97,7 +104,7 @@ def _set_aside(fs: Fs, data: DataDir, scan: GroupScan) -> None:
     for above in (parent(target), data.wal):  # they may be there and not durable: a killed process made them
         fs.sync_dir(above)
     copies = [_copy_piece(fs, target, piece) for piece in scan.end.pieces if piece.end > piece.start]
-    note = Note(
+    note = QuarantineNote(
         group=scan.key,
         kind=scan.end.kind,
         file=scan.last.path if scan.last else "",
@@ -166,7 +173,7 @@ def quarantined_ceilings(fs: Fs, data: DataDir) -> dict[int, int]:
 
 def _merge_note(fs: Fs, path: str, highest: dict[int, int]) -> None:
     try:
-        note = msgspec.json.decode(read_file(fs, path), type=Note)
+        note = msgspec.json.decode(read_file(fs, path), type=QuarantineNote)
     except msgspec.MsgspecError as error:
         log.error("%s cannot be read, seqs set aside there are unknown: %s", path, error)
         return
@@ -278,3 +285,51 @@ def log_dirs(fs: Fs, data: DataDir) -> list[str]:
         elif names.parse_shard(name) is not None:
             dirs.append(path)
     return [dir for dir in dirs if fs.is_dir(dir)]
+
+
+def open_group(
+    fs: Fs,
+    data: DataDir,
+    key: str,
+    *,
+    scan: GroupScan | None,
+    repaired: Repaired | None,
+    layout: Layout,
+    files: WalFiles,
+    file_bytes: int,
+    clock: Clock,
+    sync_failed: Callable[[], None],
+    recorded: int = 0,
+) -> WalGroup:
+    """The writer of group `key`. `scan` and `repaired` are None for a group that was not on disk.
+
+    `recorded` is the highest file number that any kept snapshot has for the key. A group without files starts above
+    it, else an older snapshot would take its new frames for absorbed."""
+    dir = data.group(key)
+    make_dirs(fs, dir)
+    fs.sync_dir(parent(dir))  # it may be there and not durable: a killed process made it
+    next_number = max(1, recorded + 1)
+    if scan is not None:
+        next_number = scan.next_number if scan.last is not None else max(scan.next_number, next_number)
+    group = WalGroup(
+        fs,
+        key=key,
+        dir=dir,
+        files=files,
+        layout=layout,
+        file_bytes=file_bytes,
+        clock=clock,
+        sync_failed=sync_failed,
+        next_number=next_number,
+    )
+    if scan is None or repaired is None or not _may_append(scan, layout) or scan.last is None:
+        group.begin()
+        return group
+    group.resume(scan.last, tail=scan.tail, frames=scan.frames, capacity=repaired.capacity)
+    if repaired.no_space:
+        group.latch("no_space")
+    return group
+
+
+def _may_append(scan: GroupScan, layout: Layout) -> bool:
+    return scan.last is not None and not scan.beyond and scan.last_gen == layout.gen

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topics.formats.bodies import OpenMark, encode_body
-from topics.formats.frame import FrameType, encode_frame
 from topics.formats.names import CURRENT, PREALLOC, current_text, wal_name
+from topics.formats.wal.bodies import OpenMark, encode_body
+from topics.formats.wal.frame import FrameType, encode_frame
 from topics.storage.fs import File, Fs, install, write_all
 
 FOREIGN_SUFFIX = ".foreign"
@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     shards: int
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """A new active file."""
 
     file: File
@@ -65,7 +65,7 @@ class NextFile:
             raise
         self._file, self._capacity = file, capacity
 
-    def open(self, *, layout: Layout, number: int, group: str, ts: int, room: int, file_bytes: int) -> Opened:
+    def open(self, *, layout: Layout, number: int, group: str, ts: int, room: int, file_bytes: int) -> OpenedFile:
         """R2 to R5: file `number` with its `open` frame and space for `room` bytes behind it."""
         frame = open_frame(layout=layout, first=number, group=group, ts=ts)
         try:
@@ -79,7 +79,7 @@ class NextFile:
             self.discard()
             raise
         self._file, self.named = None, None
-        return Opened(file, path, number, len(frame), self._capacity)
+        return OpenedFile(file, path, number, len(frame), self._capacity)
 
     def discard(self) -> None:
         """Close what was prepared; the next `prepare` starts from an empty file."""

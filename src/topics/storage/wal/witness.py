@@ -19,7 +19,7 @@ class Latched(Protocol):
     def latch(self, cause: ReadOnlyCause) -> ReadOnlyCause: ...
 
 
-class SyncWitness:
+class SyncFailureLatch:
     """Given to every group as `sync_failed`; told of every group when it is opened. Called on any group's thread."""
 
     def __init__(self, mark_boot_unknown: Callable[[], None]) -> None:

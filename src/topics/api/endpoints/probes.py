@@ -1,0 +1,118 @@
+"""Console: the files of the web page, read once (`topics.console`).
+
+Probes: liveness, readiness, and the contract itself (`http-api.md` section 20).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+
+import msgspec
+
+import topics
+from topics.api.app import App
+from topics.api.call import RequestCall
+from topics.errors import NotFound, NotReady, ReadOnlyCause, ShuttingDown
+from topics.net.messages import Response
+from topics.runtime.kernel import Kernel
+from topics.wire.endpoints import implemented
+from topics.wire.openapi import openapi_document
+from topics.wire.replies import health_reply, ready_reply
+
+KINDS = {
+    ".html": b"text/html; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+}
+HEADERS = (
+    (b"cache-control", b"no-cache"),
+    (b"content-security-policy", b"default-src 'self'"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class Console:
+    def __init__(self) -> None:
+        self._files = {
+            entry.name: entry.read_bytes()
+            for entry in resources.files("topics.console").iterdir()
+            if "." + entry.name.rpartition(".")[2] in KINDS
+        }
+
+    def console(self, call: RequestCall) -> None:
+        self._serve(call, "index.html")
+
+    def console_file(self, call: RequestCall) -> None:
+        self._serve(call, call.name)
+
+    def _serve(self, call: RequestCall, name: str) -> None:
+        body = self._files.get(name)
+        if body is None:
+            raise NotFound
+        call.respond(Response(200, body, KINDS["." + name.rpartition(".")[2]], HEADERS))
+
+
+_REMEDY: dict[ReadOnlyCause, str] = {
+    "no_space": "free some space, writes resume by themselves",
+    "write": "look at the disk, then restart",
+    "sync": "look at the disk, then restart",
+    "rotate": "a new log file could not be made, see the server's log; it is tried again, writes resume by themselves",
+    "removed": "its files were deleted, moved or replaced under the server; put them back, then restart",
+    "writer_dead": "restart, and report the traceback in the log",
+}
+
+
+def refusals_of(kernel: Kernel) -> list[str]:
+    """Why writes are refused now, a sentence for each log shard that does; while there are any, it is not ready."""
+    return [
+        f"log shard {kernel.store.groups[index].key or index} is read-only ({cause}): {_REMEDY[cause]}"
+        for index, cause in kernel.commit.read_only_causes().items()
+    ]
+
+
+def problems_of(kernel: Kernel) -> list[str]:
+    """What an operator should know now, a sentence each; what it means for clients is in the errors they get."""
+    found = refusals_of(kernel)
+    if not found:  # else what follows from them is no news
+        troubles = (kernel.checkpointer.trouble, kernel.snapshotter.trouble)
+        found += [trouble.sentence for trouble in troubles if trouble.sentence is not None]
+    if kernel.clock_watch.sentence is not None:
+        found.append(kernel.clock_watch.sentence)
+    cold = kernel.tiers.cold
+    if cold is not None and not cold.answers:
+        found.append("the cold store does not answer: only reads of cold history fail, relocation resumes by itself")
+    return found
+
+
+class Probes:
+    """`topic_count` is asked only once recovery is over."""
+
+    def __init__(self, *, uptime_ms: Callable[[], int], topic_count: Callable[[], int]) -> None:
+        self._uptime_ms = uptime_ms
+        self._topic_count = topic_count
+        self.app: App | None = None
+        self.kernel: Kernel | None = None
+        self._openapi: bytes | None = None
+
+    def health(self, call: RequestCall) -> None:
+        problems = [] if self.kernel is None else problems_of(self.kernel)
+        call.reply(200, health_reply(topics.__version__, uptime_ms=self._uptime_ms(), problems=problems))
+
+    def ready(self, call: RequestCall) -> None:
+        assert self.app is not None
+        if self.app.progress is not None:
+            raise NotReady(self.app.progress)
+        if self.app.draining:
+            raise ShuttingDown()
+        refusals = [] if self.kernel is None else refusals_of(self.kernel)
+        if refusals:
+            raise NotReady.refusing_writes(refusals)
+        call.reply(200, ready_reply(topics=self._topic_count()))
+
+    def openapi(self, call: RequestCall) -> None:
+        assert self.app is not None
+        if self._openapi is None:
+            document = openapi_document(implemented(self.app.handler_names), version=topics.__version__)
+            self._openapi = msgspec.json.encode(document)
+        call.reply(200, self._openapi)

@@ -1,0 +1,112 @@
+"""Queue endpoints: claim, ack, nack, extend (`http-api.md` section 19).
+
+Always holds: nothing large is rendered on the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+
+from topics import limits
+from topics.api.call import RequestCall
+from topics.api.live.batches import OffLoop
+from topics.engine.engine import Engine
+from topics.engine.queues.claim_pass import Claimed, ClaimedJob
+from topics.engine.queues.queues import Acked, Extended, Nacked
+from topics.model.results import AckResult, ExtendResult, NackResult
+from topics.model.run import BODY_HEAD
+from topics.wire.records import render_jobs
+from topics.wire.replies import ack_performance, claim_reply, performance
+from topics.wire.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+
+
+class QueueEndpoints:
+    def __init__(self, engine: Engine, *, off_loop: OffLoop) -> None:
+        self._engine = engine
+        self._off_loop = off_loop
+
+    def claim(self, call: RequestCall) -> None:
+        request = call.take(decode_claim)
+        queue = self._engine.queues.queue(call.name)  # 404 and 409 come before the node is looked at
+        request.check_node()
+        mean_bytes = queue.bytes // queue.count if queue.count else 0
+        call.when_budget(partial(self._claim, call, request), size_bytes=mean_bytes * min(request.max, queue.count))
+
+    def _claim(self, call: RequestCall, request: ClaimRequest) -> None:
+        claimer = self._engine.queues.ask(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
+        if not claimer.ticket.done:
+            call.responder.on_close(claimer.leave)
+        call.when(claimer.ticket, partial(self._claimed, call))
+
+    def _claimed(self, call: RequestCall, claimed: Claimed) -> None:
+        size_bytes = sum(map(_blob_bytes, claimed.jobs))
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+            call.responder.expect(size_bytes)
+            self._off_loop(partial(self._claim_body, call, claimed), call.rendered)
+        else:
+            call.reply(200, self._claim_body(call, claimed))
+
+    @staticmethod
+    def _claim_body(call: RequestCall, claimed: Claimed) -> bytes:
+        return claim_reply(
+            call.name, rendered(claimed.jobs), ready=claimed.ready, performance=performance(call.elapsed_ms())
+        )
+
+    def ack(self, call: RequestCall) -> None:
+        request = call.take(decode_ack)
+        fences = request.check()
+        ticket = self._engine.admit(
+            call.name,
+            partial(self._engine.queues.ack, call.name, node=request.node, seqs=request.seqs, fences=fences),
+        )
+        call.when(ticket, partial(self._acked, call))
+
+    @staticmethod
+    def _acked(call: RequestCall, done: Acked) -> None:
+        result = AckResult(call.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
+        call.answer(result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms))
+
+    def nack(self, call: RequestCall) -> None:
+        request = call.take(decode_nack)
+        fences = request.check()
+        ticket = self._engine.queues.nack(
+            call.name, node=request.node, seqs=request.seqs, fences=fences, delay_ms=request.delay_ms
+        )
+        call.when(ticket, partial(self._nacked, call))
+
+    @staticmethod
+    def _nacked(call: RequestCall, done: Nacked) -> None:
+        call.answer(NackResult(call.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost))
+
+    def extend(self, call: RequestCall) -> None:
+        request = call.take(decode_extend)
+        fences = request.check()
+        ticket = self._engine.queues.extend(
+            call.name, node=request.node, seqs=request.seqs, lease_ms=request.lease_ms, fences=fences
+        )
+        call.when(ticket, partial(self._extended, call))
+
+    @staticmethod
+    def _extended(call: RequestCall, done: Extended) -> None:
+        call.answer(ExtendResult(call.name, done.extended, done.skipped, done.deadlines, done.lost))
+
+
+def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:
+    """Entries of `claimed`; jobs of one run are rendered together."""
+    bodies: list[bytes] = []
+    for _, group in groupby(jobs, key=lambda job: id(job.run)):
+        some = list(group)
+        bodies += render_jobs(
+            some[0].run,
+            [job.at for job in some],
+            lease_ids=[lease_text(job.lease_id) for job in some],
+            deadlines=[job.deadline for job in some],
+            deliveries=[job.deliveries for job in some],
+        )
+    return bodies
+
+
+def _blob_bytes(job: ClaimedJob) -> int:
+    size: int = BODY_HEAD.unpack_from(job.run.buf, job.run.body_offs[job.at])[4]
+    return size

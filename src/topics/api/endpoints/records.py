@@ -1,0 +1,206 @@
+"""Record endpoints: write, diff with long poll, delete (`http-api.md` sections 13 to 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from topics import limits
+from topics.api.call import RequestCall
+from topics.api.live.batches import OffLoop, size_of
+from topics.core.reading.plan import ReadRequest
+from topics.engine.deletes import Deleted
+from topics.engine.delivery.admission import waited_ms
+from topics.engine.engine import Engine
+from topics.engine.reading.long_polls import LongPolls
+from topics.engine.reading.reads import ReadDone
+from topics.engine.ticket import Ticket, forward
+from topics.engine.writing.quota import RoomTicket
+from topics.errors import Forbidden, TopicNotFound
+from topics.model.config import ConfigPatch, TopicConfig, resolve_config
+from topics.model.position import position_of
+from topics.model.results import Appended, DeleteResult
+from topics.wire.auth import check_config_on_write, may_configure
+from topics.wire.incoming.query import bool_param
+from topics.wire.records import View
+from topics.wire.replies import (
+    append_performance,
+    append_reply,
+    diff_performance,
+    diff_reply,
+)
+from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+from topics.wire.texts import Texts
+
+
+class _Written:
+    """Answers one write when its ticket is done. An object and not a closure in a closure: there is one per write."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: RequestCall) -> None:
+        self._call = call
+
+    def __call__(self, ticket: Ticket[Appended]) -> None:
+        call = self._call
+        if ticket.error is not None:
+            call.fail(ticket.error)
+            return
+        try:
+            done = ticket.result()
+            return_seqs = not call.request.query or bool_param(call.query(), "return_seqs", default=True)
+            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=waited_ms(ticket))
+            body = append_reply(call.name, done, return_seqs=return_seqs, performance=spent)
+        except Exception as error:
+            call.fail(error)
+        else:
+            call.reply(201 if done.created else 200, body)
+
+
+def _forbidden_if_absent(ticket: Ticket[Appended], topic: str) -> Ticket[Appended]:
+    """The topic went while the write waited, and whoever sent it may not create it with the config it brings."""
+    target: Ticket[Appended] = Ticket()
+
+    def pass_on(done: Ticket[Appended]) -> None:
+        if isinstance(done.error, TopicNotFound):
+            target.fail(Forbidden.for_topic(topic))
+        else:
+            forward(done, target)
+
+    ticket.then(pass_on)
+    return target
+
+
+class RecordEndpoints:
+    def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
+        self._engine = engine
+        self._long_polls = long_polls
+        self._off_loop = off_loop
+        self._texts = Texts()
+
+    # --- write ----------------------------------------------------------------------------------------------------
+
+    def write(self, call: RequestCall) -> None:
+        request: WriteRequest = call.take(decode_write)
+        config = None if request.config is None else self._inline_config(call, request.config)
+        is_bound = config is not None and not may_configure(call.key)
+        header_key = call.request.headers.get(b"idempotency-key")
+        batch = request.batch(None if header_key is None else header_key.decode("utf-8", "surrogateescape"))
+        if batch.key is not None and self._is_busy(call.name, batch.key):
+            call.responder.keep_order()
+        ticket = self._engine.write(
+            call.name,
+            batch,
+            create=False if is_bound else request.create,  # a topic that is there may be on its way out
+            config=config,
+            may_refuse=not request.disable_backpressure,
+        )
+        if isinstance(ticket, RoomTicket) and not ticket.done:
+            call.responder.keep_order()
+        if is_bound:
+            ticket = _forbidden_if_absent(ticket, call.name)
+        ticket.then(_Written(call))
+
+    def _inline_config(self, call: RequestCall, patch: ConfigPatch) -> TopicConfig:
+        if call.name not in self._engine.state.topics:
+            check_config_on_write(call.key, call.name)
+        return resolve_config(patch)
+
+    def _is_busy(self, name: str, key: bytes) -> bool:
+        """Is another write with this key being committed? This one appends later then, if that one fails."""
+        topic = self._engine.state.topics.get(name)
+        return topic is not None and key in topic.idem.staged
+
+    # --- diff -----------------------------------------------------------------------------------------------------
+
+    def diff(self, call: RequestCall) -> None:
+        request = call.take(decode_diff)
+        start = position_of(request.from_seq)
+        wanted = ReadRequest(
+            from_seq=start.seq,
+            epoch=start.epoch,
+            limit=request.limit,
+            budget_bytes=request.max_batch_bytes,
+            nodes=node_set(request.node),
+        )
+        view = View(data=True, tags=request.include_tags, meta=request.include_meta)
+        if request.wait_ms:
+            poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)
+            call.responder.on_close(poll.cancel)
+            call.when(poll.ticket, partial(self._found, call, view, wanted))
+            return
+        size_bytes = self._expected_bytes(call.name, wanted)
+        if size_bytes <= limits.RENDER_INLINE_BYTES_MAX:
+            call.when_budget(partial(self._read, call, wanted, partial(self._found, call, view, wanted)))
+        else:  # room is kept for it: many large pages are not read to find that only some can be answered
+            call.when_budget(
+                partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes
+            )
+
+    def _expected_bytes(self, name: str, wanted: ReadRequest) -> int:
+        """About how large a page will be; 0 if a cold store has to be asked, which may take for ever."""
+        topic = self._engine.state.topics.get(name)
+        if topic is None or not topic.count:
+            return 0
+        block = topic.sealed.find(wanted.from_seq + 1)
+        if block is not None and block.view.tier == "cold":
+            return 0
+        records = min(max(topic.head - wanted.from_seq, 0), wanted.limit, topic.count)
+        return min(records * (topic.bytes // topic.count), wanted.budget_bytes)
+
+    def _read(self, call: RequestCall, wanted: ReadRequest, then: Callable[[ReadDone], None]) -> None:
+        call.when(self._engine.read(call.name, wanted), then)
+
+    def _found(self, call: RequestCall, view: View, wanted: ReadRequest, done: ReadDone) -> None:
+        """A read that took a while, as a long poll does, may find the room gone. What it found is read again then:
+        pages that nobody takes are not kept."""
+        size_bytes = size_of(done.outcome)
+        if call.responder.has_room(size_bytes):
+            self._answer(call, view, done)
+        else:
+            call.when_budget(
+                partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes
+            )
+
+    def _answer(self, call: RequestCall, view: View, done: ReadDone) -> None:
+        size_bytes = size_of(done.outcome)
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+            call.responder.expect(size_bytes)
+            self._off_loop(partial(self._diff_body, call, view, done), call.rendered)
+        else:
+            call.reply(200, self._diff_body(call, view, done))
+
+    def _diff_body(self, call: RequestCall, view: View, done: ReadDone) -> bytes:
+        outcome = done.outcome
+        records = self._texts.join(outcome.runs, view)
+        return diff_reply(
+            call.name,
+            records,
+            next_from_seq=outcome.next_from_seq,
+            head_seq=outcome.head_seq,
+            earliest_seq=outcome.earliest_seq,
+            tombstone=outcome.tombstone,
+            epoch=outcome.epoch,
+            performance=diff_performance(
+                call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
+            ),
+        )
+
+    # --- delete ---------------------------------------------------------------------------------------------------
+
+    def delete_records(self, call: RequestCall) -> None:
+        before_seq, match = call.take(decode_delete).selector()
+        ticket = self._engine.delete_records(call.name, before_seq=before_seq, match=match)
+        call.when(ticket, partial(self._deleted, call))
+
+    @staticmethod
+    def _deleted(call: RequestCall, done: Deleted) -> None:
+        result = DeleteResult(
+            topic=call.name,
+            deleted=done.deleted,
+            earliest_seq=done.earliest_seq,
+            head_seq=done.head,
+            count=done.count,
+            bytes=done.bytes,
+        )
+        call.answer(result)

@@ -1,0 +1,243 @@
+"""ExpressWrites: the short way of small writes, for all that come in one turn.
+
+Most requests repeat the head of the one before on their connection, and most bring records and no further wish. Then
+only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends and then given to the
+engine together; their connections carry out nothing else meanwhile. Always holds: whoever is not taken here goes the
+usual way as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for
+heads that allow it, called by connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from topics.api.call import InFlight, error_response
+from topics.engine.engine import Engine
+from topics.engine.ticket import guarded
+from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX
+from topics.errors import InvalidRequest, RecordTooLarge, Throttled
+from topics.limits import KIB, RECORDS_PER_WRITE_MAX
+from topics.model.record import WriteBatch, build_batch, build_plain_batch
+from topics.net.messages import FastAppendResponder, RequestHead
+from topics.wire.incoming.query import bool_param, parse_query
+from topics.wire.keys import Key
+from topics.wire.media import is_json
+from topics.wire.replies import append_replies
+from topics.wire.requests import decode_datas, decode_records
+
+BODY_BYTES_MAX = 32 * KIB
+"""A larger body costs more than the way it takes."""
+KEPT_RECORDS_MAX = 4096
+KEPT_BYTES_MAX = 192 * KIB
+"""More are given to the engine before the turn ends."""
+HEADS_MAX = 4096
+assert KEPT_RECORDS_MAX + RECORDS_EACH_MAX <= RECORDS_PER_WRITE_MAX
+assert KEPT_BYTES_MAX + BODY_BYTES_MAX <= BYTES_MAX
+
+
+def admits_express(head: RequestHead) -> bool:
+    """Whether requests with this head differ in nothing but their bodies, each a write without further wishes."""
+    headers = head.headers
+    special = head.chunked or head.expects_continue or b"content-encoding" in headers or b"idempotency-key" in headers
+    return head.is_plain and head.keep_alive and not special and is_json(headers.get(b"content-type"))
+
+
+class FastAppends:
+    """The short way of one server: who goes it in this turn."""
+
+    def __init__(self, engine: Engine, *, monotonic: Callable[[], float], inflight: InFlight) -> None:
+        self.engine = engine
+        self.monotonic = monotonic
+        self.inflight = inflight
+        self._writes: dict[tuple[str, bool, Key | None], FastAppendHead] = {}
+        self._stirred: dict[FastAppendHead, None] = {}
+        self._usual = 0  # writes that a turn may bring, as the last ones did
+        self._kept_before = 0  # when the sockets were looked at once more
+
+    def writes(self, name: str, head: RequestHead, key: Key | None) -> FastAppendHead:
+        """Heads that mean the same share one, so that what they bring can go together."""
+        return_seqs = bool_param(parse_query(head.query), "return_seqs", default=True)
+        kind = (name, return_seqs, key)
+        writes = self._writes.get(kind)
+        if writes is None:
+            if len(self._writes) >= HEADS_MAX:
+                self._writes.clear()  # connections keep theirs
+            writes = self._writes[kind] = FastAppendHead(self, name, key, return_seqs=return_seqs)
+        return writes
+
+    def stir(self, writes: FastAppendHead) -> None:
+        """These have taken something and are to be settled when the turn ends."""
+        if not self._stirred:
+            self.engine.context.commit.wake()
+        self._stirred[writes] = None
+
+    def end_turn(self) -> bool:
+        """Settle; or, if fewer came than the last times, say True and wait for one more look at the sockets, as long as
+        each look brings some. A turn costs more than many looks, and clients who were answered together ask again
+        nearly together."""
+        if not self._stirred:
+            return False
+        kept = sum([len(writes) for writes in self._stirred])
+        if self._kept_before < kept < self._usual:
+            self._kept_before = kept
+            return True
+        self._kept_before = 0
+        self._usual = max(kept, self._usual - 1)
+        stirred, self._stirred = self._stirred, {}
+        for writes in stirred:
+            writes.submit()
+        return False
+
+
+class FastAppendHead:
+    """The writes with one head: one topic, one key."""
+
+    __slots__ = (
+        "_bodies",
+        "_bytes",
+        "_express",
+        "_is_plain",
+        "_name",
+        "_records",
+        "_responders",
+        "_runs",
+        "_started_s",
+        "key",
+        "monotonic",
+        "return_seqs",
+        "topic",
+    )
+
+    def __init__(self, express: FastAppends, name: str, key: Key | None, *, return_seqs: bool) -> None:
+        self._express = express
+        self._name = name
+        self.key = key
+        self._bodies: list[bytes] = []
+        self._records: list[Any] = []  # `RecordIn`; if all are plain, payloads
+        self._is_plain = False
+        self._runs: list[int] = []  # records of each
+        self._responders: list[FastAppendResponder] = []
+        self._bytes = 0
+        self._started_s = 0.0
+        self.monotonic = express.monotonic
+        self.return_seqs = return_seqs
+        self.topic = name.encode()
+
+    def __len__(self) -> int:
+        """Taken and not settled."""
+        return len(self._responders)
+
+    def take(self, body: bytes, responder: FastAppendResponder) -> bool:
+        """False: this request goes the usual way."""
+        if len(body) > BODY_BYTES_MAX:
+            return False
+        datas = decode_datas(body)
+        records = decode_records(body) if datas is None else datas
+        if not records or len(records) > RECORDS_EACH_MAX or (self.key is not None and not self._enter(self.key)):
+            return False
+        if self._is_plain != (datas is not None):
+            self.submit()
+            self._is_plain = datas is not None
+        if not self._responders:
+            self._started_s = self.monotonic()
+            self._express.stir(self)
+        self._records += records
+        self._runs.append(len(records))
+        self._bodies.append(body)
+        self._responders.append(responder)
+        self._bytes += len(body)
+        if self._bytes >= KEPT_BYTES_MAX or len(self._records) >= KEPT_RECORDS_MAX:
+            self.submit()
+        return True
+
+    def submit(self) -> None:
+        """Give the engine what was taken."""
+        bodies, records, runs, responders = self._bodies, self._records, self._runs, self._responders
+        if not responders:
+            return
+        self._bodies, self._records, self._runs, self._responders, self._bytes = [], [], [], [], 0
+        batch = _batch(records, is_plain=self._is_plain)
+        if batch is not None:
+            self._give(batch, runs, bodies, responders)
+            return
+        end = 0
+        for body, run, responder in zip(bodies, runs, responders, strict=True):  # who is it?
+            begin, end = end, end + run
+            self._give(_batch(records[begin:end], is_plain=self._is_plain), [run], [body], [responder])
+
+    def _give(
+        self, batch: WriteBatch | None, runs: list[int], bodies: list[bytes], responders: list[FastAppendResponder]
+    ) -> None:
+        """Whoever breaks a rule, or has to be looked at more closely by the engine, goes the usual way."""
+        waiting = _Waiting(self, runs, responders, self._started_s)
+        try:
+            is_taken = batch is not None and self._express.engine.join(self._name, batch, waiting, runs=runs)
+        except Exception as error:
+            waiting.fail(error)
+            return
+        if not is_taken:
+            self.leave(len(responders))
+            for responder, body in zip(responders, bodies, strict=True):
+                responder.decline(body)
+
+    def _enter(self, key: Key) -> bool:
+        try:
+            self._express.inflight.enter(key)
+        except Throttled:
+            return False
+        return True
+
+    def leave(self, count: int) -> None:
+        if self.key is not None:
+            for _ in range(count):
+                self._express.inflight.leave(self.key)
+
+
+class _Waiting:
+    """Waits for the writes of one settlement and answers them; a `Writer` of the engine."""
+
+    __slots__ = ("_responders", "_runs", "_started_s", "_submitted_s", "_writes")
+
+    def __init__(
+        self, writes: FastAppendHead, runs: list[int], responders: list[FastAppendResponder], started_s: float
+    ) -> None:
+        self._writes = writes
+        self._runs = runs
+        self._responders = responders
+        self._started_s = started_s
+        self._submitted_s = perf_counter()
+
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
+        writes, responders = self._writes, self._responders
+        assert count == sum(self._runs), "all of them go together"
+        bodies = append_replies(
+            writes.topic,
+            first_seq,
+            self._runs,
+            epoch=epoch,
+            return_seqs=writes.return_seqs,
+            server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
+            append_ms=(written_s - self._submitted_s) * 1e3,
+            sync_ms=sync_ms,
+        )
+        self._responders = []
+        if writes.key is not None:
+            writes.leave(len(responders))
+        responders[0].reply_ok_all(responders, bodies)
+
+    def fail(self, error: BaseException) -> None:
+        responders, self._responders = self._responders, []
+        self._writes.leave(len(responders))
+        for responder in responders:
+            guarded(responder.reply, error_response(error, self._writes.key))
+
+    abandon = fail
+
+
+def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:
+    """None if some record breaks a rule."""
+    try:
+        return build_plain_batch(records) if is_plain else build_batch(records)
+    except (InvalidRequest, RecordTooLarge):
+        return None

@@ -1,0 +1,384 @@
+"""Bodies: rendered records of one topic, shared by its watchers (delivery.md section 11).
+
+Always holds: a shared body equals what a private rendering gives, byte for byte; at most 1024 seqs are kept, the
+highest ones, in eight variants each; a reader that lags behind them renders for itself and adds nothing. All topics
+together stay within a pool; those that nobody rendered for the longest go first. Whether a record may be sent at all is
+decided by the read before this is asked. Kept by `Watched`, gone with its last watcher.
+
+Batches: what one read found, rendered for those who were served by it.
+
+Watchers at one position with equal bounds share one read; a watcher that hides its own node's records shares it too
+whenever the read reached the head, for then hiding is all that differs. Always holds: a batch equals what the watcher's
+own read would have given. Nothing large is rendered on the loop. Asked by `Feed`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet
+
+from topics import limits
+from topics.api.live.history_throttle import BITE_BYTES, BITE_RECORDS, HistoryThrottle
+from topics.core.reading.plan import ReadOutcome, ReadRequest
+from topics.core.reading.request import ReadAhead
+from topics.core.topic import TopicState
+from topics.engine.delivery.watched import Service, Watched
+from topics.engine.reading.reads import Reads
+from topics.engine.ticket import Ticket, chain, resolved
+from topics.model.run import BODY_HEAD, RecordRun
+from topics.wire.records import View, render_list, render_runs
+
+BYTES_MAX = 8 * limits.MIB
+"""All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""
+
+POOL_BYTES_MAX = 64 * limits.MIB
+"""All bodies of all topics; as much as the records they are made of have in memory."""
+
+Variants = list[bytes | None]
+
+
+class Pool:
+    """Bounds the bodies of all topics; one for each server, used on its thread alone.
+
+    `_bytes` is never too low: what goes with its topic is found out when the bound seems to be reached."""
+
+    def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._turn = 0
+        self._caches: WeakSet[Bodies] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    def add(self, cache: Bodies) -> None:
+        self._caches.add(cache)
+
+    def grown(self, cache: Bodies, size: int) -> None:
+        self._turn = cache.turn = self._turn + 1
+        self._bytes += size
+        if self._bytes > self._bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """A quarter is freed at a time: then looking at all of them is rare, however many there are."""
+        caches = sorted(self._caches, key=lambda cache: cache.turn)
+        self._bytes = sum(cache.bytes for cache in caches)
+        if self._bytes <= self._bytes_max:
+            return
+        excess = self._bytes - self._bytes_max * 3 // 4
+        for cache in caches:
+            freed = cache.free(excess)
+            self._bytes -= freed
+            excess -= freed
+            if excess <= 0:
+                break
+
+
+class Bodies:
+    __slots__ = (
+        "__weakref__",
+        "_by_seq",
+        "_bytes_max",
+        "_pool",
+        "_seqs",
+        "_seqs_max",
+        "bytes",
+        "rendered_total",
+        "turn",
+    )
+
+    def __init__(self, pool: Pool, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX) -> None:
+        self._seqs_max = seqs_max
+        self._bytes_max = bytes_max
+        self._pool = pool
+        self.turn = 0
+        """Of the pool, when it rendered last."""
+        pool.add(self)
+        self._by_seq: dict[int, Variants] = {}
+        self._seqs: list[int] = []  # ascending
+        self.bytes = 0
+        self.rendered_total = 0
+
+    def __len__(self) -> int:
+        return len(self._seqs)
+
+    def render(self, run: RecordRun, view: View) -> list[bytes]:
+        """Every record of the run as JSON; what is new is rendered once and kept."""
+        variant = variant_of(view)
+        by_seq, seqs = self._by_seq, seqs_of(run)
+        bodies = [None if (known := by_seq.get(seq)) is None else known[variant] for seq in seqs]
+        missing = [at for at, body in enumerate(bodies) if body is None]
+        if missing:
+            picks = None if len(missing) == len(bodies) else missing
+            before = self.bytes
+            for at, body in zip(missing, render_list(run, picks, view), strict=True):
+                bodies[at] = body
+                self._keep(seqs[at], variant, body)
+            self.rendered_total += len(missing)
+            self._shrink()
+            self._pool.grown(self, self.bytes - before)
+        return bodies  # type: ignore[return-value]  # none is missing any more
+
+    def _keep(self, seq: int, variant: int, body: bytes) -> None:
+        known = self._by_seq.get(seq)
+        if known is None:
+            if len(self._seqs) >= self._seqs_max and seq < self._seqs[0]:
+                return
+            known = self._by_seq[seq] = [None] * limits.RENDER_VARIANTS
+            if not self._seqs or seq > self._seqs[-1]:
+                self._seqs.append(seq)
+            else:
+                self._seqs.insert(bisect_left(self._seqs, seq), seq)
+        known[variant] = body
+        self.bytes += len(body)
+
+    def _shrink(self) -> None:
+        drop = max(len(self._seqs) - self._seqs_max, 0)
+        for seq in self._seqs[:drop]:
+            self._forget(seq)
+        del self._seqs[:drop]
+        if self.bytes > self._bytes_max:
+            self.free(self.bytes - self._bytes_max)
+
+    def free(self, wanted: int) -> int:
+        """Give up the lowest seqs until so many bytes are free, or none are left; how many are."""
+        before, drop = self.bytes, 0
+        while drop < len(self._seqs) and before - self.bytes < wanted:
+            self._forget(self._seqs[drop])
+            drop += 1
+        del self._seqs[:drop]
+        return before - self.bytes
+
+    def _forget(self, seq: int) -> None:
+        self.bytes -= sum(len(body) for body in self._by_seq.pop(seq) if body is not None)
+
+
+def variant_of(view: View) -> int:
+    return view.data | view.tags << 1 | view.meta << 2
+
+
+def seqs_of(run: RecordRun) -> list[int]:
+    buf, unpack = run.buf, BODY_HEAD.unpack_from
+    return [unpack(buf, off)[0] for off in run.body_offs]
+
+
+def nodes_of(run: RecordRun) -> list[bytes | None]:
+    """Who wrote each record; None for records without a node."""
+    return [record.node for record in run.records()]
+
+
+T = TypeVar("T")
+
+
+class OffLoop(Protocol):
+    """Run a job on a thread, then tell its outcome on the loop."""
+
+    def __call__(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None: ...
+
+
+class Bounds(NamedTuple):
+    """What two watchers must have in common to share a read."""
+
+    limit: int
+    budget_bytes: int
+    strong: bool = False
+
+
+class Options(NamedTuple):
+    """What a subscription asked for."""
+
+    bounds: Bounds
+    view: View
+    nodes: frozenset[bytes] | None = None
+
+
+class Reader(Protocol):
+    """Who wants a batch: where it stands, and in which life of the topic."""
+
+    at: int
+    epoch: int
+    options: Options
+
+
+class RenderedBatch:
+    """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
+    of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
+
+    __slots__ = ("_building", "_built", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+
+    def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
+        self.outcome = outcome
+        self.records = outcome.records
+        self.epoch = watched.topic.epoch
+        self._watched = watched
+        self.is_old = is_old
+        self._texts: dict[View, bytes] = {}
+        self._building: dict[object, Ticket[None]] = {}
+        self._built: set[object] = set()
+        self.memo: dict[Any, Any] = {}
+
+    @property
+    def is_large(self) -> bool:
+        """Too much to render on the loop."""
+        return is_large(self.outcome)
+
+    def text(self, view: View) -> bytes:
+        """The records as JSON, joined by commas."""
+        text = self._texts.get(view)
+        if text is None:
+            shared = self._watched.is_shared and not self.is_old
+            text = self._texts[view] = b",".join(self.bodies(view)) if shared else self._private(view)
+        return text
+
+    def bodies(self, view: View) -> list[bytes]:
+        cache: Bodies = self._watched.bodies
+        runs = self.outcome.runs
+        if len(runs) == 1:
+            return cache.render(runs[0], view)
+        return [body for run in runs for body in cache.render(run, view)]
+
+    def _private(self, view: View) -> bytes:
+        runs = self.outcome.runs
+        if self.outcome.records == len(runs) == 1:  # live delivery is mostly one record at a time
+            return render_list(runs[0], None, view)[0]
+        return render_runs(runs, view)
+
+    def is_built(self, key: object) -> bool:
+        """Are the frames of this key there, or is there too little of them to matter?"""
+        return not self.is_large or not self.records or key in self._built
+
+    def build_elsewhere(self, key: object, view: View, build: Callable[[], object], off_loop: OffLoop) -> Ticket[None]:
+        """Render a large batch and build its frames on a thread, once for all whose key is equal."""
+        ticket = self._building.get(key)
+        if ticket is None:
+            ticket = self._building[key] = Ticket()
+            off_loop(partial(self._build, view, build), partial(self._has_built, key, ticket))
+        return ticket
+
+    def _build(self, view: View, build: Callable[[], object]) -> None:
+        if view not in self._texts:
+            self._texts[view] = self._private(view)
+        build()
+
+    def _has_built(self, key: object, ticket: Ticket[None], _: None, error: BaseException | None) -> None:
+        if error is not None:
+            del self._building[key]
+            ticket.fail(error)
+        else:
+            self._built.add(key)
+            ticket.resolve(None)
+
+
+class WithoutNodes(RenderedBatch):
+    """A batch that reached the head, as somebody sees it who hides some nodes' records."""
+
+    __slots__ = ("_picks", "_whole")
+
+    def __init__(self, whole: RenderedBatch, picks: list[int], watched: Watched) -> None:
+        super().__init__(whole.outcome, watched)
+        self._whole = whole
+        self._picks = picks
+        self.records = len(picks)
+
+    def text(self, view: View) -> bytes:
+        bodies = self._whole.memo.get(view)
+        if bodies is None:
+            bodies = self._whole.memo[view] = self._whole.bodies(view)
+        return b",".join([bodies[at] for at in self._picks])
+
+
+def hide(whole: RenderedBatch, nodes: frozenset[bytes], watched: Watched) -> RenderedBatch:
+    """What is left of a batch that reached the head; the same batch if nothing has to be hidden."""
+    authors: tuple[list[bytes | None], set[bytes | None]] | None = whole.memo.get("authors")
+    if authors is None:
+        each = [node for run in whole.outcome.runs for node in nodes_of(run)]
+        authors = whole.memo["authors"] = each, set(each)
+    if nodes.isdisjoint(authors[1]):
+        return whole
+    return WithoutNodes(whole, [at for at, node in enumerate(authors[0]) if node not in nodes], watched)
+
+
+class BatchReader:
+    """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
+
+    def __init__(
+        self, reads: Reads, *, head_limit: Callable[[TopicState], int], off_loop: OffLoop, pace: HistoryThrottle
+    ) -> None:
+        self._reads = reads
+        self._head_limit = head_limit
+        self.off_loop = off_loop
+        self.pace = pace
+        self._pool = Pool()
+
+    def shared(self, service: Service, reader: Reader, granted_bytes: int) -> RenderedBatch | Ticket[RenderedBatch]:
+        """In a service: with others, if they ask for the same. `granted_bytes`: more cannot be sent now."""
+        options, topic = reader.options, service.topic
+        nodes = options.nodes if topic.config.dedupe_node else None
+        if nodes is not None and topic.head - reader.at > options.bounds.limit:
+            return self.alone(service.watched, reader, granted_bytes)
+        key = reader.at, reader.epoch, options.bounds, granted_bytes
+        batch: RenderedBatch | Ticket[RenderedBatch] | None = service.shared.get(key)
+        if batch is None:
+            batch = service.shared[key] = self._read(service.watched, reader, None, granted_bytes)
+        if nodes is None or not isinstance(batch, RenderedBatch):
+            return batch if nodes is None else self.alone(service.watched, reader, granted_bytes)
+        if batch.outcome.caught_up and not batch.is_large:
+            return hide(batch, nodes, service.watched)
+        return self.alone(service.watched, reader, granted_bytes)
+
+    def alone(
+        self, watched: Watched, reader: Reader, granted_bytes: int, ahead: ReadAhead | None = None
+    ) -> RenderedBatch | Ticket[RenderedBatch]:
+        """A read of its own; a ticket if files have to be asked. With `ahead` it is one of many: those are small while
+        somebody writes."""
+        return self._read(watched, reader, reader.options.nodes, granted_bytes, ahead)
+
+    def _read(
+        self,
+        watched: Watched,
+        reader: Reader,
+        nodes: frozenset[bytes] | None,
+        granted_bytes: int,
+        ahead: ReadAhead | None = None,
+    ) -> RenderedBatch | Ticket[RenderedBatch]:
+        bounds = reader.options.bounds
+        limit, budget_bytes = bounds.limit, min(bounds.budget_bytes, granted_bytes)
+        if ahead is not None and self.pace.is_live:
+            limit, budget_bytes = min(limit, BITE_RECORDS), min(budget_bytes, BITE_BYTES)
+        request = ReadRequest(
+            from_seq=reader.at,
+            limit=limit,
+            budget_bytes=budget_bytes,
+            nodes=nodes,
+            epoch=reader.epoch,
+            head_limit=self._head_limit(watched.topic) if bounds.strong else None,
+            ahead=ahead,
+            shows_floor=False,
+        )
+        ticket = self._reads.read(watched.topic, request)
+        if ticket.done and ticket.error is None:
+            outcome = ticket.result().outcome
+            return self._batch(outcome, watched, is_old=ahead is not None and outcome.next_from_seq < ahead.next_seq)
+        return chain(ticket, lambda done: resolved(self._batch(done.outcome, watched, is_old=True)))
+
+    def _batch(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool) -> RenderedBatch:
+        if watched.bodies is None:
+            watched.bodies = Bodies(self._pool)
+        return RenderedBatch(outcome, watched, is_old=is_old)
+
+
+def is_large(outcome: ReadOutcome) -> bool:
+    """Is this more than may be rendered on the loop (delivery.md section 11)?"""
+    runs = outcome.runs
+    if len(runs) == 1 and len(runs[0].buf) <= limits.RENDER_INLINE_BYTES_MAX:
+        return False
+    return size_of(outcome) > limits.RENDER_INLINE_BYTES_MAX
+
+
+def size_of(outcome: ReadOutcome) -> int:
+    """About how many bytes of records there are."""
+    return sum([run.span_bytes() for run in outcome.runs])

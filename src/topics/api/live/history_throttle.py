@@ -1,0 +1,101 @@
+"""Pace: how long a feed in old history rests between two batches, so that reading history slows nobody down.
+
+Reading and rendering old records takes the interpreter, on whatever thread it is done. While others write, all feeds in
+history together are given a small share of it, and take it in small bites, for a write waits until the bite is over
+that it meets; while nobody does, they go as fast as they can. Always holds: what was spent waiting for a store hardly
+counts; no rest is longer than REST_MS_MAX; and a feed rests only as long as it still comes closer to the head, several
+times as fast as the head moves away. Asked by `Feed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.core.reading.request import ReadAhead
+
+REST_RATIO = 16.0
+"""Rest for each millisecond of work: a seventeenth of the time is left for history."""
+WORK_MS_MAX = 2.0
+"""A batch takes no longer than this by itself; the rest of it was waiting."""
+REST_MS_MAX = 1000.0
+REST_MS_MIN = 1.0
+"""The loop's clock knows no shorter time."""
+LIVE_MS = 500.0
+"""So long after a write there is live traffic."""
+CLOSING_IN = 4
+"""A feed reads at least so many records for each that is written, if it can."""
+BITE_RECORDS = 128
+"""A batch of a feed in history while somebody writes: about half a millisecond of the loop."""
+BITE_BYTES = 64 * 1024
+
+
+class HistoryThrottle:
+    """`traffic` counts writes, whoever makes them; `soon` runs a step once others had their turn, `later` after so many
+    milliseconds."""
+
+    def __init__(
+        self,
+        *,
+        soon: Callable[[Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], None],
+        now_ms: Callable[[], float],
+        traffic: Callable[[], int],
+    ) -> None:
+        self._soon = soon
+        self._later = later
+        self.now_ms = now_ms
+        self._traffic = traffic
+        self._traffic_seen = traffic()
+        self._live_until_ms = 0.0
+        self._paid_until_ms = 0.0  # rests of all feeds follow each other
+
+    def tick(self) -> None:
+        """Look whether somebody writes; to be called every 50 ms."""
+        seen, self._traffic_seen = self._traffic_seen, self._traffic()
+        if seen != self._traffic_seen:
+            self._live_until_ms = self.now_ms() + LIVE_MS
+
+    def after(self, rest_ms: float, step: Callable[[], None]) -> None:
+        """Run the step after a rest, which may be none."""
+        if rest_ms:
+            self._later(rest_ms, step)
+        else:
+            self._soon(step)
+
+    @property
+    def is_live(self) -> bool:
+        """Does somebody write?"""
+        return self.now_ms() < self._live_until_ms
+
+    def rest_ms(self, began_ms: float, *, most_ms: float = REST_MS_MAX) -> float:
+        """For a batch that was begun then and is done now; 0 if there is no need to rest."""
+        if not self.is_live:
+            return 0.0
+        now = self.now_ms()
+        due = max(self._paid_until_ms, now) + min(now - began_ms, WORK_MS_MAX) * REST_RATIO
+        self._paid_until_ms = min(due, now + min(most_ms, REST_MS_MAX))
+        rest = self._paid_until_ms - now
+        return 0.0 if rest < REST_MS_MIN else rest
+
+
+class CatchUp:
+    """One feed on its way to the head, and what it was brought ahead of its batches; `begin` is called whenever it
+    begins to wait for a batch."""
+
+    __slots__ = ("_began_ms", "_head", "_pace", "_seen_ms", "ahead")
+
+    def __init__(self, pace: HistoryThrottle, head: int) -> None:
+        self.ahead = ReadAhead()
+        self._pace = pace
+        self._head = head  # as of `_seen_ms`
+        self._began_ms = self._seen_ms = pace.now_ms()
+
+    def begin(self) -> None:
+        self._began_ms = self._pace.now_ms()
+
+    def rest_ms(self, *, head: int, read: int) -> float:
+        """After a batch that moved it by `read` seqs."""
+        now = self._pace.now_ms()
+        written, elapsed_ms = head - self._head, now - self._seen_ms
+        self._head, self._seen_ms = head, now
+        most_ms = REST_MS_MAX if written <= 0 else read * elapsed_ms / (CLOSING_IN * written)
+        return self._pace.rest_ms(self._began_ms, most_ms=most_ms)

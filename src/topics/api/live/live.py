@@ -1,0 +1,96 @@
+"""Live: everything behind streams and sockets, put together over one kernel.
+
+Delivery wakes feeds, feeds read through `Batches` and push into streams and sockets, `Streams` looks after those; one
+tick of the kernel drives all clocks. Made by `build` when recovery is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topics.api.app import Handler
+from topics.api.live.batches import BatchReader
+from topics.api.live.history_throttle import HistoryThrottle
+from topics.api.live.outbound import SlowConsumerLimits
+from topics.api.live.sessions import Sessions
+from topics.api.live.sockets import WsEndpoint
+from topics.api.live.streams import Streams
+from topics.api.live.watch import WatchEndpoints, WatchServices
+from topics.api.metrics import Family, single
+from topics.config import Settings
+from topics.engine.delivery.delivery import Delivery
+from topics.engine.delivery.pressure import Tuning, commit_window_ms
+from topics.runtime.kernel import Kernel
+from topics.wire.holders import share_of
+from topics.wire.keys import KeyRing
+
+
+class Live:
+    def __init__(
+        self,
+        kernel: Kernel,
+        settings: Settings,
+        *,
+        keys: KeyRing | None,
+        busy: Callable[[], float],
+        tuning: Tuning | None = None,
+        patience: SlowConsumerLimits | None = None,
+    ) -> None:
+        engine, driver = kernel.engine, kernel.driver
+        self._kernel = kernel
+        self._calm_window_s = settings.commit_window_us / 1e6
+        self.delivery = Delivery(
+            engine.context, engine.reads, soon=driver.soon, later=driver.later, busy=busy, tuning=tuning
+        )
+        engine.admission.pressure = lambda: self.delivery.pressure
+        engine.forwarding.put_off = self.delivery.put_off
+        self.delivery.on_sample.append(self._set_commit_window)
+        self.streams = Streams(
+            cap=settings.max_sse_connections,
+            cap_per_key=settings.max_sse_connections_per_key,
+            cap_per_address=share_of(settings.max_sse_connections, settings.client_share),
+            now_ms=self.delivery.now_ms,
+        )
+        is_alone = keys is not None and len(keys) == 1  # then there is nobody to keep room for
+        self.sessions = Sessions(
+            cap=settings.max_watch_sessions,
+            cap_each=0 if is_alone else share_of(settings.max_watch_sessions, settings.client_share),
+            now_ms=engine.context.clock.now_ms,
+        )
+        pace = HistoryThrottle(
+            soon=driver.soon,
+            later=driver.later,
+            now_ms=self.delivery.now_ms,
+            traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
+        )
+        batches = BatchReader(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, pace=pace)
+        self.services = WatchServices(
+            engine, self.delivery, batches, self.streams, self.sessions, patience or SlowConsumerLimits()
+        )
+        watch = WatchEndpoints(self.services, keys=keys, heartbeat_low_ms=settings.test_min_heartbeat_ms)
+        self.handlers: dict[str, Handler] = {
+            "create_watch": watch.create_watch,
+            "watch_stream": watch.watch_stream,
+            "websocket": WsEndpoint(self.services).websocket,
+        }
+        kernel.timetable.every_tick += (self.delivery.tick, self.streams.tick, pace.tick)
+
+    def _set_commit_window(self, pressure: float) -> None:
+        """Stage 2 of the ladder: while pressure is high, more writers share a sync."""
+        window_ms = commit_window_ms(pressure, self.delivery.tuning)
+        self._kernel.writers.set_window(self._calm_window_s if window_ms is None else window_ms / 1000)
+
+    def families(self) -> list[Family]:
+        """Metrics beyond the contract's table."""
+        delivery, streams = self.delivery, self.streams
+        return [
+            single("topics_delivery_pressure", "gauge", "how short of time the process is, 0 to 1", delivery.pressure),
+            single("topics_delivery_stage", "gauge", "highest stage of the ladder that holds", delivery.stage),
+            single("topics_delivery_ready", "gauge", "topics that wait for a worker", delivery.depth()),
+            single("topics_delivery_services_total", "counter", "services of topics", delivery.services_total),
+            single(
+                "topics_streams_shed_total", "counter", "slow streams whose frames were dropped", streams.shed_total
+            ),
+            single(
+                "topics_streams_too_slow_total", "counter", "streams cut off for being stuck", streams.too_slow_total
+            ),
+        ]

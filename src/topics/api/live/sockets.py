@@ -1,0 +1,377 @@
+"""Sockets: one WebSocket: its commands, in order, and its subscriptions (http-api.md section 18).
+
+Always holds: a command is taken up only when a place for its reply is free and the one before it was answered; its
+reply comes before every frame it gave rise to; after `unsubscribed` nothing of that topic is sent; at most four
+messages wait for the client, and while they do no command is read, so its own socket slows the client down.
+
+WebSocket endpoint: the handshake and the caps; what follows is a `Socket` (http-api.md section 18).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from topics.api.call import RequestCall
+from topics.api.live.batches import Bounds, Options, RenderedBatch
+from topics.api.live.feed import Subscription
+from topics.api.live.outbound import Messages
+from topics.api.live.watch import WatchServices, epoch_of_start, start_of, still_there
+from topics.core.topic import TopicState
+from topics.engine.delivery.admission import waited_ms
+from topics.engine.ticket import Ticket
+from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
+from topics.model.config import resolve_config
+from topics.model.results import Appended, WatchStart
+from topics.net.messages import WsSink
+from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, handshake_problem
+from topics.wire import ws
+from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
+from topics.wire.holders import Holder
+from topics.wire.json import Unknown
+from topics.wire.keys import READ, WRITE, Key
+from topics.wire.records import View
+from topics.wire.replies import append_performance
+from topics.wire.requests import TopicStart, node_set
+from topics.wire.warnings import warnings_of, with_warnings
+
+log = logging.getLogger("topics.api")
+
+T = TypeVar("T")
+Reply = Callable[[], bytes]
+
+
+class Socket:
+    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "_warnings", "closed")
+
+    def __init__(self, services: WatchServices, sink: WsSink, key: Key | None) -> None:
+        self._services = services
+        self._sink = sink
+        self._key = key
+        self._messages = Messages(self, sink, services.patience, services.streams.look_after)
+        self._feeds: dict[str, Subscription] = {}  # whoever was served longest ago comes first
+        self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
+        self._is_busy = False  # a command is being carried out
+        self._warnings: Sequence[str] = ()  # about it
+        self.closed = False
+
+    def begin(self, holder: Holder = None) -> None:
+        self._services.streams.enter(self, holder)
+        self._sink.on_close(self._ended)
+        self._sink.on_message(self._received)
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _received(self, payload: bytes, is_text: bool) -> None:
+        self._begin_command()
+        if not is_text:
+            self._reply(ws.error_frame(None, ws.UNSUPPORTED_MESSAGE, "messages are JSON text"))
+            return
+        unknown: list[Unknown] = []
+        try:
+            command = ws.decode_command(payload, unknown)
+        except InvalidRequest as error:
+            self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
+            return
+        self._warnings = warnings_of(unknown) if unknown else ()
+        scopes, carry_out = _COMMANDS[type(command)]
+        try:
+            check_scope(self._key, scopes)
+            check_names(self._key, command)
+            carry_out(self, command)
+        except Exception as error:
+            self._refuse(command.request_id, error)
+
+    def _begin_command(self) -> None:
+        """One at a time: no further command is read until this one is answered."""
+        self._is_busy = True
+        self._messages.reserve()
+        self._sink.pause_reading()
+
+    def _reply(self, frame: bytes) -> None:
+        if self._warnings:
+            frame, self._warnings = with_warnings(frame, self._warnings), ()
+        self._messages.send_reserved(frame, self._now_ms())
+        self._is_busy = False
+        self._read_on()
+
+    def _refuse(self, request_id: msgspec.Raw, error: BaseException) -> None:
+        if not isinstance(error, TopicsError):
+            log.error("a WebSocket command failed", exc_info=error)
+            error = Internal()
+        self._warnings = ()  # an error says what has to be changed first
+        self._reply(ws.refusal_frame(request_id, seen_by(self._key, error)))
+
+    def _read_on(self) -> None:
+        if not self._is_busy and not self.closed and self._messages.places() > 0:
+            self._sink.resume_reading()
+
+    def _when(self, ticket: Ticket[T], request_id: msgspec.Raw, answer: Callable[[T], None]) -> None:
+        ticket.then(partial(self._answer_with, request_id, answer))
+
+    def _answer_with(self, request_id: msgspec.Raw, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
+        if self.closed:
+            return
+        if done.error is not None:
+            self._refuse(request_id, done.error)
+            return
+        try:
+            answer(done.value)
+        except Exception as error:
+            self._refuse(request_id, error)
+
+    # --- subscriptions --------------------------------------------------------------------------------------------
+
+    def _subscribe(self, command: ws.Subscribe) -> None:
+        starts = command.starts()
+        engine = self._services.engine
+        known = engine.state.topics
+        missing = [name for name in starts if name not in known]
+        if missing and not command.lenient:
+            raise TopicNotFound(missing[0])
+        topics = [known[name] for name in starts if name in known]
+        settled = engine.floor_log.settle_shown(topics)
+        self._when(
+            settled,
+            command.request_id,
+            lambda _: self._subscribed(command, starts, still_there(self._services, topics, command.lenient)),
+        )
+
+    def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
+        engine, options = self._services.engine, _options(command)
+        sure_earliest = engine.floor_log.sure_earliest
+        shown: dict[str, WatchStart] = {
+            topic.name: start_of(topic, starts[topic.name], sure_earliest(topic)) for topic in topics
+        }
+        for name in shown:
+            self._drop(name)
+        self._reply(ws.subscribed_frame(command.request_id, shown))
+        now_ms = engine.context.clock.now_ms()
+        for topic in sorted(topics, key=lambda topic: topic.name):
+            at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
+            feed = Subscription(self, topic.name, options, at=at, epoch=epoch)
+            self._feeds[topic.name] = feed
+            feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
+
+    def _unsubscribe(self, command: ws.Unsubscribe) -> None:
+        names = command.names()
+        for name in names:
+            self._drop(name)
+        self._reply(ws.unsubscribed_frame(command.request_id, names))
+
+    def _drop(self, name: str) -> None:
+        feed = self._feeds.pop(name, None)
+        if feed is not None:
+            feed.close()
+        if name in self._gone:
+            self._gone.remove(name)
+
+    # --- publish, ping --------------------------------------------------------------------------------------------
+
+    def _publish(self, command: ws.Publish) -> None:
+        if command.config is not None:
+            check_config_on_write(self._key, command.topic)
+        began_ms = self._now_ms()
+        batch = command.batch()
+        config = None if command.config is None else resolve_config(command.config)
+        may_refuse = not command.disable_backpressure
+        ticket = self._services.engine.write(
+            command.topic, batch, create=command.create, config=config, may_refuse=may_refuse
+        )
+        self._when(ticket, command.request_id, partial(self._published, command, began_ms, ticket))
+
+    def _published(self, command: ws.Publish, began_ms: float, ticket: Ticket[Appended], done: Appended) -> None:
+        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=waited_ms(ticket))
+        frame = ws.ack_frame(
+            command.request_id, command.topic, done, return_seqs=command.return_seqs, performance=spent
+        )
+        self._reply(frame)
+
+    def _ping(self, command: ws.Ping) -> None:
+        self._reply(ws.pong_frame(command.request_id))
+
+    # --- Channel: what feeds push ---------------------------------------------------------------------------------
+
+    def has_room(self, feed: Subscription) -> bool:
+        return not self.closed and not self._gone and self._messages.places() > 0
+
+    def grant(self, feed: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._messages.making(change_bytes)
+
+    def frames_key(self, feed: Subscription) -> object:
+        return "ws", feed.options.view
+
+    def build(self, feed: Subscription, batch: RenderedBatch) -> object:
+        return _frames_of(batch, feed)
+
+    def push(self, feed: Subscription, batch: RenderedBatch, now_ms: float) -> None:
+        """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
+        outcome, frames = batch.outcome, _frames_of(batch, feed)
+        self._feeds[feed.name] = self._feeds.pop(feed.name)
+        feed.epoch = batch.epoch
+        feed.has_failed = False
+        if frames.tombstone:
+            feed.at, feed.is_caught_up = frames.gap_at, False
+            self._send(frames.tombstone, now_ms)
+        if frames.record:
+            if frames.tombstone and not self._messages.places() > 0:
+                return
+            feed.is_caught_up = False
+            self._send(frames.record, now_ms)
+        feed.at = outcome.next_from_seq
+        if outcome.caught_up and not feed.is_caught_up and self._messages.places() > 0:
+            feed.is_caught_up = True
+            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
+
+    def _send(self, payload: bytes, now_ms: float) -> None:
+        """Into a free place; when it was the last one, commands wait too."""
+        self._messages.send(payload, now_ms)
+        if self._messages.places() <= 0:
+            self._sink.pause_reading()
+
+    def topic_gone(self, feed: Subscription) -> None:
+        self._feeds.pop(feed.name, None)
+        self._gone.append(feed.name)
+        self._tell_gone()
+
+    def _tell_gone(self) -> None:
+        while self._gone and self._messages.places() > 0:
+            self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
+
+    def topic_deferred(self, feed: Subscription, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._send(ws.deferred_frame(feed.name, max_wait_ms=wait_ms_max), self._now_ms())
+        return True
+
+    def topic_resumed(self, feed: Subscription) -> None:
+        if self.has_room(feed):
+            self._send(ws.resumed_frame(feed.name), self._now_ms())
+
+    def read_failed(self, feed: Subscription, error: BaseException) -> None:
+        if not feed.has_failed and self._messages.places() > 0:
+            feed.has_failed = True
+            shown = error if isinstance(error, TopicsError) else Internal()
+            shown = seen_by(self._key, shown)
+            self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
+        self._services.streams.retry(feed)
+
+    # --- Owner: what becomes of it --------------------------------------------------------------------------------
+
+    def handed_over(self, mark: None) -> None:
+        return
+
+    def dropped(self, marks: list[None]) -> None:
+        return
+
+    def has_room_again(self) -> None:
+        """Commands come first: a client that cannot keep up must be able to unsubscribe."""
+        if self.closed:
+            return
+        self._tell_gone()
+        self._read_on()
+        for feed in list(self._feeds.values()):
+            feed.wake()
+
+    def all_taken(self) -> None:
+        return
+
+    def too_slow(self) -> None:
+        """Last words if there is a place for them; whoever does not take those either is cut off a little later."""
+        self._services.streams.too_slow_total += 1
+        if self._messages.places() > 0:
+            words = "nothing was taken from this socket for too long"
+            self._sink.send_text(ws.error_frame(None, ws.SLOW_CONSUMER, words))
+            self._sink.close(POLICY_VIOLATION)
+        else:
+            self._sink.abort()
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        self._sink.send_text(ws.error_frame(None, ws.SHUTTING_DOWN, "the server is shutting down"))
+        self._sink.close(GOING_AWAY)
+
+    def cut_off(self) -> None:
+        self._sink.abort()
+
+    def _ended(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+        self._services.streams.leave(self)
+
+    def _now_ms(self) -> float:
+        return self._services.streams.now_ms()
+
+
+class _Frames(NamedTuple):
+    """The messages of a batch, empty where there is none."""
+
+    tombstone: bytes
+    record: bytes
+    gap_at: int
+
+
+def _frames_of(batch: RenderedBatch, feed: Subscription) -> _Frames:
+    key = "ws", feed.options.view
+    frames: _Frames | None = batch.memo.get(key)
+    if frames is None:
+        frames = batch.memo[key] = _make_frames(batch, feed)
+    return frames
+
+
+def _make_frames(batch: RenderedBatch, feed: Subscription) -> _Frames:
+    outcome, tombstone, record, gap_at = batch.outcome, b"", b"", 0
+    if outcome.tombstone is not None:
+        gap = outcome.tombstone
+        gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
+        tombstone = ws.tombstone_frame(feed.name, gap, at=gap_at, epoch=outcome.epoch)
+    if batch.records:
+        text = batch.text(feed.options.view)
+        to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
+        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
+    return _Frames(tombstone, record, gap_at)
+
+
+def _options(command: ws.Subscribe) -> Options:
+    return Options(
+        bounds=Bounds(command.limit, command.max_batch_bytes),
+        view=View(data=command.include_data, tags=command.include_tags, meta=command.include_meta),
+        nodes=node_set(command.node),
+    )
+
+
+_COMMANDS: dict[type, tuple[int, Callable[[Socket, Any], None]]] = {
+    ws.Subscribe: (READ, Socket._subscribe),
+    ws.Unsubscribe: (0, Socket._unsubscribe),
+    ws.Publish: (WRITE, Socket._publish),
+    ws.Ping: (0, Socket._ping),
+}
+"""The scopes that a command needs, and who carries it out."""
+
+
+class WsEndpoint:
+    def __init__(self, services: WatchServices) -> None:
+        self._services = services
+
+    def websocket(self, call: RequestCall) -> None:
+        problem = handshake_problem(call.request)
+        if problem is not None:
+            raise InvalidRequest(problem)
+        holder = call.holder
+        self._services.streams.check_room(holder)
+        sink = call.responder.upgrade_websocket()
+        call.end()
+        Socket(self._services, sink, call.key).begin(holder)

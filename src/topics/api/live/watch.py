@@ -1,0 +1,414 @@
+"""Watch streams: the server-sent events of one session on one connection (http-api.md section 17).
+
+Always holds: frames of one topic are in seq order, a tombstone before what follows the gap; the id of a frame is the
+position of every topic after it; a cursor of the session moves when its frame is handed to the transport, so a session
+goes on where the transport got to. One batch is one write. Opened by `watch_endpoints`.
+
+Watch endpoints: make a session, open its stream (http-api.md section 17).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from topics import limits
+from topics.api.call import RequestCall
+from topics.api.live.audience import sit_down
+from topics.api.live.batches import BatchReader, Bounds, Options, RenderedBatch
+from topics.api.live.feed import Subscription
+from topics.api.live.outbound import Outbound, SlowConsumerLimits
+from topics.api.live.sessions import Session, SessionCursor, Sessions
+from topics.api.live.sse_frames import SseFrames, frames_of, id_of, piece
+from topics.api.live.streams import Streams
+from topics.core.lineage import epoch_to_read
+from topics.core.topic import TopicState
+from topics.engine.delivery.delivery import Delivery
+from topics.engine.engine import Engine
+from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
+from topics.model.position import position_of
+from topics.model.results import WatchResult, WatchStart
+from topics.net import sse as framing
+from topics.net.messages import StreamSink
+from topics.net.sse import STREAM_HEADERS
+from topics.wire import sse
+from topics.wire.auth import check_session, presented_secret
+from topics.wire.holders import Holder
+from topics.wire.incoming.query import bool_param
+from topics.wire.keys import KeyRing
+from topics.wire.media import takes_events
+from topics.wire.records import View
+from topics.wire.requests import TopicStart, WatchRequest, decode_watch, node_set
+from topics.wire.sse import decode_id
+
+
+class Mark(NamedTuple):
+    """Where a feed stands once these frames are handed over."""
+
+    feed: Subscription
+    at: int
+    epoch: int
+    gap_at: int | None = None
+
+
+class WatchServices(NamedTuple):
+    """What every stream works with."""
+
+    engine: Engine
+    delivery: Delivery
+    batches: BatchReader
+    streams: Streams
+    sessions: Sessions
+    patience: SlowConsumerLimits
+
+
+class WatchStream:
+    __slots__ = (
+        "_feeds",
+        "_heartbeat_ms",
+        "_holder",
+        "_is_ending",
+        "_is_leaving",
+        "_open_feeds",
+        "_outbound",
+        "_pieces",
+        "_sent_ms",
+        "_services",
+        "_session",
+        "_sink",
+        "_turn",
+        "closed",
+    )
+
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, holder: Holder = None) -> None:
+        self._services = services
+        self._session = session
+        self._holder = holder
+        self._sink = sink
+        self._heartbeat_ms = session.heartbeat_ms
+        self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
+        self._feeds: list[Subscription] = []
+        self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
+        self._open_feeds = 0
+        self._turn = 0  # of the feed that has room first, when there is room again
+        self._sent_ms = services.streams.now_ms()
+        self._is_ending = False  # with the last frame that is held
+        self._is_leaving = False  # the server stops
+        self.closed = False
+
+    # --- beginning ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Register everything, then let services do the rest."""
+        services, session = self._services, self._session
+        services.streams.enter(self, self._holder)
+        services.sessions.opened(session)
+        self._sink.on_close(self._ended)
+        if self.closed:
+            return
+        self._sink.send(framing.RETRY)
+        services.streams.beat_at(self._sent_ms + self._heartbeat_ms, self)
+        self._attach()
+        if not self._open_feeds:
+            self._end_when_empty()
+
+    def _attach(self) -> None:
+        """All feeds come before the first of them is served: each id shows every topic."""
+        services, session = self._services, self._session
+        for number, place in enumerate(session.places):
+            feed = Subscription(self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number)
+            self._feeds.append(feed)
+            self._pieces.append(piece(place.name, place.cursor, place.epoch))
+        self._open_feeds = len(self._feeds)
+        now_ms = services.engine.context.clock.now_ms()
+        for feed in self._feeds:
+            topic = services.engine.state.topics.get(feed.name)
+            if topic is None:
+                feed.topic_deleted()
+            else:
+                feed.attach(services.delivery, services.batches, topic, now_ms=now_ms)
+
+    # --- Channel: what feeds push -----------------------------------------------------------------------------------
+
+    def has_room(self, feed: Subscription) -> bool:
+        """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
+        return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
+
+    def grant(self, feed: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+
+    def making(self, change_bytes: int) -> None:
+        self._outbound.making(change_bytes)
+
+    def frames_key(self, feed: Subscription) -> object:
+        return feed.options.view, feed.is_first_read, len(self._feeds) == 1
+
+    def build(self, feed: Subscription, batch: RenderedBatch) -> object:
+        frames = frames_of(batch, feed)
+        return frames.alone(batch.outcome.caught_up) if len(self._feeds) == 1 else frames
+
+    def push(self, feed: Subscription, batch: RenderedBatch, now_ms: float) -> None:
+        outcome, frames = batch.outcome, frames_of(batch, feed)
+        reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_caught_up)
+        self._turn = feed.number + 1
+        feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
+        feed.is_first_read = feed.has_failed = False
+        feed.is_caught_up = reaches_level or (feed.is_caught_up and not frames.count)
+        mark = Mark(feed, feed.at, feed.epoch, frames.gap_at)
+        if not frames.count and not reaches_level:
+            self._pass_over(mark)
+            return
+        data = frames.alone(reaches_level) if len(self._feeds) == 1 else self._with_ids(feed, frames, reaches_level)
+        self._sent_ms = now_ms
+        if self._outbound.offer(data, mark, now_ms, frames=frames.count + reaches_level):
+            self._moved(mark)
+            if self._outbound.is_quiet:
+                self._sit_down()
+        else:
+            feed.queued += 1
+
+    def _pass_over(self, mark: Mark) -> None:
+        """Nothing to say: the position moves in silence, behind the frames that are still held."""
+        feed = mark.feed
+        self._pieces[feed.number] = piece(feed.name, mark.at, mark.epoch)
+        if not feed.queued:
+            self._moved(mark)
+
+    def _with_ids(self, feed: Subscription, frames: SseFrames, reaches_level: bool) -> bytes:
+        gap_id = b"" if frames.gap_at is None else self._id(feed, frames.gap_at)
+        return frames.joined(gap_id, self._id(feed, feed.at), with_level=reaches_level)
+
+    def _id(self, feed: Subscription, at: int) -> bytes:
+        """The position of every topic, this one being at `at`."""
+        self._pieces[feed.number] = piece(feed.name, at, feed.epoch)
+        return id_of(self._pieces)
+
+    def _moved(self, mark: Mark) -> None:
+        self._session.places[mark.feed.number].move(mark.at, mark.epoch, gap_at=mark.gap_at)
+
+    def topic_gone(self, feed: Subscription) -> None:
+        self._open_feeds -= 1
+        frame = framing.frame(self._id(feed, feed.at), sse.TOPIC_DELETED, sse.deleted_data(feed.name))
+        self._say(frame)
+        if not self._open_feeds:
+            self._end_when_empty()
+
+    def topic_deferred(self, feed: Subscription, wait_ms_max: int) -> bool:
+        if not self.has_room(feed):
+            return False
+        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(feed.name, max_wait_ms=wait_ms_max)))
+        return True
+
+    def topic_resumed(self, feed: Subscription) -> None:
+        if self.has_room(feed):
+            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(feed.name)))
+
+    def read_failed(self, feed: Subscription, error: BaseException) -> None:
+        if not feed.has_failed:
+            feed.has_failed = True
+            shown = error if isinstance(error, TopicsError) else Internal()
+            self._say(framing.frame(None, sse.ERROR, sse.error_data(shown.code, shown.message)))
+        self._services.streams.retry(feed)
+
+    def _say(self, frame: bytes) -> None:
+        """Something that is no batch: it moves no cursor, and is not dropped for a slow client."""
+        self._sent_ms = self._services.streams.now_ms()
+        self._outbound.offer(frame, None, self._sent_ms, keep=True)
+
+    # --- Owner: what becomes of it ----------------------------------------------------------------------------------
+
+    def handed_over(self, mark: Mark | None) -> None:
+        if mark is not None:
+            feed = mark.feed
+            feed.queued -= 1
+            if not feed.closed:
+                self._moved(mark)
+                if not feed.queued and len(self._feeds) > 1 and self._outbound.has_room:
+                    feed.wake()
+        if self._is_ending:
+            self._end_when_empty()
+
+    def dropped(self, marks: list[Mark | None]) -> None:
+        self._services.streams.shed_total += 1
+        of_feeds = [mark for mark in marks if mark is not None]
+        for feed in {mark.feed for mark in of_feeds}:
+            place = self._session.places[feed.number]
+            feed.at, feed.epoch = place.cursor, place.epoch
+            feed.is_caught_up = False
+            self._pieces[feed.number] = piece(feed.name, feed.at, feed.epoch)
+        for mark in of_feeds:
+            mark.feed.queued -= 1
+
+    def has_room_again(self) -> None:
+        """In name order, beginning after the one that was served last: so a backlog keeps nobody else waiting."""
+        for feed in self._feeds[self._turn :] + self._feeds[: self._turn]:
+            feed.wake()
+
+    def all_taken(self) -> None:
+        if self._is_leaving:
+            self._outbound.end_if_taken()
+        else:
+            self._sit_down()
+
+    def too_slow(self) -> None:
+        self._services.streams.too_slow_total += 1
+        data = sse.error_data("slow_consumer", "nothing was taken from this stream for too long")
+        self._outbound.give_up(framing.frame(None, sse.ERROR, data))
+
+    # --- Listener: served together with others ----------------------------------------------------------------------
+
+    def _sit_down(self) -> None:
+        """With one topic, ids are the same for all who stand at one place, and so is everything else."""
+        if len(self._feeds) != 1 or self._is_ending:
+            return
+        feed, place = self._feeds[0], self._session.places[0]
+        if not feed.is_at_rest or not place.is_plain or place.cursor != feed.at or place.epoch != feed.epoch:
+            return
+        line = self._sink.line()
+        if line is not None:
+            services = self._services
+            sit_down(
+                feed,
+                line,
+                place,
+                self,
+                batches=services.batches,
+                look_after=services.streams.look_after,
+                bytes_max=services.patience.hand_over_bytes,
+            )
+
+    def left(self, *, sent_bytes: int, sent_ms: float) -> None:
+        self._sent_ms = max(self._sent_ms, sent_ms)
+        self._outbound.sent_elsewhere(sent_bytes, sent_ms)
+
+    def _silent_since_ms(self) -> float:
+        audience = self._feeds[0].audience if len(self._feeds) == 1 else None
+        return self._sent_ms if audience is None else max(self._sent_ms, audience.sent_ms)
+
+    # --- time and end -----------------------------------------------------------------------------------------------
+
+    def beat(self, now_ms: float) -> float:
+        sent_ms = self._silent_since_ms()
+        if now_ms - sent_ms >= self._heartbeat_ms and self._outbound.is_empty:
+            sent_ms = self._sent_ms = now_ms
+            self._sink.send(framing.HEARTBEAT)
+        return max(sent_ms, now_ms - self._heartbeat_ms + 1) + self._heartbeat_ms
+
+    def shut_down(self) -> None:
+        """The last words come behind what the client was sent already; nothing else does."""
+        for feed in self._feeds:
+            feed.close()
+        self._outbound.clear()
+        self._say(framing.frame(None, sse.ERROR, sse.shutdown_data()))
+        self._is_leaving = True
+        self._outbound.end_if_taken()
+
+    def cut_off(self) -> None:
+        self._sink.abort()
+
+    def _end_when_empty(self) -> None:
+        self._is_ending = True
+        self._outbound.end_if_empty()
+
+    def _ended(self) -> None:
+        """The client has gone, or we ended it."""
+        if self.closed:
+            return
+        self.closed = True
+        for feed in self._feeds:
+            feed.close()
+        self._outbound.clear()
+        self._services.streams.leave(self)
+        self._services.sessions.stream_ended(self._session)
+
+
+class WatchEndpoints:
+    """`heartbeat_low_ms` lowers the floor of heartbeats, for tests."""
+
+    def __init__(self, services: WatchServices, *, keys: KeyRing | None, heartbeat_low_ms: int | None) -> None:
+        self._services = services
+        self._keys = keys
+        self._heartbeat_low_ms = heartbeat_low_ms
+
+    # --- POST /v0/watch -------------------------------------------------------------------------------------------
+
+    def create_watch(self, call: RequestCall) -> None:
+        request = call.take(decode_watch)
+        lenient = bool_param(call.query(), "lenient", default=False)
+        topics = self._known_topics(request, lenient=lenient)
+        settled = self._services.engine.floor_log.settle_shown(topics)
+        call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
+
+    def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
+        known = self._services.engine.state.topics
+        missing = [name for name in request.topics if name not in known]
+        if missing and not lenient:
+            raise TopicNotFound(missing[0])
+        return [known[name] for name in request.topics if name in known]
+
+    def _created(self, call: RequestCall, request: WatchRequest, topics: list[TopicState]) -> None:
+        sure_earliest = self._services.engine.floor_log.sure_earliest
+        starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
+        places = [
+            SessionCursor(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
+            for topic in topics
+        ]
+        session = self._services.sessions.add(
+            places,
+            _options(request),
+            heartbeat_ms=request.heartbeat(low_ms=self._heartbeat_low_ms),
+            owner=None if call.key is None else call.key.digest,
+            holder=call.holder,
+        )
+        result = WatchResult(
+            wid=session.wid,
+            stream_url=f"/v0/watch/{session.wid}",
+            session_ttl_ms=limits.SESSION_TTL_MS,
+            topics=starts,
+        )
+        call.answer(result)
+
+    # --- GET /v0/watch/{wid} --------------------------------------------------------------------------------------
+
+    def watch_stream(self, call: RequestCall) -> None:
+        request, services = call.request, self._services
+        if not takes_events(request.header(b"accept")):
+            raise NotAcceptable
+        session = services.sessions.find(call.name)
+        secret = presented_secret(call.target, request.header(b"authorization"), request.query)
+        check_session(self._keys, session.owner, secret)
+        holder = session.owner or call.holder
+        services.streams.check_room(holder)
+        session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
+        call.end()
+        sink = call.responder.stream(200, STREAM_HEADERS)
+        WatchStream(services, session, sink, holder).begin()
+
+
+def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:
+    """After a wait: topics that were dropped meanwhile do not exist, as if they never had."""
+    context = services.engine.context
+    if lenient:
+        return [topic for topic in topics if context.state.by_id.get(topic.id) is topic]
+    for topic in topics:
+        context.check_exists(topic)
+    return topics
+
+
+def start_of(topic: TopicState, start: TopicStart, earliest_seq: int) -> WatchStart:
+    """Where a subscription begins, and what there is."""
+    from_seq = topic.head if start.tail else position_of(start.from_seq).seq
+    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
+
+
+def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:
+    """The life of the topic that the start belongs to."""
+    start = starts[topic.name]
+    return topic.epoch if start.tail else epoch_to_read(topic, position_of(start.from_seq))
+
+
+def _options(request: WatchRequest) -> Options:
+    return Options(
+        bounds=Bounds(request.limit, request.max_batch_bytes, request.consistency == "strong"),
+        view=View(data=request.include_data, tags=request.include_tags, meta=request.include_meta),
+        nodes=node_set(request.node),
+    )

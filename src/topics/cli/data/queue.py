@@ -1,0 +1,261 @@
+"""`topics queue`: the verbs of a lease queue."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from topics.cli.remote import F, echo_json, json_option, plain, say, server_options, show_fields, show_rows
+from topics.client import Client
+from topics.client.jobs.work import Work
+from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
+from topics.limits import SIGNAL_LOOK_S
+from topics.model.results import Job
+
+JOB_COLUMNS = ("seq", "lease_id", "deadline", "deliveries", "tag", "data")
+NODE = f"{socket.gethostname()}.{os.getpid()}"
+
+
+@click.group()
+def queue() -> None:
+    """Queues: claim, ack, nack and extend jobs, or work on them with a command.
+
+    \b
+    topics topic create jobs --set type=queue
+    echo '{"to": "ada"}' | topics produce jobs
+    topics queue claim jobs --node me
+    topics queue ack jobs 1 --node me
+    topics queue work jobs -- ./send-mail
+    """
+
+
+def node_option(command: F) -> F:
+    return click.option("--node", default=NODE, show_default="host and pid", help="Who holds the leases.")(command)
+
+
+@queue.command()
+@click.argument("name")
+@node_option
+@click.option("--max", "most", default=1, show_default=True, type=click.IntRange(1, 1000), help="Jobs to lease.")
+@click.option("--lease-ms", type=click.IntRange(min=0), help="Length of the lease; default is the queue's.")
+@json_option
+@server_options
+def claim(client: Client, name: str, *, node: str, most: int, lease_ms: int | None, as_json: bool) -> None:
+    """Lease jobs: as JSON lines or, on a terminal, as a table. No job is no line, and no error.
+
+    \b
+    topics queue claim jobs --node me --max 10
+    """
+    jobs = client.queue(name).claim(node, max=most, lease_ms=lease_ms).claimed
+    if as_json or not sys.stdout.isatty():
+        for job in jobs:
+            echo_json(job)
+    else:
+        rows = ([getattr(job, column) for column in JOB_COLUMNS] for job in jobs)
+        show_rows(JOB_COLUMNS, rows, as_json=False)
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("seqs", nargs=-1, required=True, type=int)
+@node_option
+@json_option
+@server_options
+def ack(client: Client, name: str, seqs: tuple[int, ...], *, node: str, as_json: bool) -> None:
+    """Complete jobs: they are deleted.
+
+    \b
+    topics queue ack jobs 3 4 5 --node me
+    """
+    show_fields(plain(client.queue(name).ack(list(seqs), node=node)), as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("seqs", nargs=-1, required=True, type=int)
+@node_option
+@click.option("--delay-ms", default=0, type=click.IntRange(min=0), help="Claimable again only after this time.")
+@json_option
+@server_options
+def nack(client: Client, name: str, seqs: tuple[int, ...], *, node: str, delay_ms: int, as_json: bool) -> None:
+    """Give jobs back.
+
+    \b
+    topics queue nack jobs 3 --node me --delay-ms 60000
+    """
+    show_fields(plain(client.queue(name).nack(list(seqs), node=node, delay_ms=delay_ms)), as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("seqs", nargs=-1, required=True, type=int)
+@node_option
+@click.option("--lease-ms", required=True, type=click.IntRange(min=0), help="Counted from now.")
+@json_option
+@server_options
+def extend(client: Client, name: str, seqs: tuple[int, ...], *, node: str, lease_ms: int, as_json: bool) -> None:
+    """Hold jobs longer.
+
+    \b
+    topics queue extend jobs 3 --node me --lease-ms 60000
+    """
+    show_fields(plain(client.queue(name).extend(list(seqs), node=node, lease_ms=lease_ms)), as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@json_option
+@server_options
+def stats(client: Client, name: str, *, as_json: bool) -> None:
+    """How many jobs are ready, in flight and dead-lettered.
+
+    \b
+    topics queue stats jobs
+    """
+    state = client.queue(name).state(touch=False)
+    if state.queue is None:
+        raise click.ClickException(f"topic {name!r} is no queue")
+    show_fields({"topic": name, "count": state.count, **plain(state.queue)}, as_json=as_json)
+
+
+# --- work ------------------------------------------------------------------------------------------------------------
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("command", nargs=-1, required=True)
+@node_option
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many jobs.")
+@click.option("--once", is_flag=True, help="Stop when the queue is empty.")
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="Commands at a time.")
+@click.option("--lease-ms", type=click.IntRange(min=0), help="Length of a lease, renewed while a command runs.")
+@click.option(
+    "--retry-delay-ms",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="After a first failure; doubles with each.",
+)
+@server_options
+def work(
+    client: Client,
+    name: str,
+    command: tuple[str, ...],
+    *,
+    node: str,
+    count: int | None,
+    once: bool,
+    concurrency: int,
+    lease_ms: int | None,
+    retry_delay_ms: int,
+) -> None:
+    """Run a command per job, its data on stdin: status 0 acks the job, any other gives it back.
+
+    \b
+    topics queue work jobs -- ./send-mail
+    topics queue work jobs --concurrency 4 -- ./resize
+    topics queue work jobs --once -- sh -c 'jq -r .to'
+
+    SIGTERM and Ctrl-C let running commands finish. A command finds JOB_QUEUE, JOB_SEQ, JOB_TAG and JOB_DELIVERIES in
+    its environment.
+    """
+    crew = WorkLoops(command, concurrency, retry=WorkerOptions(retry_ms=retry_delay_ms), count=count)
+    with crew.signals(), ThreadPoolExecutor(concurrency) as pool:
+        loops = [
+            pool.submit(crew.work, client.queue(name).work(node, lease_ms=lease_ms, until_empty=once, stop=stop))
+            for stop in crew.stops
+        ]
+        _await_all(loops)
+    if crew.interrupted:
+        raise KeyboardInterrupt
+
+
+class WorkLoops:
+    """Loops over one queue that share a count and end together."""
+
+    def __init__(self, command: tuple[str, ...], concurrency: int, *, retry: WorkerOptions, count: int | None) -> None:
+        self._command = command
+        self._retry = retry
+        self._left = count
+        self._lock = threading.Lock()
+        # One for each loop: one that finds the queue empty ends by itself.
+        self.stops = [threading.Event() for _ in range(concurrency)]
+        self.interrupted = False
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self.interrupted |= number == signal.SIGINT
+            self._stop()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        for stop in self.stops:
+            stop.set()
+
+    def work(self, jobs: Work) -> None:
+        try:
+            for held in jobs:
+                if not self._may_begin():
+                    break  # gives the job back
+                if _run(self._command, held.job, queue=jobs.queue.name):
+                    held.ack()
+                else:
+                    held.nack(retry_delay_ms(self._retry, held.job.deliveries, random.random()))
+        except BaseException:
+            self._stop()  # what one loop cannot mend the others cannot either
+            raise
+        finally:
+            jobs.close()
+
+    def _may_begin(self) -> bool:
+        with self._lock:
+            if self._left is None:
+                return True
+            self._left -= 1
+            if self._left <= 0:
+                self._stop()
+            return self._left >= 0
+
+
+def _await_all(loops: list[Future[None]]) -> None:
+    """Looks up now and then: a signal that the system gives to another thread does not wake this one, which alone
+    runs handlers. About one in fifty is, while commands are being started."""
+    while wait(loops, timeout=SIGNAL_LOOK_S).not_done:
+        pass
+    for loop in loops:
+        loop.result()
+
+
+def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
+    environment = {
+        **os.environ,
+        "JOB_QUEUE": queue,
+        "JOB_SEQ": str(job.seq),
+        "JOB_TAG": (job.tag or "").replace("\0", "\ufffd"),  # an environment cannot hold it
+        "JOB_DELIVERIES": str(job.deliveries),
+    }
+    try:
+        status = subprocess.run(command, input=bytes(job.data), env=environment, check=False).returncode
+    except OSError as error:
+        raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}") from None
+    if status:
+        say(f"topics: job {job.seq} failed with status {status}")
+    return status == 0

@@ -1,0 +1,189 @@
+"""`topics produce`, `delete`: records in, and records away."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import IO
+
+import click
+
+from topics import limits
+from topics.cli.remote import (
+    confirm,
+    echo_json,
+    json_option,
+    plain,
+    progress,
+    rehearse,
+    say,
+    server_options,
+    show_fields,
+    sure_options,
+)
+from topics.client import Client, Topic
+from topics.errors import InvalidRequest, TopicsError
+from topics.model.names import parse_match
+from topics.model.results import Record
+from topics.model.values import Event, Json, json_text
+
+WRITE_BYTES = 4 * limits.MIB
+"""A write ends here at the latest, however many records it was to have."""
+LINE_BYTES_MAX = 4 * limits.RECORD_BYTES_MAX
+"""No record can be that long; a line without an end must not fill the memory."""
+
+# --- produce ---------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.File("rb"))
+@click.option("--tag", help="Tag of every record.")
+@click.option("--node", help="Node of every record.")
+@click.option(
+    "--batch", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Records per write, at most."
+)
+@click.option("--raw", is_flag=True, help="Each line is a text, not JSON.")
+@json_option
+@server_options
+def produce(
+    client: Client,
+    topic: str,
+    files: tuple[IO[bytes], ...],
+    *,
+    tag: str | None,
+    node: str | None,
+    batch: int,
+    raw: bool,
+    as_json: bool,
+) -> None:
+    """Append JSON lines from files or stdin, one record per line.
+
+    \b
+    echo '{"id": 1}' | topics produce orders
+    topics produce orders --tag import orders.jsonl
+    tail -f app.log | topics produce logs --raw --batch 1
+    """
+    handle, total, last = client.topic(topic), 0, 0
+    try:
+        with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
+            for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
+                events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
+                done = handle.append_many(events)
+                total, last = total + done.count, done.last_seq
+                advance(sum(len(text) + 1 for _, text in chunk))
+    except (TopicsError, KeyboardInterrupt):
+        if total:
+            say(f"at least {total} records appended to {topic}: the first {total} lines that are not blank")
+        raise
+    if as_json:
+        echo_json({"topic": topic, "count": total, "last_seq": last})
+    else:
+        say(f"{total} records appended to {topic}" + (f", up to seq {last}" if total else ""))
+
+
+def _bytes_of(files: Iterable[IO[bytes]]) -> int:
+    """0 if nobody can know, as with a pipe."""
+    sizes = [os.fstat(file.fileno()).st_size for file in files if file is not sys.stdin.buffer]
+    return sum(sizes) if sizes and all(sizes) else 0
+
+
+def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
+    for file in files:
+        for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX + 1), b""), 1):
+            if len(line) > LINE_BYTES_MAX:
+                raise InvalidRequest(f"{getattr(file, 'name', '-')}:{number} has more than {LINE_BYTES_MAX} bytes")
+            text = line.rstrip(b"\r\n")
+            if text.strip():
+                yield f"{getattr(file, 'name', '-')}:{number}", text
+
+
+def _chunks(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tuple[str, bytes]]]:
+    """Up to so many lines, fewer if they are long."""
+    chunk: list[tuple[str, bytes]] = []
+    chunk_bytes = 0
+    for line in lines:
+        chunk.append(line)
+        chunk_bytes += len(line[1])
+        if len(chunk) == size or chunk_bytes >= WRITE_BYTES:
+            yield chunk
+            chunk, chunk_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _data(text: bytes, *, raw: bool, at: str) -> object:
+    if raw:
+        return _text_of(text, at=at)
+    try:
+        return json_text(Json(text))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{at}: {error}") from None
+
+
+def _text_of(line: bytes, *, at: str) -> str:
+    """JSON carries Unicode only. One odd byte must not end the import of a log, and must not pass in silence."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        say(f"topics: {at} is not UTF-8; its odd bytes are stored as U+FFFD")
+        return line.decode("utf-8", "replace")
+
+
+# --- delete ----------------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--before", type=click.IntRange(min=0), metavar="SEQ", help="Records below this seq.")
+@click.option("--match", metavar="TAG", help="Records with this tag; a final * matches a prefix.")
+@sure_options
+@json_option
+@server_options
+def delete(
+    client: Client, topic: str, *, before: int | None, match: str | None, yes: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Delete records below a seq, by tag, or both. Permanent, and silent to readers.
+
+    \b
+    topics delete orders --before 1000 --dry-run
+    topics delete orders --match 'tenant42:*' --yes
+    """
+    if before is None and match is None:
+        raise click.UsageError("give --before, --match or both")
+    what = " and ".join(
+        text
+        for text in (f"below seq {before}" if before is not None else "", f"tagged {match}" if match else "")
+        if text
+    )
+    handle = client.topic(topic)
+    if dry_run:
+        found = _count(handle, before, match)
+        told = f"would delete {found:,} records of {topic} {what}"
+        rehearse(told, {"topic": topic, "deleted": found}, as_json=as_json)
+        return
+    confirm(f"Delete the records of {topic} {what}?", yes=yes)
+    show_fields(plain(handle.delete(before_seq=before, match=match)), as_json=as_json)
+
+
+def _count(topic: Topic, before: int | None, match: str | None) -> int:
+    """How many records a delete would hit now. It reads them all, which is why a bar is shown."""
+    head = topic.state(touch=False).head_seq
+    wanted = None if match is None else parse_match(match)
+    end = head + 1 if before is None else min(before, head + 1)
+    found = cursor = 0
+    with progress("counting", end, unit="records") as advance:
+        while True:
+            page = topic.page(cursor, limit=limits.DIFF_LIMIT.high)
+            records = [record for record in page.records if record.seq < end]
+            found += sum(wanted is None or wanted.matches(_tag(record)) for record in records)
+            advance(page.next_from_seq - cursor)
+            cursor = page.next_from_seq
+            if page.caught_up or len(records) < len(page.records) or cursor >= end:
+                return found
+
+
+def _tag(record: Record) -> bytes | None:
+    return None if record.tag is None else record.tag.encode()

@@ -1,0 +1,245 @@
+"""Fresh jobs: live records behind the claim cursor, found by whole stretches of slots.
+
+Retention at `now` has run, so nothing below the front is looked at and nothing expired is found. A cold segment whose
+index is not loaded stops the walk in front of it: the caller has it loaded and asks again.
+
+Queue calls: claim, ack, nack and extend as decisions (semantics.md sections 16.3 to 16.6).
+
+Each looks at the queue as it is at `now`, after `expire`, and returns lease events; the caller logs them where the
+topic keeps leases, and applies them at once. `pick` alone takes jobs out of line before there is an event for them: its
+caller claims or moves every one of them in the same breath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+from topics.core.queue.leases import ACKED, CLAIMED, EXTENDED, RELEASED
+from topics.core.queue.state import LEASED, QueueJob, QueueState
+from topics.core.retention.front import blocks_from, index_needed
+from topics.core.slots.extent import Extent, index_of
+from topics.core.slots.sealed import Sealed
+from topics.core.slots.slots import Slots
+from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
+from topics.model.ops import LeaseEvent
+from topics.model.results import LostJob
+
+
+class UndeliveredJobs(NamedTuple):
+    """`cursor` is the highest seq dealt with: everything live at or below it is known or among `seqs`."""
+
+    seqs: list[int]
+    cursor: int
+    index_extent: Extent | None
+
+
+def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[int]) -> UndeliveredJobs:
+    """Up to `wanted` live seqs above `after` that are not known, ascending."""
+    seqs: list[int] = []
+    cursor = max(after, topic.floors.earliest_seq - 1)
+    if wanted <= 0 or cursor >= topic.head:
+        return UndeliveredJobs(seqs, max(after, min(cursor, topic.head)), None)
+    for block in blocks_from(topic, cursor + 1):
+        if block.first_seq > topic.head:
+            break
+        needed = index_needed(topic, block)
+        try:
+            if needed is None:
+                cursor = _take(topic, block, cursor, wanted, known, seqs)
+        except ColdUnavailable:
+            assert isinstance(block, Sealed)
+            needed = block
+        if needed is not None:
+            return UndeliveredJobs(seqs, cursor, index_of(needed, max(cursor + 1, needed.first_seq)))
+        if len(seqs) == wanted:
+            return UndeliveredJobs(seqs, cursor, None)
+    return UndeliveredJobs(seqs, topic.head, None)
+
+
+def _take(topic: TopicState, block: Slots, cursor: int, wanted: int, known: Container[int], seqs: list[int]) -> int:
+    """Take from one block; returns how far it was looked through."""
+    lo = max(cursor + 1 - block.first_seq, 0)
+    hi = min(block.next_seq, topic.head + 1) - block.first_seq
+    while lo < hi:
+        stop = min(hi, lo + 2 * (wanted - len(seqs)) + 64)
+        for slot in block.live_slots(lo, stop).tolist():
+            seq = block.first_seq + slot
+            if seq not in known:
+                seqs.append(seq)
+                if len(seqs) == wanted:
+                    return int(seq)
+        lo = stop
+    return block.first_seq + hi - 1
+
+
+def queue_of(topic: TopicState) -> QueueState:
+    """The queue of a topic that is one."""
+    assert topic.queue is not None, "a queue call reached a log topic"
+    return topic.queue
+
+
+# --- claim -----------------------------------------------------------------------------------------------------------
+
+
+class Picked(NamedTuple):
+    """`seqs` in hand-out order: what was handed out before, then fresh ones. `exhausted` are dead letters."""
+
+    seqs: list[int]
+    exhausted: list[int]
+
+
+def claim_index_needed(topic: TopicState, wanted: int) -> Extent | None:
+    """What must be loaded before `pick` can see so many jobs: a cold segment nobody has looked into yet."""
+    queue = queue_of(topic)
+    if not len(topic.sealed) or queue.cursor + 1 >= topic.sealed[len(topic.sealed) - 1].next_seq:
+        return None
+    return fresh_seqs(topic, after=queue.cursor, wanted=wanted, known=queue.jobs).index_extent
+
+
+def pick(topic: TopicState, wanted: int) -> Picked:
+    """The next jobs in line. They are taken out of it."""
+    queue = queue_of(topic)
+    limit = topic.config.max_deliveries if topic.config.dead_letter is not None else 0
+    seqs: list[int] = []
+    exhausted: list[int] = []
+    while len(seqs) < wanted and (job := queue.next_reclaimed()) is not None:
+        if limit and job.deliveries + 1 > limit:
+            queue.move(job)
+            exhausted.append(job.seq)
+        else:
+            seqs.append(job.seq)
+    fresh = fresh_seqs(topic, after=queue.cursor, wanted=wanted - len(seqs), known=queue.jobs)
+    queue.cursor = fresh.cursor
+    return Picked(seqs + fresh.seqs, exhausted)
+
+
+def deal(count: int, wants: Sequence[int]) -> list[list[int]]:
+    """Places `0..count-1` dealt one at a time around the claimers, leaving out those who have their fill."""
+    shares: list[list[int]] = [[] for _ in wants]
+    if len(wants) == 1:
+        return [list(range(min(count, wants[0])))]
+    around = [at for at, want in enumerate(wants) if want]
+    place = 0
+    while place < count and around:
+        for at in around[: count - place]:
+            shares[at].append(place)
+            place += 1
+        around = [at for at in around if len(shares[at]) < wants[at]]
+    return shares
+
+
+def claim_events(
+    topic: TopicState, seqs: Sequence[int], *, node: str, lease_ms: int, stream: int, now: int
+) -> list[LeaseEvent]:
+    """Leases for picked jobs, with new ids."""
+    queue = queue_of(topic)
+    jobs, lease_id = queue.jobs, queue.next_lease_id
+    queue.next_lease_id += len(seqs)
+    return [
+        LeaseEvent(
+            topic_id=topic.id,
+            seq=seq,
+            event=CLAIMED,
+            node=node,
+            lease_id=lease_id + at,
+            deadline=now + lease_ms,
+            deliveries=(jobs[seq].deliveries if seq in jobs else 0) + 1,
+            stream=stream,
+            ts=now,
+        )
+        for at, seq in enumerate(seqs)
+    ]
+
+
+def give_back(topic: TopicState, event: LeaseEvent, now: int) -> LeaseEvent:
+    """A claim that was never delivered, undone: the job is ready, and this delivery does not count."""
+    return _event(topic, RELEASED, event.seq, event.node, event.lease_id, event.deadline, event.deliveries - 1, now)
+
+
+# --- ack, nack, extend -----------------------------------------------------------------------------------------------
+
+
+class HeldJobs(NamedTuple):
+    """Of the seqs of a call: the jobs the caller holds, and the others in request order; those among them that
+    retention took while the caller held them."""
+
+    jobs: list[QueueJob]
+    skipped: list[int]
+    lost: list[LostJob]
+
+
+def held_by(queue: QueueState, node: str, seqs: Sequence[int], fences: Sequence[int | None] | None) -> HeldJobs:
+    """A seq counts if this node holds it and its token, if there is one, is the current lease id. Once per call."""
+    jobs: list[QueueJob] = []
+    skipped: list[int] = []
+    lost: dict[int, LostJob] = {}
+    seen: set[int] = set()
+    for at, seq in enumerate(seqs):
+        job = queue.jobs.get(seq)
+        fence = None if fences is None else fences[at]
+        gone = queue.lost.get(seq)
+        if gone is not None and gone.node == node and fence in (None, gone.lease_id):
+            lost[seq] = LostJob(seq, gone.reason)
+        if (
+            job is None
+            or job.state != LEASED
+            or job.node != node
+            or (fence is not None and fence != job.lease_id)
+            or seq in seen
+        ):
+            skipped.append(seq)
+        else:
+            seen.add(seq)
+            jobs.append(job)
+    return HeldJobs(jobs, skipped, list(lost.values()))
+
+
+def ack_events(topic: TopicState, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
+    return [_of(topic, job, ACKED, now) for job in jobs]
+
+
+def nack_events(topic: TopicState, jobs: Sequence[QueueJob], *, delay_ms: int, now: int) -> list[LeaseEvent]:
+    ready_at = now + delay_ms if delay_ms else None
+    return [_of(topic, job, RELEASED, now, ready_at=ready_at) for job in jobs]
+
+
+def extend_events(topic: TopicState, jobs: Sequence[QueueJob], *, lease_ms: int, now: int) -> list[LeaseEvent]:
+    return [_of(topic, job, EXTENDED, now, deadline=now + lease_ms) for job in jobs]
+
+
+def release_events(topic: TopicState, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
+    """Leases dropped on nobody's request: a work stream ended, or an ack failed."""
+    return [_of(topic, job, RELEASED, now) for job in jobs]
+
+
+def _of(
+    topic: TopicState, job: QueueJob, event: int, now: int, *, deadline: int | None = None, ready_at: int | None = None
+) -> LeaseEvent:
+    deadline = job.deadline if deadline is None else deadline
+    return _event(topic, event, job.seq, job.node, job.lease_id, deadline, job.deliveries, now, ready_at)
+
+
+def _event(
+    topic: TopicState,
+    event: int,
+    seq: int,
+    node: str,
+    lease_id: int,
+    deadline: int,
+    deliveries: int,
+    now: int,
+    ready_at: int | None = None,
+) -> LeaseEvent:
+    return LeaseEvent(
+        topic_id=topic.id,
+        seq=seq,
+        event=event,
+        node=node,
+        lease_id=lease_id,
+        deadline=deadline,
+        deliveries=deliveries,
+        ready_at=ready_at,
+        ts=now,
+    )

@@ -1,0 +1,384 @@
+"""Node filter: which records of a run a reader did not write itself (semantics.md section 11).
+
+Byte for byte, no prefixes; a record without a node always passes.
+
+Read: the one pipeline behind diff, watch and WebSocket (semantics.md section 12.1).
+
+    walk = plan_read(topic, request, recent, now=now)
+    while (extent := walk.need()) is not None:      # only for records that are not in memory
+        walk.feed(fetched_run)
+    outcome = walk.result()
+
+Retention at `now` has run before. The walk takes whole stretches: live slots by flags, sizes by columns, bytes by
+slices; only a node filter looks at single records. State may change while a fetch is under way: every step looks at the
+topic as it is then, and a walk that the floor has overtaken ends or starts again, so loss is never passed in silence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topics import limits
+from topics.core.lineage import epoch_of, is_foreign
+from topics.core.reading.recent import Chunk, RecentCache
+from topics.core.reading.request import ReadAhead, ReadOutcome, ReadRequest
+from topics.core.retention.floors import SEQ_BASE
+from topics.core.retention.front import blocks_from, index_needed
+from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
+from topics.core.slots.sealed import Sealed
+from topics.core.slots.slots import I64, U32, Slots, candidates, gaps_between
+from topics.core.topic import TopicState
+from topics.errors import ColdUnavailable
+from topics.model.results import Tombstone
+from topics.model.run import BODY_HEAD_BYTES, HAS_NODE, RecordRun
+
+__all__ = ["ReadOutcome", "ReadRequest", "ReadWalk", "plan_read"]
+
+_NODE_LEN_AT = 16
+
+
+def split_by_node(run: RecordRun, nodes: frozenset[bytes]) -> I64:
+    """Indexes of the records whose node is none of `nodes`."""
+    buf, flags = run.buf, run.flags
+    if not any(flag & HAS_NODE for flag in set(flags)):
+        return np.arange(len(run), dtype=np.int64)
+    passing = []
+    for at, off in enumerate(run.body_offs):
+        if flags[at] & HAS_NODE:
+            node_len = buf[off + _NODE_LEN_AT] | buf[off + _NODE_LEN_AT + 1] << 8
+            node_at = off + BODY_HEAD_BYTES
+            if bytes(buf[node_at : node_at + node_len]) in nodes:
+                continue
+        passing.append(at)
+    return np.array(passing, np.int64)
+
+
+def plan_read(topic: TopicState, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
+    """Start a read; everything that is in memory is collected at once."""
+    if request.touch:
+        topic.touch(now, read=True)
+    return ReadWalk(topic, request, recent)
+
+
+class ReadWalk:
+    __slots__ = (
+        "_ahead",
+        "_at",
+        "_bytes",
+        "_count",
+        "_done",
+        "_examined",
+        "_extent",
+        "_head",
+        "_nodes",
+        "_recent",
+        "_request",
+        "_runs",
+        "_scanned",
+        "_start",
+        "_tombstone",
+        "_topic",
+    )
+
+    def __init__(self, topic: TopicState, request: ReadRequest, recent: RecentCache) -> None:
+        self._topic = topic
+        self._request = request
+        self._recent = recent
+        self._ahead = request.ahead
+        self._nodes = request.nodes if request.nodes and topic.config.dedupe_node else None
+        self._runs: list[RecordRun] = []
+        self._count = self._bytes = self._examined = self._scanned = 0
+        self._extent: Extent | None = None
+        self._done = False
+        self._tombstone: Tombstone | None = None
+        self._at = self._start = self._head = 0
+        self._begin()
+        self._advance()
+
+    # --- the walk's four doors -----------------------------------------------------------------------------------
+
+    def need(self) -> Extent | None:
+        """The next records to fetch; None when the result is ready."""
+        return self._extent
+
+    def feed(self, run: RecordRun, *, seq_next: int | None = None) -> None:
+        """The records of the extent. Those that are missing were found deleted, up to `seq_next` if it is given: from
+        there on nothing could be read, and the walk ends in front of it."""
+        extent = self._extent
+        assert extent is not None, "a walk was fed that asked for nothing"
+        self._extent = None
+        if extent.place is not RecordPlace.INDEX:
+            if self._ahead is None:
+                self._take_in(extent, run, seq_next)
+            else:
+                self._hold(self._ahead, extent, run, seq_next)
+        self._advance()
+
+    def _hold(self, ahead: ReadAhead, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
+        """Now these are in memory, and the walk takes of them what fits. If some are missing, it does without."""
+        if len(run) == len(extent.seqs) and (seq_next is None or seq_next > int(extent.seqs[-1])):
+            ahead.hold(self._topic.id, extent.seqs, run)
+        else:
+            self._ahead = None
+
+    def _take_in(self, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
+        seqs, sizes, last = extent.seqs, extent.sizes, int(extent.seqs[-1])
+        if seq_next is not None and seq_next <= last:
+            seqs, last, self._done = seqs[seqs < seq_next], seq_next - 1, True
+        if len(run) != len(seqs):
+            got = np.array([run.seq(at) for at in range(len(run))], np.int64)
+            sizes = sizes[np.isin(extent.seqs, got)]
+            seqs = got
+        if self._collect(run, seqs, sizes):
+            self._at = max(self._at, last)
+
+    def replan(self) -> None:
+        """The records have moved since they were located (a checkpoint, a rewrite): look again."""
+        self._extent = None
+        self._advance()
+
+    def stop(self) -> bool:
+        """A fetch failed for good. Is there anything to answer with? Then `result` is what came before the failure."""
+        self._extent = None
+        self._done = True
+        return self._count > 0 or self._tombstone is not None or self._at > self._start
+
+    def result(self) -> ReadOutcome:
+        assert self._extent is None, "a read was asked for its result too early"
+        head = max(self._head, self._at) if self._count or self._tombstone else self._head
+        return ReadOutcome(
+            runs=self._runs,
+            records=self._count,
+            next_from_seq=self._at,
+            head_seq=head,
+            earliest_seq=self._topic.earliest_seq,
+            caught_up=self._at >= head,
+            lag=max(head - self._at, 0),
+            tombstone=self._tombstone,
+            scanned=self._scanned,
+            epoch=epoch_of(self._topic, self._at),
+        )
+
+    # --- where it starts -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        topic, request = self._topic, self._request
+        from_seq, earliest = request.from_seq, topic.earliest_seq
+        self._head = topic.head if request.head_limit is None else min(topic.head, request.head_limit)
+        if is_foreign(topic, from_seq, request.epoch):
+            self._note(SEQ_BASE, topic.head, "recreated")
+            self._at = earliest - 1
+        elif from_seq + 1 < topic.evict_floor:
+            self._note(from_seq + 1, earliest - 1, topic.floors.reason_since(from_seq + 1))
+            self._at = earliest - 1
+        else:
+            self._at = from_seq
+        self._start = self._at
+
+    def _note(self, gap_from: int, gap_to: int, reason: str) -> None:
+        topic = self._topic
+        self._tombstone = Tombstone(
+            gap_from, gap_to, reason, max(gap_to - gap_from + 1, 0), topic.earliest_seq, topic.head
+        )
+
+    # --- the steps -----------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        while not self._done and self._extent is None:
+            if self._examined >= limits.READ_EXAMINED_MAX:  # also by what was fetched
+                self._done = True
+            elif not self._overtaken():
+                seq = self._at + 1
+                if seq > self._head:
+                    self._done = True
+                elif not self._cross_lost(seq):
+                    self._step(seq)
+
+    def _overtaken(self) -> bool:
+        """Did the floor pass the walk while it waited? Then what comes next has to be announced."""
+        if self._at + 1 >= self._topic.evict_floor:
+            return False
+        if self._count or self._tombstone is not None or self._at > self._start:
+            self._done = True
+        else:
+            self._begin()
+        return True
+
+    def _cross_lost(self, seq: int) -> bool:
+        """Announce the lost range at `seq` and go on behind it, or end in front of it; False if there is none."""
+        lost = self._topic.lost.find(seq) if len(self._topic.lost) else None
+        if lost is None:
+            return False
+        if self._count or self._tombstone is not None:
+            self._done = True
+        else:
+            self._note(seq, lost.hi, lost.reason)
+            self._pass(lost.hi)
+        return True
+
+    def _pass(self, seq: int) -> None:
+        """Everything up to `seq` holds nothing for this reader: one step, however far."""
+        self._at = seq
+        self._examined += 1
+
+    def _step(self, seq: int) -> None:
+        """Take what can be taken from the block at `seq`, or skip to where there is something."""
+        topic = self._topic
+        lost_lo = topic.lost.next_lo(seq) if len(topic.lost) else None
+        stop = self._head + 1 if lost_lo is None else min(self._head + 1, lost_lo)
+        block = next(blocks_from(topic, seq), None)
+        start = max(seq, topic.floors.earliest_seq)
+        if block is None or max(block.first_seq, start) >= stop:
+            self._pass(stop - 1)
+            return
+        start = max(start, block.first_seq)
+        hi = min(stop, block.next_seq) - block.first_seq
+        first = self._first_live(block, start, hi)
+        if first is None:
+            return
+        if block.first_seq + first > seq:
+            self._pass(block.first_seq + first - 1)
+        else:
+            self._take(block, first, hi)
+
+    def _first_live(self, block: Slots, start: int, hi: int) -> int | None:
+        """None: the segment cannot be looked at yet, and its index is asked for."""
+        if start >= block.first_seq + hi:
+            return hi  # dead by position: its files may be gone already
+        needed = index_needed(self._topic, block)
+        try:
+            if needed is None:
+                return block.first_live(start - block.first_seq, hi)
+        except ColdUnavailable:
+            assert isinstance(block, Sealed)
+            needed = block
+        self._extent = index_of(needed, max(start, needed.first_seq))
+        return None
+
+    def _take(self, block: Slots, lo: int, hi: int) -> None:
+        """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
+        room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
+        try:
+            slots, sizes, gaps = _live(block, lo, hi, room=min(room, steps), steps=steps)
+        except ColdUnavailable:
+            assert isinstance(block, Sealed)
+            self._extent = index_of(block, block.first_seq + lo)
+            return
+        fit = self._fitting(sizes)
+        if fit == 0:
+            self._done = True
+            return
+        seqs = block.first_seq + slots[:fit]
+        runs = self._in_memory(seqs)
+        if not runs and self._ahead is not None:
+            self._extent = _more_of(block, lo, hi, least=fit)
+            return
+        taken = sum(map(len, runs)) or fit
+        self._examined += gaps_between(slots[:taken]) if gaps else 0
+        if runs:
+            self._collect_all(runs, seqs[:taken], sizes[:taken])
+        else:
+            self._extent = extent_of(block, slots[:fit], sizes[:fit])
+
+    def _in_memory(self, seqs: I64) -> list[RecordRun]:
+        """The first of these records, as far as they need no fetch."""
+        runs: list[RecordRun] = []
+        first, last = int(seqs[0]), int(seqs[-1])
+        contiguous = last - first + 1 == len(seqs)
+        while first <= last and (chunk := self._chunk(first)) is not None:
+            stop = min(last + 1, chunk.next_seq)
+            if contiguous:
+                runs.append(chunk.run(first, stop))
+            else:
+                runs.append(chunk.pick(seqs[: int(np.searchsorted(seqs, stop))]))
+                seqs = seqs[len(runs[-1]) :]
+                stop = int(seqs[0]) if len(seqs) else stop
+            first = stop
+        return runs
+
+    def _chunk(self, seq: int) -> Chunk | ReadAhead | None:
+        topic, ahead = self._topic, self._ahead
+        chunk = self._recent.find(topic.id, seq) or topic.resident.find(seq)
+        return chunk if chunk is not None or ahead is None else ahead.find(topic.id, seq)
+
+    def _fitting(self, sizes: U32) -> int:
+        """How many of the next records to look at: those that fit the budget. A batch's first record always does, and
+        with a node filter so does the next one, since it may be hidden."""
+        left = self._request.budget_bytes - self._bytes
+        if int(sizes.sum(dtype=np.int64)) <= left:
+            return len(sizes)
+        fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, side="right"))
+        if fit == 0 and (self._count == 0 or self._nodes is not None):
+            return 1
+        return fit
+
+    def _collect_all(self, runs: list[RecordRun], seqs: I64, sizes: U32) -> None:
+        if self._nodes is None:
+            self._runs += runs
+            self._count += len(seqs)
+            self._looked_at(seqs, sizes)
+            return
+        at = 0
+        for run in runs:
+            stop = at + len(run)
+            self._collect(run, seqs[at:stop], sizes[at:stop])
+            if self._done:
+                return
+            at = stop
+
+    def _collect(self, run: RecordRun, seqs: I64, sizes: U32) -> bool:
+        """Take records in, as far as the bounds allow. Were all of them dealt with?"""
+        if not len(seqs):
+            return True
+        seen = len(seqs)
+        if self._nodes is not None:
+            run, sizes, seen = self._hide_own(run, sizes)
+        if len(run):
+            self._runs.append(run)
+            self._count += len(run)
+        self._looked_at(seqs[:seen], sizes)
+        self._done |= seen < len(seqs)
+        return seen == len(seqs)
+
+    def _looked_at(self, seqs: I64, taken_sizes: U32) -> None:
+        """These are done with; of those that were taken the sizes count."""
+        self._bytes += int(taken_sizes.sum(dtype=np.int64))
+        self._scanned += len(seqs)
+        self._examined += len(seqs)
+        if len(seqs):
+            self._at = int(seqs[-1])
+        self._done |= self._count >= self._request.limit
+
+    def _hide_own(self, run: RecordRun, sizes: U32) -> tuple[RecordRun, U32, int]:
+        """The records that pass the filter and fit the budget, and how many were looked at for them."""
+        assert self._nodes is not None
+        passing = split_by_node(run, self._nodes)
+        seen = len(run)
+        sums = np.cumsum(sizes[passing], dtype=np.int64) + self._bytes
+        over = np.flatnonzero(sums > self._request.budget_bytes)
+        over = over[over > 0] if self._count == 0 else over
+        if len(over):
+            seen = int(passing[over[0]])
+            passing = passing[: over[0]]
+        if len(passing) == len(run):
+            return run, sizes, seen
+        at = passing.tolist()
+        offs, flags = run.body_offs, run.flags
+        kept = RecordRun(run.buf, [offs[i] for i in at], bytes([flags[i] for i in at]))
+        return kept, sizes[passing], seen
+
+
+def _live(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, U32, int]:
+    """Slots to look at from the live slot `lo` on, their sizes, and how many runs of dead ones lie between them."""
+    slots, gaps = candidates(block, lo, hi, room=room, steps=steps)
+    sizes = block.sizes_of(lo, int(slots[-1]) + 1)
+    return slots, sizes if len(sizes) == len(slots) else sizes[slots - lo], gaps
+
+
+def _more_of(block: Slots, lo: int, hi: int, *, least: int) -> Extent:
+    """What one trip brings a reader that is going to read on."""
+    room = max(limits.AHEAD_RECORDS, least)
+    slots, sizes, _ = _live(block, lo, hi, room=room, steps=limits.READ_EXAMINED_MAX)
+    fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), limits.AHEAD_BYTES, side="right"))
+    count = max(fit, least)
+    return extent_of(block, slots[:count], sizes[:count])

@@ -1,0 +1,140 @@
+"""Tuning: every constant of the scheduler, governor, ladder and admission, as one value (delivery.md section 2).
+
+Governor: one number for how short of time the process is (delivery.md section 7).
+
+    pressure = max(q, l, 0.8 * b)     backlog, scheduling latency, use of the pool
+
+Always holds: `pressure` lies in [0, 1]. A sample is one call of `sample`; between samples everyone reads the last.
+
+Ladder: what the process does about pressure, stage by stage (delivery.md section 8).
+
+Stages 1 and 2 follow each sample and are plain functions of it; stage 3 has memory, and that is all this class keeps.
+Stage 4 is decided by `Admission`, which knows whether the queue is full.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from topics import limits
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """Bands are listed from B4 down to B0, as in the contract's tables."""
+
+    workers: int = 1
+    """The loop is the one thread that may touch the engine, so it is the one worker."""
+
+    # ageing, bands
+    age_per_ms: float = limits.AGE_PER_MS
+    age_cap_ms: float = limits.AGE_CAP_MS
+    age_tick_ms: float = limits.AGE_TICK_MS
+    band_floors: tuple[int, ...] = limits.BAND_FLOORS
+    band_weights: tuple[int, ...] = limits.BAND_WEIGHTS
+
+    # governor
+    governor_ms: float = limits.GOVERNOR_MS
+    latency_ceiling_ms: float = limits.LATENCY_CEILING_MS
+    latency_sample_max_ms: float = limits.LATENCY_SAMPLE_MAX_MS
+    ewma_alpha: float = limits.EWMA_ALPHA
+    depth_full: int = 16
+    """Entries per worker that are full pressure; one is none."""
+    pool_weight: float = 0.8
+
+    # ladder
+    coalesce_above: float = limits.PRESSURE_COALESCE
+    widen_above: float = limits.PRESSURE_WIDEN
+    defer_above: float = limits.PRESSURE_DEFER
+    defer_release_below: float = limits.PRESSURE_DEFER_RELEASE
+    refuse_from: float = limits.PRESSURE_REFUSE
+    sustain_samples: int = limits.SUSTAIN_SAMPLES
+    coalesce_max_ms: float = limits.COALESCE_MAX_MS
+    commit_window_min_ms: float = limits.COMMIT_WINDOW_MIN_MS
+    commit_window_max_ms: float = limits.COMMIT_WINDOW_MAX_MS
+
+    # write admission
+    admit_wait_ms: float = limits.ADMIT_WAIT_MS
+    admit_waiting_max: int = 4096
+    """Requests that wait for one log shard; the next one is refused at once, since nothing queues without a bound."""
+
+    # the worker's turn on the loop
+    turn_ms: float = 2.0
+    """Longest run of services before the loop looks at its sockets; a service itself is not cut."""
+
+
+class Governor:
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._ewma_ms = 0.0
+        self._served = 0
+        self.pressure = 0.0
+
+    def served(self, wait_ms: float) -> None:
+        """An entry was taken into service after waiting this long for a worker."""
+        tuning = self._tuning
+        self._served += 1
+        self._ewma_ms += tuning.ewma_alpha * (min(wait_ms, tuning.latency_sample_max_ms) - self._ewma_ms)
+
+    @property
+    def ewma_ms(self) -> float:
+        return self._ewma_ms
+
+    def sample(self, *, depth: int, busy: float) -> float:
+        """`depth` is the entries waiting in all ready sets, `busy` the busy share of the pool since the last call."""
+        if not self._served and not depth:
+            self._ewma_ms /= 2
+        self._served = 0
+        self.pressure = pressure_of(depth=depth, ewma_ms=self._ewma_ms, busy=busy, tuning=self._tuning)
+        return self.pressure
+
+
+def pressure_of(*, depth: int, ewma_ms: float, busy: float, tuning: Tuning) -> float:
+    backlog = _clamp01((depth / tuning.workers - 1) / (tuning.depth_full - 1))
+    latency = _clamp01(ewma_ms / tuning.latency_ceiling_ms)
+    return max(backlog, latency, tuning.pool_weight * _clamp01(busy))
+
+
+def _clamp01(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def hold_ms(pressure: float, tuning: Tuning) -> float:
+    """Stage 1: how long a push may be held after the first undelivered record."""
+    if pressure <= tuning.coalesce_above:
+        return 0.0
+    return tuning.coalesce_max_ms * (pressure - tuning.coalesce_above) / (1 - tuning.coalesce_above)
+
+
+def commit_window_ms(pressure: float, tuning: Tuning) -> float | None:
+    """Stage 2: upper bound of the group-commit window; None while the calm one holds."""
+    if pressure <= tuning.widen_above:
+        return None
+    low, high = tuning.commit_window_min_ms, tuning.commit_window_max_ms
+    return low + (high - low) * pressure
+
+
+class Deferral:
+    """Stage 3: on after several samples above one threshold in a row, off at the first below a lower one."""
+
+    __slots__ = ("_above", "_tuning", "on")
+
+    def __init__(self, tuning: Tuning) -> None:
+        self._tuning = tuning
+        self._above = 0
+        self.on = False
+
+    def sample(self, pressure: float) -> bool:
+        tuning = self._tuning
+        self._above = self._above + 1 if pressure > tuning.defer_above else 0
+        if self._above >= tuning.sustain_samples:
+            self.on = True
+        elif pressure < tuning.defer_release_below:
+            self.on = False
+        return self.on
+
+
+def stage(pressure: float, tuning: Tuning, *, deferring: bool) -> int:
+    """The highest stage that holds, for metrics; refusing is not told apart from deferring here."""
+    if deferring:
+        return 3
+    return (pressure > tuning.coalesce_above) + (pressure > tuning.widen_above)

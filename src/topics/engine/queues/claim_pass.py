@@ -1,0 +1,228 @@
+"""Claim pass: jobs dealt to one cohort of claimers (semantics.md sections 16.3 to 16.6).
+
+    obstacles   routers into the queue, floors that are due, cold indexes, lease ids: waited for, one after the other
+    deal        in one breath: expire, pick, deal, lease, log
+    deliver     when the leases are logged, the dead letters moved and the payloads read
+
+Always holds: leases are decided and applied in the same instant, so no job is dealt twice; a pass that fails gives all
+of its jobs back and fails every member; a claimer is answered exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from topics.core.apply import apply
+from topics.core.queue.calls import claim_events, claim_index_needed, deal, give_back, pick, queue_of
+from topics.core.topic import TopicState
+from topics.engine.reading.payloads import Payload
+from topics.engine.ticket import Ticket, gathered, resolved
+from topics.model.ops import LeaseEvent
+from topics.model.run import RecordRun
+
+if TYPE_CHECKING:
+    from topics.engine.queues.queues import Queues
+
+
+class ClaimedJob(NamedTuple):
+    """A leased record: `run.record(at)` is what to work on."""
+
+    seq: int
+    lease_id: int
+    deadline: int
+    deliveries: int
+    run: RecordRun
+    at: int
+
+
+class Claimed(NamedTuple):
+    """Jobs ascend by seq; `ready` is what is left for others."""
+
+    topic: str
+    jobs: list[ClaimedJob]
+    ready: int
+
+
+class Claimer:
+    """Somebody who wants up to `max` jobs; `stream` is a work stream's number, 0 for a plain claim."""
+
+    __slots__ = ("lease_ms", "max", "node", "stream", "ticket")
+
+    def __init__(self, *, node: str, max: int, lease_ms: int, stream: int = 0) -> None:
+        self.node = node
+        self.max = max
+        self.lease_ms = lease_ms
+        self.stream = stream
+        self.ticket: Ticket[Claimed] = Ticket()
+
+    def begun(self, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self.ticket.fail(done.error)
+
+    def leave(self) -> None:
+        """It wants nothing any more: as long as nothing was dealt to it, nothing will be."""
+        self.max = 0
+
+
+class ClaimPass:
+    def __init__(self, queues: Queues, topic: TopicState, cohort: Sequence[Claimer]) -> None:
+        self._queues = queues
+        self._ctx = queues.context
+        self._topic = topic
+        self._cohort = cohort
+        self._shares: list[list[LeaseEvent]] = []
+        self._steps: list[Callable[[], Ticket[None] | None]] = [
+            self._feed,
+            self._log_floors,
+            self._load_index,
+            self._reserve_ids,
+        ]
+
+    def run(self) -> None:
+        try:
+            self._go_on()
+        except Exception as error:
+            self._fail(error)
+
+    @property
+    def _wanted(self) -> int:
+        return sum(claimer.max for claimer in self._cohort)
+
+    # --- obstacles ------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        while self._steps:
+            obstacle = self._steps[0]()
+            if obstacle is None:
+                self._steps.pop(0)
+            elif obstacle.done:
+                obstacle.result()
+            else:
+                obstacle.then(self._cleared, self._fail)
+                return
+        self._deal()
+
+    def _cleared(self, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self._fail(done.error)
+            return
+        try:
+            self._ctx.check_exists(self._topic)
+            self._go_on()
+        except Exception as error:
+            self._fail(error)
+
+    def _feed(self) -> Ticket[None] | None:
+        self._steps[0] = lambda: None  # once: a source that is written all the time must not hold a claim for ever
+        return self._queues.bring_up_to_date(self._topic)
+
+    def _log_floors(self) -> Ticket[None] | None:
+        floor_log = self._queues.floor_log
+        return None if floor_log.is_logged(self._topic) else floor_log.ensure_logged(self._topic)
+
+    def _load_index(self) -> Ticket[None] | None:
+        extent = claim_index_needed(self._topic, self._wanted)
+        if extent is None:
+            return None
+        self._steps.insert(0, self._log_floors)  # the index will tell what has expired
+        loaded: Ticket[None] = Ticket()
+        self._ctx.jobs.fetch(self._topic, extent).then(
+            lambda done: loaded.resolve(None) if done.error is None else loaded.fail(done.error), loaded.abandon
+        )
+        return loaded
+
+    def _reserve_ids(self) -> Ticket[None] | None:
+        return self._queues.ids.wait(self._topic, min(self._wanted, self._topic.count))
+
+    # --- dealing --------------------------------------------------------------------------------------------------
+
+    def _deal(self) -> None:
+        topic, now = self._topic, self._ctx.clock.now_ms()
+        queue = queue_of(topic)
+        keeps = topic.config.keeps_leases
+        if keeps:
+            self._ctx.commit.check_writable(self._ctx.group_of(topic.id), reclaims=True)
+        queue.expire(now)
+        picked = pick(topic, self._wanted)
+        for claimer, places in zip(self._cohort, deal(len(picked.seqs), [c.max for c in self._cohort]), strict=True):
+            seqs = sorted([picked.seqs[place] for place in places])
+            self._shares.append(
+                claim_events(topic, seqs, node=claimer.node, lease_ms=claimer.lease_ms, stream=claimer.stream, now=now)
+            )
+        events = [event for share in self._shares for event in share]
+        for event in events:
+            apply(self._ctx.state, event)
+        waits: list[Ticket[None]] = []
+        if events and keeps:
+            waits.append(self._queues.log_leases(topic, events))
+        if picked.exhausted:
+            waits.append(self._queues.letters.move(topic, picked.exhausted))
+        gathered(waits).then(self._leased, self._give_up)
+
+    def _leased(self, done: Ticket[None]) -> None:
+        if done.error is not None:
+            self._give_up(done.error)
+            return
+        seqs = [event.seq for share in self._shares for event in share]
+        payload: Ticket[Payload] = self._queues.payloads.of(self._topic, seqs) if seqs else resolved(NOTHING)
+        payload.then(self._deliver, self._give_up)
+
+    # --- delivering -----------------------------------------------------------------------------------------------
+
+    def _deliver(self, done: Ticket[Payload]) -> None:
+        payload = done.result()
+        if self._ctx.state.by_id.get(self._topic.id) is not self._topic:
+            self._fail(self._queues.gone(self._topic))
+            return
+        self._set_aside(payload)
+        answers = [self._jobs(share, payload) for share in self._shares]
+        if payload.error is not None:
+            missing = [e for share in self._shares for e in share if e.seq not in payload.found]
+            self._give_back([event for event in missing if event.seq not in payload.damaged])
+        for claimer, share, jobs in zip(self._cohort, self._shares, answers, strict=True):
+            self._answer(claimer, share, jobs, payload)
+
+    def _jobs(self, share: list[LeaseEvent], payload: Payload) -> list[ClaimedJob]:
+        """A record that died since it was leased is left out; its lease went with it."""
+        found = payload.found
+        return [
+            ClaimedJob(event.seq, event.lease_id, event.deadline, event.deliveries, *found[event.seq])
+            for event in share
+            if event.seq in found
+        ]
+
+    def _answer(self, claimer: Claimer, share: list[LeaseEvent], jobs: list[ClaimedJob], payload: Payload) -> None:
+        if share and not jobs and payload.error is not None:
+            claimer.ticket.fail(payload.error)
+        elif share and not jobs and any(event.seq in payload.damaged for event in share):
+            ClaimPass(self._queues, self._topic, [claimer]).run()  # damaged jobs are out of line now: try the next
+        else:
+            ready = queue_of(self._topic).ready(self._topic.count)
+            claimer.ticket.resolve(Claimed(self._topic.name, jobs, ready))
+
+    def _set_aside(self, payload: Payload) -> None:
+        queue = queue_of(self._topic)
+        for seq in payload.damaged:
+            if (job := queue.jobs.get(seq)) is not None:
+                queue.set_aside(job)
+
+    # --- failing --------------------------------------------------------------------------------------------------
+
+    def _give_back(self, events: Sequence[LeaseEvent]) -> None:
+        now = self._ctx.clock.now_ms()
+        for event in events:
+            apply(self._ctx.state, give_back(self._topic, event, now))
+
+    def _give_up(self, error: BaseException) -> None:
+        """Jobs were dealt, and whoever was not answered will not have them."""
+        for claimer, share in zip(self._cohort, self._shares, strict=True):
+            if not claimer.ticket.done:
+                self._give_back(share)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        for claimer in self._cohort:
+            claimer.ticket.abandon(error)
+
+
+NOTHING = Payload({}, [], None)

@@ -1,0 +1,223 @@
+"""Dead letters: the copy of an exhausted job, with where it came from in its meta (semantics.md section 16.9).
+
+Limits do not apply to what we add, and the job passed them once: the batch is built without a check.
+
+Dead letters: exhausted jobs leave their queue: first the copy, then the delete (semantics.md section 16.9).
+
+Always holds: a job is deleted only after its copy was acked under the dead-letter topic's class; a move that fails
+leaves the job in its queue, with its count, for a later pass. Never fails: whoever started a pass only waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from topics.core.delete import decide_delete_seqs
+from topics.core.meta import with_keys
+from topics.core.queue.calls import queue_of
+from topics.core.queue.state import MOVING
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.deletes import Deleted, Deletes
+from topics.engine.reading.payloads import Payload, Payloads
+from topics.engine.ticket import Ticket, failed
+from topics.errors import RecordTooLarge, RequestRefused
+from topics.limits import MIB
+from topics.model.payload import make_blob, split_blob
+from topics.model.record import WriteBatch
+from topics.model.results import Appended
+from topics.model.run import StoredRecord
+
+
+class DeadLetter(NamedTuple):
+    record: StoredRecord
+    deliveries: int
+
+
+def letter_batch(queue: str, letters: Sequence[DeadLetter]) -> WriteBatch:
+    """The write that takes these jobs to the dead-letter topic."""
+    texts = [_texts(queue, letter) for letter in letters]
+    sizes = [len(data) + len(meta) for data, meta in texts]
+    tags = [letter.record.tag for letter in letters]
+    return WriteBatch(
+        blobs=[make_blob(data, meta) for data, meta in texts],
+        sizes=sizes,
+        tags=None if all(tag is None for tag in tags) else tags,
+        nodes=[letter.record.node for letter in letters],
+        key=None,
+        count=len(letters),
+        total_bytes=sum(sizes),
+        max_bytes=max(sizes),
+    )
+
+
+def _texts(queue: str, letter: DeadLetter) -> tuple[bytes, bytes]:
+    data, meta = split_blob(letter.record.blob)
+    provenance = {
+        "$dead_letter_from": queue,
+        "$dead_letter_deliveries": str(letter.deliveries),
+        "$dead_letter_src_seq": str(letter.record.seq),
+    }
+    return data, with_keys(meta, {name: msgspec.json.encode(text) for name, text in provenance.items()})
+
+
+log = logging.getLogger("topics.queues")
+
+Append = Callable[[str, WriteBatch], Ticket[Appended]]
+
+PORTION_JOBS = 1000
+PORTION_BYTES = 8 * MIB
+"""One claim may find any number of exhausted jobs; so many are in memory at a time, if they are of about one size."""
+
+
+class DeadLetters:
+    """`append` writes to a topic by name and creates it if it is not there."""
+
+    def __init__(self, context: Context, deletes: Deletes, payloads: Payloads, append: Append) -> None:
+        self._ctx = context
+        self._deletes = deletes
+        self._payloads = payloads
+        self._append = append
+
+    def move(self, topic: TopicState, seqs: Sequence[int]) -> Ticket[None]:
+        """Resolves when every one of these jobs is gone or back in line."""
+        return _Move(self._ctx, self._deletes, self._append, topic, seqs).begin(self._payloads)
+
+
+class _Move:
+    """A portion of the jobs at a time, in one write if the dead-letter topic takes that, else one by one. Each step may
+    end at once or later, so the steps are a loop and not calls inside calls."""
+
+    def __init__(
+        self, context: Context, deletes: Deletes, append: Append, topic: TopicState, seqs: Sequence[int]
+    ) -> None:
+        self._ctx = context
+        self._deletes = deletes
+        self._append = append
+        self._topic = topic
+        self._seqs = sorted(seqs)
+        self._begun = 0  # jobs of `_seqs` that were in a portion
+        self._left: list[DeadLetter] = []  # of this portion
+        self._steps = 0
+        self._stuck = 0
+        self.over: Ticket[None] = Ticket()
+
+    def begin(self, payloads: Payloads) -> Ticket[None]:
+        """Resolves when every one of the jobs is gone or back in line."""
+        self._payloads = payloads
+        self._next()
+        return self.over
+
+    def _next(self) -> None:
+        self._steps += 1
+        if self._steps > 1:
+            return  # the loop below goes on
+        while self._steps:
+            self._step()
+            self._steps -= 1
+
+    def _step(self) -> None:
+        if not self._is_there() or self._topic.config.dead_letter is None:
+            self._end()
+        elif self._left:
+            self._send(self._left[:1])
+        elif self._begun < len(self._seqs):
+            portion = self._seqs[self._begun : self._begun + self._portion_size()]
+            self._begun += len(portion)
+            self._payloads.of(self._topic, portion).then(self._read, self._kept)
+        else:
+            self._end()
+
+    def _portion_size(self) -> int:
+        topic = self._topic
+        mean_bytes = topic.bytes // topic.count if topic.count else 0
+        return max(min(PORTION_JOBS, PORTION_BYTES // (mean_bytes + 1)), 1)
+
+    def _read(self, done: Ticket[Payload]) -> None:
+        payload = done.result()
+        queue = queue_of(self._topic)
+        if payload.error is not None:
+            self._begun = len(self._seqs)  # what could not be read now is for a later pass, and so are the rest
+        for seq in payload.damaged:
+            if (job := queue.jobs.get(seq)) is not None:
+                queue.set_aside(job)
+        for seq, (run, at) in sorted(payload.found.items()):
+            if (job := queue.jobs.get(seq)) is not None:
+                self._left.append(DeadLetter(run.record(at), job.deliveries))
+        if self._left:
+            self._send(self._left)
+        else:
+            self._next()
+
+    def _send(self, letters: list[DeadLetter]) -> None:
+        target = self._topic.config.dead_letter
+        if target is None or not self._is_there():
+            self._end()
+            return
+        try:
+            ticket = self._append(target, letter_batch(self._topic.name, letters))
+        except Exception as error:
+            ticket = failed(error)
+        ticket.then(partial(self._sent, letters), self._kept)
+
+    def _sent(self, letters: list[DeadLetter], done: Ticket[Appended]) -> None:
+        if done.error is not None:
+            self._refused(letters, done.error)
+            return
+        self._left = self._left[len(letters) :]
+        try:
+            self._delete([letter.record.seq for letter in letters])
+        except Exception as error:
+            self._kept(error)
+
+    def _refused(self, letters: list[DeadLetter], error: BaseException) -> None:
+        """What is too much for the dead-letter topic may still fit one by one, and one that can never fit does not
+        hold up those behind it."""
+        if len(letters) > 1 and isinstance(error, RequestRefused):
+            self._next()
+        elif isinstance(error, RecordTooLarge):
+            self._left = self._left[1:]
+            self._stuck += 1
+            self._next()
+        else:
+            self._kept(error)
+
+    def _delete(self, seqs: list[int]) -> None:
+        if not self._is_there():
+            self._end()
+            return
+        op = decide_delete_seqs(self._topic, tuple(seqs), reason="dead_letter")
+        if op.seqs:
+            self._deletes.log(self._topic, op).then(self._deleted, self._kept)
+        else:
+            self._next()
+
+    def _deleted(self, done: Ticket[Deleted]) -> None:
+        if done.error is not None:
+            self._kept(done.error)
+        else:
+            self._next()
+
+    def _kept(self, error: BaseException) -> None:
+        log.warning("dead letters of %r stay in the queue for now: %s", self._topic.name, error)
+        self._end()
+
+    def _is_there(self) -> bool:
+        return self._ctx.state.by_id.get(self._topic.id) is self._topic
+
+    def _end(self) -> None:
+        """Whatever is still marked as moving is back in line."""
+        if self._stuck:
+            log.warning("%d dead letters of %r do not fit their topic", self._stuck, self._topic.name)
+        queue = queue_of(self._topic)
+        for seq in self._seqs:
+            job = queue.jobs.get(seq)
+            if job is not None and job.state == MOVING:
+                queue.release(job)
+        if not self.over.done:
+            self.over.resolve(None)

@@ -1,0 +1,387 @@
+"""Lease ids: a counter per queue that never hands out an id twice, also across restarts (semantics.md section 16.4).
+
+Where leases are logged, the log itself has every id. Elsewhere a block of ids is reserved by a synced mark before any
+of it is handed out, as seqs are: after a crash the counter goes on above the block. A clean stop keeps it exact.
+
+Queues: claim, ack, nack and extend on queue topics, and the work streams over them (semantics.md section 16).
+
+Lease events are decided and applied in one instant, and logged behind that where the topic keeps leases; the call is
+answered when the log has them. So two calls can never both think they hold a job, and whatever builds on an event lies
+behind it in the log. Always holds: the ack of a job is its delete, one per call; if that fails, all its jobs are ready
+again. Called on the owner's thread, after `turn` at the end of each turn and `tick` by the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from topics import limits
+from topics.core.apply import apply
+from topics.core.delete import decide_delete_seqs
+from topics.core.queue.calls import HeldJobs, ack_events, extend_events, held_by, nack_events, queue_of, release_events
+from topics.core.queue.leases import note_position
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.deletes import Deleted, Deletes
+from topics.engine.floor_log import FloorLog
+from topics.engine.lifecycle import Lifecycle
+from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass
+from topics.engine.queues.dead_letters import Append, DeadLetters
+from topics.engine.queues.work_streams import WorkStream, WorkStreams
+from topics.engine.reading.payloads import Payloads
+from topics.engine.ticket import Ticket, chain, resolved
+from topics.engine.writing.encode import submission
+from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.model.ops import HeadMark, LeaseEvent
+from topics.model.results import LostJob, QueueCounters
+from topics.model.submission import Submission
+
+BLOCK = 16_384  # ids; a busy queue reserves the next block about once a second, in the background
+
+
+class LeaseIds:
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+        self._raising: dict[int, Ticket[None]] = {}
+
+    def wait(self, topic: TopicState, count: int) -> Ticket[None] | None:
+        """What has to happen before so many ids may be handed out; None if nothing. Reserves ahead of need."""
+        if topic.config.keeps_leases:
+            return None
+        assert topic.queue is not None
+        left = topic.queue.lease_ceiling - topic.queue.next_lease_id + 1
+        if left >= count + BLOCK // 2:
+            return None
+        ticket = self._raise(topic, count)
+        return ticket if left < count else None
+
+    def _raise(self, topic: TopicState, count: int) -> Ticket[None]:
+        pending = self._raising.get(topic.id)
+        if pending is not None:
+            return pending
+        ctx = self._ctx
+        assert topic.queue is not None
+        ceiling = max(topic.queue.next_lease_id, topic.queue.lease_ceiling) + count + BLOCK
+        mark = HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lease_ceiling=ceiling)
+        sub = submission([mark], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        ticket: Ticket[None] = ctx.commit.submit(
+            ctx.group_of(topic.id), sub, finish=partial(self._reserved, mark), barrier=False, internal=True
+        )
+        self._raising[topic.id] = ticket
+        ticket.then(lambda _: self._over(topic.id))
+        return ticket
+
+    def _reserved(self, mark: HeadMark, _: Submission) -> None:
+        apply(self._ctx.state, mark)
+
+    def _over(self, topic_id: int) -> None:
+        self._raising.pop(topic_id, None)
+
+
+log = logging.getLogger("topics.queues")
+
+T = TypeVar("T")
+
+Fences = Sequence[int | None] | None
+"""One entry per seq: the lease id it must have now, or None for any; no list at all: no fencing."""
+
+
+class Acked(NamedTuple):
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    sync_ms: float
+    lost: list[LostJob]
+
+
+class Nacked(NamedTuple):
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    lost: list[LostJob]
+
+
+class Extended(NamedTuple):
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[int, int]
+    lost: list[LostJob]
+
+
+class Window(NamedTuple):
+    """Claims that are served together when it closes."""
+
+    topic: TopicState
+    closes_at: int
+    cohort: list[Claimer]
+
+
+class Queues:
+    def __init__(
+        self, context: Context, floor_log: FloorLog, lifecycle: Lifecycle, deletes: Deletes, append: Append
+    ) -> None:
+        self.context = context
+        self.floor_log = floor_log
+        self._lifecycle = lifecycle
+        self._deletes = deletes
+        self._windows: dict[int, Window] = {}
+        self._lost_in_flight = 0  # in queues that are gone
+        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        """Step the routers that feed a queue; None if there is nothing to do. Set by the router service."""
+        self.payloads = Payloads(context)
+        self.ids = LeaseIds(context)
+        self.letters = DeadLetters(context, deletes, self.payloads, append)
+        self.streams = WorkStreams(self)
+        context.on_barrier.append(self._at_barrier)
+        context.on_deleted.append(self._deleted)
+
+    def queue(self, name: str) -> TopicState:
+        """The topic of a queue call; raises TopicNotFound or NotAQueue."""
+        topic = self.context.state.topic(name)
+        if topic.queue is None:
+            raise NotAQueue(name)
+        return topic
+
+    @staticmethod
+    def gone(topic: TopicState) -> TopicsError:
+        return TopicNotFound(topic.name)
+
+    def counters(self, topic: TopicState) -> QueueCounters | None:
+        queue = topic.queue
+        if queue is None:
+            return None
+        queue.expire(self.context.clock.now_ms())
+        return QueueCounters(queue.ready(topic.count), queue.in_flight, queue.dead_lettered, queue.lost_in_flight)
+
+    # --- claim ----------------------------------------------------------------------------------------------------
+
+    def claim(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Ticket[Claimed]:
+        """Lease up to `max` jobs to a node."""
+        return self.ask(name, node=node, max=max, lease_ms=lease_ms).ticket
+
+    def ask(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Claimer:
+        """`claim` for somebody who may leave before it is answered."""
+        _check_node(node)
+        claimer = Claimer(node=node, max=limits.CLAIM_MAX(max), lease_ms=0)
+
+        def begin() -> Ticket[None]:
+            topic = self.queue(name)
+            claimer.lease_ms = topic.config.lease_ms if lease_ms is None else limits.LEASE_MS(lease_ms)
+            self.join(topic, [claimer])
+            return resolved(None)
+
+        self._lifecycle.when_free(name, begin).then(claimer.begun, claimer.ticket.abandon)
+        return claimer
+
+    def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
+        """Serve claimers at once, or together with others when the coalescing window closes."""
+        jitter_ms = topic.config.claim_jitter_ms
+        clock = self.context.clock
+        now = clock.running_ms()
+        window = self._windows.get(topic.id)
+        if window is not None and window.closes_at <= now:
+            self._close(window)
+            window = None
+        if window is not None:
+            window.cohort.extend(claimers)
+        elif jitter_ms:
+            self._windows[topic.id] = Window(topic, now + jitter_ms, claimers)
+            self.context.wake_at(clock.now_ms() + jitter_ms)
+        else:
+            ClaimPass(self, topic, claimers).run()
+
+    def withdraw(self, topic: TopicState, claimer: Claimer) -> bool:
+        """Somebody who wants nothing any more takes no share of a window that is still open. False: it is closed."""
+        window = self._windows.get(topic.id)
+        if window is None or claimer not in window.cohort:
+            return False
+        window.cohort.remove(claimer)
+        return True
+
+    def _close(self, window: Window) -> None:
+        self._windows.pop(window.topic.id, None)
+        if window.cohort:
+            ClaimPass(self, window.topic, window.cohort).run()
+
+    def open_stream(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> WorkStream:
+        """A work stream; its callbacks are set by the caller, in the same turn."""
+        _check_node(node)
+        lease_ms = None if lease_ms is None else limits.LEASE_MS(lease_ms)
+        return self.streams.open(self.queue(name), node=node, max=limits.CLAIM_MAX(max), lease_ms=lease_ms)
+
+    # --- ack ------------------------------------------------------------------------------------------------------
+
+    def ack(self, name: str, *, node: str, seqs: Sequence[int], fences: Fences = None) -> Ticket[Acked]:
+        """Delete jobs that this node holds."""
+        return self._on_held(name, node, seqs, fences, self._ack)
+
+    def _ack(self, topic: TopicState, held: HeldJobs, now: int) -> Ticket[Acked]:
+        if not held.jobs:
+            return resolved(self._acked(topic, held))
+        events = ack_events(topic, held.jobs, now)
+        for event in events:
+            apply(self.context.state, event)
+        op = decide_delete_seqs(topic, tuple(event.seq for event in events), reason="ack")
+        try:
+            ticket = self._deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
+        except BaseException:
+            self._ack_failed(topic, events)
+            raise
+        answer: Ticket[Acked] = Ticket()
+
+        def over(done: Ticket[Deleted]) -> None:
+            if done.error is not None:
+                self._ack_failed(topic, events)
+                answer.fail(done.error)
+                return
+            sync_ms = getattr(done, "sync_ms", 0.0) if topic.config.is_fsync else 0.0
+            answer.resolve(self._acked(topic, held, count=len(events), sync_ms=sync_ms))
+
+        ticket.then(over, answer.abandon)
+        return answer
+
+    def _acked(self, topic: TopicState, held: HeldJobs, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
+        queue = queue_of(topic)
+        return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms, held.lost)
+
+    def _ack_failed(self, topic: TopicState, events: Sequence[LeaseEvent]) -> None:
+        """The jobs are there still, and nobody's."""
+        jobs = queue_of(topic).jobs
+        kept = [jobs[event.seq] for event in events if event.seq in jobs]
+        for event in release_events(topic, kept, self.context.clock.now_ms()):
+            apply(self.context.state, event)
+        self.streams.stir(topic)
+
+    # --- nack, extend ---------------------------------------------------------------------------------------------
+
+    def nack(
+        self, name: str, *, node: str, seqs: Sequence[int], fences: Fences = None, delay_ms: int = 0
+    ) -> Ticket[Nacked]:
+        """Drop leases; the jobs are ready at once or after a delay."""
+        delay_ms = limits.NACK_DELAY_MS(delay_ms)
+
+        def act(topic: TopicState, held: HeldJobs, now: int) -> Ticket[Nacked]:
+            events = nack_events(topic, held.jobs, delay_ms=delay_ms, now=now)
+            return chain(self._change(topic, events), lambda _: resolved(self._nacked(topic, held)))
+
+        return self._on_held(name, node, seqs, fences, act)
+
+    def _nacked(self, topic: TopicState, held: HeldJobs) -> Nacked:
+        queue = queue_of(topic)
+        ready = queue.ready(topic.count)
+        return Nacked(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
+
+    def extend(
+        self, name: str, *, node: str, seqs: Sequence[int], lease_ms: int, fences: Fences = None
+    ) -> Ticket[Extended]:
+        """Set the deadline of leases to `lease_ms` from now."""
+        lease_ms = limits.LEASE_MS(lease_ms)
+
+        def act(topic: TopicState, held: HeldJobs, now: int) -> Ticket[Extended]:
+            events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
+            deadlines = {event.seq: event.deadline for event in events}
+            done = Extended(topic.name, len(events), held.skipped, deadlines, held.lost)
+            return chain(self._change(topic, events), lambda _: resolved(done))
+
+        return self._on_held(name, node, seqs, fences, act)
+
+    # --- what the three have in common ----------------------------------------------------------------------------
+
+    def _on_held(
+        self,
+        name: str,
+        node: str,
+        seqs: Sequence[int],
+        fences: Fences,
+        act: Callable[[TopicState, HeldJobs, int], Ticket[T]],
+    ) -> Ticket[T]:
+        if not node:
+            raise InvalidRequest("node must not be empty")
+        if len(seqs) > limits.SEQS_PER_CALL_MAX:
+            raise BatchTooLarge.of_seqs(len(seqs), max=limits.SEQS_PER_CALL_MAX)
+        if fences is not None and len(fences) != len(seqs):
+            raise InvalidRequest(f"{len(fences)} lease ids were given for {len(seqs)} seqs")
+
+        def begin() -> Ticket[T]:
+            topic = self.queue(name)
+            if self.floor_log.is_logged(topic):
+                return settled(topic)
+            return chain(self.floor_log.ensure_logged(topic), lambda _: settled(topic))
+
+        def settled(topic: TopicState) -> Ticket[T]:
+            self.context.check_exists(topic)
+            now = self.context.clock.now_ms()
+            if queue_of(topic).expire(now):
+                self.streams.stir(topic)
+            return act(topic, held_by(queue_of(topic), node, seqs, fences), now)
+
+        return self._lifecycle.when_free(name, begin)
+
+    def _change(self, topic: TopicState, events: Sequence[LeaseEvent]) -> Ticket[None]:
+        """Apply events now; the answer waits for the log, where there is one."""
+        logged: Ticket[None] = resolved(None)
+        if events and topic.config.keeps_leases:
+            logged = self.log_leases(topic, events)
+        for event in events:
+            apply(self.context.state, event)
+        self.streams.stir(topic)
+        return logged
+
+    def log_leases(self, topic: TopicState, events: Sequence[LeaseEvent]) -> Ticket[None]:
+        """Sync lease events; they commute with everything else of their topic, so nothing waits for them."""
+        ctx = self.context
+        sub = submission(
+            events, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)
+        )
+        return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, barrier=False, internal=True)
+
+    def log_quietly(self, topic: TopicState, events: Sequence[LeaseEvent]) -> None:
+        """For releases nobody waits for: a lost one means that the lease runs out instead."""
+        try:
+            self.log_leases(topic, events).then(lambda _: None)
+        except TopicsError as error:
+            log.debug("released leases of %r were not logged: %s", topic.name, error)
+
+    # --- time, positions, the end ---------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """The end of a turn: supply work streams that were stirred."""
+        self.streams.turn()
+
+    def tick(self) -> None:
+        """Close windows whose time is over; look after streams."""
+        clock = self.context.clock
+        now = clock.running_ms()
+        for window in [window for window in self._windows.values() if window.closes_at <= now]:
+            self._close(window)
+        self.streams.tick(clock.now_ms())
+
+    def _at_barrier(self, group: int) -> None:
+        for topic in self.context.state.by_id.values():
+            if topic.queue is not None and self.context.group_of(topic.id) == group:
+                note_position(topic.queue)
+
+    def lost_in_flight(self) -> int:
+        """Leased jobs of all queues that retention took since the start, of those that are gone too."""
+        queues = (topic.queue for topic in self.context.state.by_id.values() if topic.queue is not None)
+        return self._lost_in_flight + sum(queue.lost_in_flight for queue in queues)
+
+    def _deleted(self, topic: TopicState) -> None:
+        if topic.queue is not None:
+            self._lost_in_flight += topic.queue.lost_in_flight
+        window = self._windows.pop(topic.id, None)
+        for claimer in () if window is None else window.cohort:
+            claimer.ticket.fail(TopicNotFound(topic.name))
+
+
+def _check_node(node: str) -> None:
+    if not 0 < len(node.encode()) <= limits.NODE_BYTES_MAX:
+        raise InvalidRequest(f"node must have 1..{limits.NODE_BYTES_MAX} bytes")

@@ -1,0 +1,355 @@
+"""Replay: WAL frames back into state, through the same `apply` as live (storage.md section 9.4).
+
+Fed file by file in the order of layout generations; inside a file each topic's frames are taken together, because only
+their order among themselves has a meaning. Always holds: applying is idempotent, so overlap between snapshot, segments
+and log changes nothing; a record whose predecessors are missing is held back until they come or are declared lost; an
+append of a topic nobody knows is kept until `settle` can say whether it was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from topics.core.apply import apply
+from topics.core.effects import OpResult
+from topics.core.lineage import new_epoch
+from topics.core.queue.leases import drop_dead_jobs
+from topics.core.retention.ceiling import decide_restart, hole_op
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.engine.recovery.decode import append_of, control_op
+from topics.engine.recovery.router_sources import Read
+from topics.engine.recovery.routers import RouterRecovery
+from topics.formats.buffers import Buffer
+from topics.formats.names import topic_dir_name
+from topics.formats.wal import WalColumns
+from topics.formats.wal.bodies import CkptMark, OpenMark, RouterCreate, RouterDelete, TierMark, TopicMark
+from topics.formats.wal.frame import FrameType
+from topics.model import ops
+from topics.model.config import DEFAULT_CONFIG
+from topics.model.ops import Append, Evict, HeadMark, Op, Pin, RouterMark, RouterPut, TopicCreate, TopicDelete
+
+Rows = npt.NDArray[np.int64]
+
+
+def recovered_name(topic_id: int) -> str:
+    """How a topic is called of which only the id is known: as its directory."""
+    return f"recovered:{topic_dir_name(topic_id)}"
+
+
+class Replay:
+    """`created` is called with each topic that the log brings back, so that its segments can be attached to it."""
+
+    def __init__(
+        self, state: State, *, created: Callable[[TopicState], None], yield_gil: Callable[[int], None], read: Read
+    ) -> None:
+        self._state = state
+        self._created = created
+        self._breathe = yield_gil
+        self._known_ids = set(state.by_id)
+        self._first_new_id = state.next_topic_id
+        self._held: dict[int, list[Append]] = {}
+        self._unknown: dict[int, list[Append]] = {}
+        self._gone: set[int] = set()
+        self.rederive = RouterRecovery(state, read)
+        self.highest_ts = 0
+        self.lost_seqs = 0
+        self._proven: dict[int, bool] = {}
+        self._were_ephemeral: set[int] = set()  # topics that were of this class for a while, in the log
+        self.notices: list[str] = []
+
+    def prepare(
+        self,
+        logs: Iterable[WalColumns],
+        stored: Iterable[tuple[RouterPut, RouterMark]],
+        marked: dict[int, int],
+    ) -> None:
+        """Routers and their last places, out of the snapshot and of all logs in order, before anything is replayed:
+        what they feed has to wait for copies, and what they read has to be watched. `marked` says how far each
+        topic lay in segments at the last mark."""
+        routers, places = self._state.routers, self.rederive.places
+        for put, place in stored:
+            routers.put(put)
+            places[place.name] = place
+        for columns in logs:
+            for row in sorted(columns.bodies):
+                body = columns.bodies[row]
+                if isinstance(body, RouterCreate | RouterDelete):
+                    op = control_op(body, topic_id=0, seq=0, ts=int(columns.ts[row]))
+                    known = routers.get(body.name)
+                    apply(self._state, op)
+                    if routers.get(body.name) is not known:
+                        places.pop(body.name, None)
+                elif isinstance(body, CkptMark):
+                    marks = (RouterMark(**msgspec.structs.asdict(mark)) for mark in body.routers)
+                    places.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
+        self.rederive.begin(marked)
+        for topic in self._state.by_id.values():
+            self.rederive.watch(topic)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def file(self, columns: WalColumns, *, buffer: Buffer, file: int) -> None:
+        """All frames of one file. Topic 0 (routers) comes last: its frames name topics of every other group."""
+        if not len(columns):
+            return
+        # A file's first frame has the wall clock's time, which the engine may not have believed. Marks decide nothing.
+        timed = columns.ts[columns.type != FrameType.CHECKPOINT_MARK]
+        self.highest_ts = max(self.highest_ts, int(timed.max(initial=0)))
+        by_topic = _rows_by_topic(columns)
+        for topic_id, rows in by_topic:
+            self._topic_rows(topic_id, rows, columns, buffer, file)
+            self._breathe(len(rows))
+
+    def _topic_rows(self, topic_id: int, rows: Rows, columns: WalColumns, buffer: Buffer, file: int) -> None:
+        controls = np.flatnonzero(columns.type[rows] != FrameType.APPEND)
+        start = 0
+        for at in [*controls.tolist(), len(rows)]:
+            for run in _seq_runs(columns, rows[start:at]):
+                self._append(append_of(columns, _as_slice(run), buffer=buffer, file=file))
+            if at < len(rows):
+                self._control(topic_id, int(rows[at]), columns)
+            start = at + 1
+
+    def _control(self, topic_id: int, row: int, columns: WalColumns) -> None:
+        body = columns.bodies[row]
+        if isinstance(body, OpenMark | TierMark):
+            return
+        if isinstance(body, CkptMark):
+            for mark in body.topics:
+                self._mark(mark)
+            return
+        self._op(control_op(body, topic_id=topic_id, seq=int(columns.seq[row]), ts=int(columns.ts[row])))
+
+    def _op(self, op: Op) -> None:
+        if isinstance(op, ops.RouterPut | ops.RouterDelete):
+            return  # known from `prepare`
+        if isinstance(op, TopicDelete):
+            self._gone.add(op.topic_id)
+            self._unknown.pop(op.topic_id, None)
+            self._held.pop(op.topic_id, None)
+            self.rederive.let_go(op.topic_id)
+        if isinstance(op, TopicCreate) and op.topic_id in self._gone:
+            return
+        if self.rederive.holds(getattr(op, "topic_id", 0)) and not isinstance(op, TopicCreate):
+            self.rederive.hold(op.topic_id, op)
+            return
+        self._op_now(op)
+
+    def _op_now(self, op: Op) -> None:
+        if isinstance(op, Append):
+            self._append_now(op)
+            return
+        self.rederive.look(op)
+        if isinstance(op, HeadMark) and op.resume_at is not None and self._is_ephemeral(op.topic_id):
+            self._were_ephemeral.add(op.topic_id)
+        effect = apply(self._state, op)
+        if isinstance(op, TopicCreate) and effect.fate is OpResult.APPLIED:
+            self._welcome(self._state.by_id[op.topic_id])
+        topic_id = getattr(op, "topic_id", 0)
+        if topic_id in self._held:
+            self._release(topic_id)
+
+    def _is_ephemeral(self, topic_id: int) -> bool:
+        topic = self._state.by_id.get(topic_id)
+        return topic is not None and topic.config.is_ephemeral
+
+    def _welcome(self, topic: TopicState) -> None:
+        topic.replaying = True
+        self._created(topic)
+        self.rederive.watch(topic)
+        for op in self._unknown.pop(topic.id, ()):
+            self._append(op)
+
+    def _mark(self, mark: TopicMark) -> None:
+        """Floors that follow from the log alone (count caps) are written down only here."""
+        topic = self._state.by_id.get(mark.id)
+        if topic is None:
+            return
+        topic.ceiling = max(topic.ceiling, mark.ceiling)
+        topic.floors.delete_below = max(topic.floors.delete_below, mark.delete_below)
+        apply(
+            self._state,
+            Evict(
+                topic_id=mark.id,
+                evict_floor=mark.evict_floor,
+                cap_lost=mark.cap_lost,
+                ttl_lost=mark.ttl_lost,
+                trim_lost=mark.trim_lost,
+                restart_lost=mark.restart_lost,
+                earliest_seq=mark.earliest_seq,
+            ),
+        )
+
+    # --- appends --------------------------------------------------------------------------------------------------
+
+    def _append(self, op: Append) -> None:
+        if self.rederive.holds(op.topic_id):
+            self.rederive.hold(op.topic_id, op)
+        else:
+            self._append_now(op)
+
+    def _append_now(self, op: Append) -> None:
+        if op.topic_id not in self._state.by_id:
+            if op.topic_id not in self._gone:
+                self._unknown.setdefault(op.topic_id, []).append(op)
+            return
+        self.rederive.look(op)
+        if apply(self._state, op).fate is OpResult.AHEAD:
+            self._held.setdefault(op.topic_id, []).append(op)
+        elif op.topic_id in self._held:
+            self._release(op.topic_id)
+
+    def _release(self, topic_id: int) -> None:
+        """Apply what was held back, as far as it connects now."""
+        held = sorted(self._held.pop(topic_id), key=lambda op: op.first_seq)
+        still = [op for op in held if apply(self._state, op).fate is OpResult.AHEAD]
+        if still:
+            self._held[topic_id] = still
+
+    # --- after the last file --------------------------------------------------------------------------------------
+
+    def finish_unknown_topics(self) -> None:
+        """Appends whose TopicCreate is gone: dropped if the topic was deleted, else kept under a name of our own."""
+        for topic_id in self.rederive.held_ids():
+            if topic_id not in self._state.by_id:
+                for held in self.rederive.let_go(topic_id):
+                    self._op_now(held)
+        for topic_id in sorted(self._unknown):
+            appends = self._unknown[topic_id]
+            if topic_id < self._first_new_id and topic_id not in self._known_ids:
+                continue  # deleted before the snapshot, which therefore does not have it
+            name = recovered_name(topic_id)
+            self.notices.append(f"records of topic {topic_id:08X} have no TopicCreate; they are kept as {name!r}")
+            first_ts = int(appends[0].ts[0])
+            epoch = new_epoch(self._state, now=first_ts, chance=topic_id)
+            apply(self._state, TopicCreate(topic_id, name, epoch, DEFAULT_CONFIG, first_ts))
+            self._unknown[topic_id] = []
+            self._welcome(self._state.by_id[topic_id])
+            for op in appends:
+                self._append(op)
+        self._unknown.clear()
+
+    def finish_routers(self) -> list[HeadMark]:
+        """Copies that were in no segment are made again; frames of destinations take effect between them."""
+        marks: list[HeadMark] = []
+
+        def take(op: Op) -> None:
+            if isinstance(op, HeadMark) and op.lost:
+                marks.extend(self._close_holes(op.topic_id, op.lost[0][0]))
+            self._op_now(op)
+
+        self._proven = self.rederive.run(take)
+        return marks
+
+    def finish_holes(self) -> list[HeadMark]:
+        """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""
+        return [mark for topic_id in sorted(self._held) for mark in self._close_holes(topic_id)]
+
+    def _close_holes(self, topic_id: int, next_seq: int = 0) -> list[HeadMark]:
+        """Apply what is held back, and announce what is missing before it and below `next_seq`."""
+        marks: list[HeadMark] = []
+        held = sorted(self._held.pop(topic_id, ()), key=lambda op: op.first_seq)
+        topic = self._state.by_id.get(topic_id)
+        if topic is None or topic.config.is_ephemeral:  # of which nothing is left, and that is announced as a whole
+            return marks
+        for op in held:
+            if op.first_seq > topic.head + 1:
+                marks.append(self._lose(topic, hole_op(topic, op.first_seq)))
+            apply(self._state, op)
+        if next_seq > topic.head + 1:
+            marks.append(self._lose(topic, hole_op(topic, next_seq)))
+        return marks
+
+    def finish_ceilings(self, *, same_boot: bool, behind: dict[int, int]) -> list[HeadMark]:
+        """What a crash may have taken from the end of each topic."""
+        marks: list[HeadMark] = []
+        for topic in list(self._state.by_id.values()):
+            is_whole = self._is_whole(topic, same_boot, behind, set())
+            mark = decide_restart(topic, same_boot=same_boot, behind=behind.get(topic.id, 0), is_whole=is_whole)
+            if mark is not None:
+                marks += self._pinned(topic, self._lose(topic, mark))
+        return marks
+
+    def _is_whole(self, topic: TopicState, same_boot: bool, behind: dict[int, int], seen: set[int]) -> bool | None:
+        """Is every record back that anyone may have seen? None: that is for the topic's class alone to say."""
+        routers = self._state.routers.into(topic.id)
+        if not routers:
+            return True if topic.config.is_fsync else None
+        if topic.id in seen:
+            return True
+        seen.add(topic.id)
+        source = self._state.by_id[routers[0].source_id]
+        if not self._proven.get(topic.id, False) or topic.id in behind or source.id in behind:
+            return False
+        if not (topic.config.is_fsync or same_boot):
+            return False
+        if self._state.routers.into(source.id):
+            return self._is_whole(source, same_boot, behind, seen)
+        return source.config.is_fsync or (same_boot and not source.config.is_ephemeral)
+
+    def _pinned(self, topic: TopicState, mark: HeadMark) -> list[HeadMark]:
+        """The places of the routers behind a jump of their destination, so that the next start knows them too."""
+        pins = [
+            Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base)
+            for m in (router.mark(dest_head=topic.head) for router in self._state.routers.into(topic.id))
+        ]
+        if not pins:
+            return [mark]
+        first = msgspec.structs.replace(mark, pin=pins[0])
+        return [first, *(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin) for pin in pins[1:])]
+
+    def finish_ephemeral(self) -> list[HeadMark]:
+        """What topics lost of the time they were ephemeral, by the first start behind it, follows from what is in files
+        and from floors. Both change with time, so it is written down now."""
+        marks: list[HeadMark] = []
+        for topic in map(self._state.by_id.get, sorted(self._were_ephemeral)):
+            lost = () if topic is None else tuple((r.lo, r.hi, r.reason) for r in topic.lost if r.reason == "restart")
+            if topic is not None and lost:
+                marks.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lost=lost))
+        return marks
+
+    def finish_queues(self) -> None:
+        """What is left of leases, now that it is known which jobs there are."""
+        for topic in self._state.by_id.values():
+            drop_dead_jobs(topic)
+
+    def announce(self, marks: Iterable[HeadMark]) -> list[HeadMark]:
+        """Losses that were found elsewhere."""
+        return [self._lose(self._state.by_id[mark.topic_id], mark) for mark in marks]
+
+    def _lose(self, topic: TopicState, mark: HeadMark) -> HeadMark:
+        self.lost_seqs += sum(last - first + 1 for first, last, _ in mark.lost)
+        for first, last, reason in mark.lost:
+            self.notices.append(
+                f"topic {topic.name!r}: seqs {first}..{last} are lost ({reason}) and announced to readers"
+            )
+        apply(self._state, mark)
+        return mark
+
+
+def _rows_by_topic(columns: WalColumns) -> list[tuple[int, Rows]]:
+    order = np.argsort(columns.topic_id, kind="stable")
+    ids = columns.topic_id[order]
+    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    pieces = [(int(ids[lo]), order[lo:hi]) for lo, hi in pairwise(bounds)]
+    return [*(piece for piece in pieces if piece[0]), *(piece for piece in pieces if not piece[0])]
+
+
+def _seq_runs(columns: WalColumns, rows: Rows) -> Iterator[Rows]:
+    """Rows split where their seqs do not follow each other."""
+    if not len(rows):
+        return
+    breaks = np.flatnonzero(np.diff(columns.seq[rows].astype(np.int64)) != 1) + 1
+    yield from np.split(rows, breaks)
+
+
+def _as_slice(rows: Rows) -> slice | Rows:
+    """Neighbouring rows as a slice, which numpy need not copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows

@@ -1,0 +1,242 @@
+"""Forwarding: which router steps when (semantics.md sections 15.4 and 15.7).
+
+A publication in a source stirs its routers; they step at the end of the turn, so writers never wait for them. A router
+that is still behind stirs itself again; one whose destination is full, or that failed, waits 50 ms, then twice as long
+up to a second, unless room appears. The sweep by the clock is only the safety net.
+
+`bring_up_to_date` is what makes a read of a destination see every acked source write: upstream first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle, islice
+from typing import NamedTuple
+
+from topics import limits
+from topics.core.router import RouterProgress
+from topics.core.topic import TopicState
+from topics.engine.context import Context
+from topics.engine.floor_log import FloorLog
+from topics.engine.routers.step import LossHops, SharedRead, Step, StepOutcome
+from topics.engine.ticket import Ticket, gathered
+from topics.engine.writing.append import Writes
+from topics.engine.writing.quota import Quota
+
+log = logging.getLogger("topics.routers")
+
+SWEEP_ROUTERS = 1_000  # looked at per tick
+WAITING_BYTES_MAX = 64 << 20  # copies in memory that ask for a checkpoint
+
+
+class Wait(NamedTuple):
+    until_ms: int
+    wait_ms: int
+
+
+class Forwarding:
+    def __init__(self, context: Context, floor_log: FloorLog, writes: Writes, quota: Quota | None) -> None:
+        self._ctx = context
+        self._floor_log = floor_log
+        self._writes = writes
+        self._quota = quota
+        self._losses = LossHops(context.state)
+        self._steps: dict[str, Step] = {}
+        self._waits: dict[str, Wait] = {}
+        self._stirred: dict[int, None] = {}
+        self._checkpoint_asked = False
+        self.put_off: Callable[[TopicState, Callable[[], None]], bool] = lambda *_: False
+        """Takes over a source's router work while pressure defers it (delivery.md section 8); set by whoever can."""
+        context.on_published.append(self._published)
+        context.on_removed.append(lambda topic, _: self._room(topic))
+        context.on_config.append(lambda topic, _: self._room(topic))
+
+    # --- waking ---------------------------------------------------------------------------------------------------
+
+    def _published(self, topic: TopicState) -> None:
+        if self._ctx.state.routers.from_source(topic.id):
+            self._stir(topic.id)
+        if topic.id in self._ctx.fed:
+            self._watch_memory(topic)
+
+    def _stir(self, source_id: int) -> None:
+        if source_id not in self._stirred:
+            self._stirred[source_id] = None
+            self._ctx.commit.wake()
+
+    def _room(self, dest: TopicState) -> None:
+        """Room appeared in a destination: whoever waited for it tries again at once."""
+        if dest.id in self._ctx.fed:
+            for router in self._ctx.state.routers.into(dest.id):
+                if self._waits.pop(router.name, None) is not None:
+                    self._stir(router.source_id)
+
+    def _watch_memory(self, dest: TopicState) -> None:
+        if dest.resident.bytes < WAITING_BYTES_MAX // 16 or self._checkpoint_asked:
+            return
+        by_id = self._ctx.state.by_id
+        waiting = sum(by_id[topic_id].resident.bytes for topic_id in self._ctx.fed if topic_id in by_id)
+        if waiting >= WAITING_BYTES_MAX:
+            self._checkpoint_asked = True
+            self._ctx.jobs.checkpoint_soon()
+
+    def checkpointed(self) -> None:
+        self._checkpoint_asked = False
+
+    # --- stepping -------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Every stirred router makes one step."""
+        if not self._stirred:
+            return
+        stirred, self._stirred = self._stirred, {}
+        for source_id in stirred:
+            source = self._ctx.state.by_id.get(source_id)
+            go = partial(self._step_all, source_id)
+            if source is None or not self.put_off(source, go):
+                go()
+
+    def _step_all(self, source_id: int) -> None:
+        now = self._ctx.clock.running_ms()
+        routers = self._ctx.state.routers.from_source(source_id)
+        shared = SharedRead() if len(routers) > 1 else None
+        for router in routers:
+            if not self._waits_at(router, now):
+                self.step(router, shared)
+
+    def tick(self) -> None:
+        """The safety net, and the end of waits."""
+        routers = self._ctx.state.routers
+        if not len(routers):
+            return
+        now = self._ctx.clock.running_ms()
+        looked_at = list(routers) if len(routers) <= SWEEP_ROUTERS else self._some(list(routers))
+        for router in looked_at:
+            source = self._ctx.state.by_id.get(router.source_id)
+            if source is not None and router.cursor < source.head and not self._waits_at(router, now):
+                self._stir(source.id)
+
+    def _some(self, routers: list[RouterProgress]) -> list[RouterProgress]:
+        start = self._ctx.clock.running_ms() // limits.ROUTER_TICK_MS * SWEEP_ROUTERS % len(routers)
+        return list(islice(cycle(routers), start, start + SWEEP_ROUTERS))
+
+    def _waits_at(self, router: RouterProgress, now: int) -> bool:
+        wait = self._waits.get(router.name)
+        return wait is not None and now < wait.until_ms
+
+    def _is_barred(self, router: RouterProgress) -> bool:
+        """Whether it waits, and no room came in its destination with the time."""
+        now = self._ctx.clock.running_ms()
+        if not self._waits_at(router, now):
+            return False
+        dest = self._ctx.state.by_id.get(router.dest_id)
+        settled = dest is None or self._floor_log.is_logged(dest)
+        return settled and self._waits_at(router, now)
+
+    def step(self, router: RouterProgress, shared: SharedRead | None = None) -> Ticket[StepOutcome]:
+        """Begin a step, or join the one under way. `shared` is what its siblings have read in this moment."""
+        running = self._steps.get(router.name)
+        if running is not None:
+            return running.ticket
+        over = partial(self._over, router)
+        step = Step(self._ctx, self._floor_log, self._writes, self._quota, self._losses, router, over, shared)
+        self._steps[router.name] = step
+        step.run()
+        return step.ticket
+
+    def _over(self, router: RouterProgress, outcome: StepOutcome, error: BaseException | None) -> None:
+        self._steps.pop(router.name, None)
+        if outcome in (StepOutcome.BLOCKED, StepOutcome.FAILED):
+            self._back_off(router)
+            if error is not None:
+                log.debug("router %s will try again: %s", router.name, error)
+            return
+        self._waits.pop(router.name, None)
+        source = self._ctx.state.by_id.get(router.source_id)
+        if source is not None and router.cursor < source.head:
+            self._stir(router.source_id)
+
+    def _back_off(self, router: RouterProgress) -> None:
+        before = self._waits.get(router.name)
+        wait_ms = limits.ROUTER_RETRY_MS(0 if before is None else before.wait_ms * 2)
+        clock = self._ctx.clock
+        self._waits[router.name] = Wait(clock.running_ms() + wait_ms, wait_ms)
+        self._ctx.wake_at(clock.now_ms() + wait_ms)
+
+    def forget(self, name: str) -> None:
+        self._waits.pop(name, None)
+
+    # --- read your writes -----------------------------------------------------------------------------------------
+
+    def bring_up_to_date(self, topic: TopicState) -> Ticket[None] | None:
+        """Step the routers that feed a topic until they reach their source's head of now; None if they have."""
+        if topic.id not in self._ctx.fed:
+            return None
+        return self._catch_up(topic, {topic.id})
+
+    def _catch_up(self, topic: TopicState, seen: set[int]) -> Ticket[None] | None:
+        state = self._ctx.state
+        pending: list[Ticket[None]] = []
+        for router in state.routers.into(topic.id):
+            source = state.by_id.get(router.source_id)
+            if source is None:
+                continue
+            upstream = None
+            if source.id in self._ctx.fed and source.id not in seen:
+                seen.add(source.id)
+                upstream = self._catch_up(source, seen)
+            if upstream is not None:
+                pending.append(_after(upstream, self, router))
+            elif (ticket := self.pursue(router)) is not None:
+                pending.append(ticket)
+        return gathered(pending) if pending else None
+
+    def pursue(self, router: RouterProgress) -> Ticket[None] | None:
+        """Step one router up to its source's head of now, or as far as it can go without waiting long."""
+        source = self._ctx.state.by_id.get(router.source_id)
+        if source is None or router.cursor >= source.head or self._is_barred(router):
+            return None
+        chase = _Chase(self, router, source.head)
+        chase.run()
+        return None if chase.ticket.done else chase.ticket
+
+
+class _Chase:
+    """A router stepped until it has reached a head; never fails."""
+
+    def __init__(self, forwarding: Forwarding, router: RouterProgress, target: int) -> None:
+        self._forwarding = forwarding
+        self._router = router
+        self._target = target
+        self.ticket: Ticket[None] = Ticket()
+
+    def run(self) -> None:
+        while self._router.cursor < self._target:
+            step = self._forwarding.step(self._router)
+            if not step.done:
+                step.then(self._stepped, self.ticket.abandon)
+                return
+            if step.result() is not StepOutcome.MOVED:
+                break
+        self.ticket.resolve(None)
+
+    def _stepped(self, done: Ticket[StepOutcome]) -> None:
+        if done.result() is StepOutcome.MOVED:
+            self.run()
+        else:
+            self.ticket.resolve(None)
+
+
+def _after(upstream: Ticket[None], forwarding: Forwarding, router: RouterProgress) -> Ticket[None]:
+    done: Ticket[None] = Ticket()
+
+    def go(_: Ticket[None]) -> None:
+        chase = forwarding.pursue(router)
+        if chase is None:
+            done.resolve(None)
+        else:
+            chase.then(lambda _: done.resolve(None), done.abandon)
+
+    upstream.then(go, done.abandon)
+    return done

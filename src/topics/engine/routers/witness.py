@@ -1,0 +1,93 @@
+"""Witness: what frames must say about routers, so that copies can be made again after a crash (storage.md section 9.6).
+
+    of a source   its Delete and EvictWatermark frames tell how far each router had come: `routed`
+    of a dest     a direct write has a pin in front: the routers' places behind it
+
+Between such a frame's decision and its apply, the routers of that source stand still: a record that the frame says was
+not passed on yet must not be passed on meanwhile. Always holds: a source that nobody holds has no waiters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from topics.core.state import State
+from topics.core.topic import TopicState
+from topics.engine.ticket import Ticket, guarded
+from topics.model.ops import ConfigUpdate, Delete, Evict, HeadMark, Op, Pin, RouterMark
+
+
+class RouterEvidence:
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._held: Counter[int] = Counter()
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def with_evidence(self, topic: TopicState, op: Delete) -> Delete:
+        """The delete with what recovery needs of it. A delete in a destination says how many seqs there were."""
+        routed = self._routed(topic)
+        if topic.id in self._state.fed and op.bound_head is None:
+            op = msgspec.structs.replace(op, bound_head=topic.reserved_head + 1)
+        return msgspec.structs.replace(op, routed=routed) if routed else op
+
+    def evict_with_evidence(self, topic: TopicState, op: Evict) -> Evict:
+        routed = self._routed(topic)
+        return msgspec.structs.replace(op, routed=routed) if routed else op
+
+    def all_with_evidence(self, topic: TopicState, ops: Sequence[Op]) -> list[Op]:
+        """Frames of a config change. What copies a destination took under the old config is for a pin to say."""
+        with_evidence: list[Op] = []
+        if topic.id in self._state.fed and any(isinstance(op, ConfigUpdate) for op in ops):
+            for pin in self.pins(topic, last_seq=topic.reserved_head):
+                with_evidence.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin))
+        return with_evidence + [self._with_evidence(topic, op) for op in ops]
+
+    def _with_evidence(self, topic: TopicState, op: Op) -> Op:
+        if isinstance(op, Delete):
+            return self.with_evidence(topic, op)
+        return self.evict_with_evidence(topic, op) if isinstance(op, Evict) else op
+
+    def pins(self, topic: TopicState, *, last_seq: int) -> list[Pin]:
+        """The places of the routers into a topic, behind a direct write that ends at `last_seq`."""
+        marks = [router.reserved_mark(dest_head=last_seq) for router in self._state.routers.into(topic.id)]
+        return [
+            Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base) for m in marks
+        ]
+
+    def _routed(self, topic: TopicState) -> tuple[RouterMark, ...]:
+        marks = []
+        for router in self._state.routers.from_source(topic.id):
+            dest = self._state.by_id.get(router.dest_id)
+            if dest is not None:
+                marks.append(router.sworn_mark(dest_head=dest.reserved_head))
+        return tuple(marks)
+
+    # --- standing still -------------------------------------------------------------------------------------------
+
+    def hold(self, topic: TopicState) -> None:
+        """The routers of this source stand still until `let_go`."""
+        self._held[topic.id] += 1
+
+    def let_go(self, topic: TopicState) -> None:
+        self._held[topic.id] -= 1
+        if not self._held[topic.id]:
+            del self._held[topic.id]
+            for step in self._waiting.pop(topic.id, ()):
+                guarded(step)
+
+    def hold_until(self, topic: TopicState, ticket: Ticket[Any]) -> None:
+        """For a frame on its way; a topic that is no source needs nothing."""
+        if not ticket.done and self._state.routers.from_source(topic.id):
+            self.hold(topic)
+            ticket.then(lambda _: self.let_go(topic))
+
+    def is_held(self, topic_id: int) -> bool:
+        return topic_id in self._held
+
+    def when_free(self, topic_id: int, step: Callable[[], None]) -> None:
+        self._waiting.setdefault(topic_id, []).append(step)

@@ -1,0 +1,135 @@
+"""Snapshot items to topics and back, as far as that is a matter of names."""
+
+from __future__ import annotations
+
+from topics.core.capture import TopicImage, restore
+from topics.core.queue.leases import QueueImage, capture_queue, restore_queue
+from topics.core.router import RouterProgress
+from topics.core.topic import TopicState
+from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, RouterItem, TopicItem
+from topics.model.config import TopicConfig
+from topics.model.names import TagMatch
+from topics.model.ops import RouterMark, RouterPut
+from topics.model.router import RouterDef
+
+
+def topic_from_item(item: TopicItem) -> TopicState:
+    """The topic without its records; segments and log bring those."""
+    topic = restore(
+        TopicImage(
+            id=item.id,
+            name=item.name,
+            epoch=item.epoch,
+            ancestors=tuple((row.epoch, row.head) for row in item.ancestors),
+            config=TopicConfig.from_stored(item.config),
+            created_ts=item.created_ts,
+            last_ts=item.last_ts,
+            head=item.head,
+            ceiling=item.ceiling,
+            ckpt_seq=item.ckpt_seq,
+            base_seq=item.base_seq,
+            earliest_seq=item.earliest_seq,
+            evict_floor=item.evict_floor,
+            cap_lost=item.cap_lost,
+            ttl_lost=item.ttl_lost,
+            trim_lost=item.trim_lost,
+            restart_lost=item.restart_lost,
+            delete_below=item.delete_below,
+            count=item.count,
+            bytes=item.bytes,
+            lost=[(lost.first, lost.last, lost.reason) for lost in item.lost],
+            dead=[(dead.first, dead.last) for dead in item.dead],
+            segments=[],
+            active=(0, 0),
+            idem=[(row.key, row.ts, row.first_seq, row.count, row.head) for row in item.idem],
+        )
+    )
+    if topic.queue is not None and item.queue is not None:
+        topic.queue = restore_queue(_queue_image(item.queue))
+    return topic
+
+
+def queue_item(topic: TopicState, *, clean: bool) -> QueueItem | None:
+    """What a snapshot keeps of a queue; None for a log topic."""
+    if topic.queue is None:
+        return None
+    image = capture_queue(topic.queue, topic.config, clean=clean)
+    return QueueItem(
+        next_lease_id=image.next_lease_id,
+        dead_lettered=image.dead_lettered,
+        claim_cursor=image.claim_cursor,
+        leases=tuple(LeaseItem(*row) for row in image.leases),
+        deliveries=tuple(DeliveriesItem(*row) for row in image.deliveries),
+        reclaim=tuple(image.reclaim),
+        delayed=tuple(DelayedItem(*row) for row in image.delayed),
+    )
+
+
+def _queue_image(item: QueueItem) -> QueueImage:
+    return QueueImage(
+        next_lease_id=item.next_lease_id,
+        dead_lettered=item.dead_lettered,
+        claim_cursor=item.claim_cursor,
+        leases=[(row.seq, row.node, row.lease_id, row.deadline, row.deliveries) for row in item.leases],
+        deliveries=[(row.seq, row.n) for row in item.deliveries],
+        reclaim=list(item.reclaim),
+        delayed=[(row.ready_at, row.seq) for row in item.delayed],
+    )
+
+
+def router_item(router: RouterProgress, place: RouterMark) -> RouterItem:
+    """A router with its place as of the checkpoint."""
+    definition = router.definition
+    match = definition.filter
+    return RouterItem(
+        name=definition.name,
+        source=definition.source,
+        dest=definition.dest,
+        source_id=router.source_id,
+        dest_id=router.dest_id,
+        preserve_node=definition.preserve_node,
+        preserve_tag=definition.preserve_tag,
+        create_dest=definition.create_dest,
+        allow_cycle=definition.allow_cycle,
+        guarantee=definition.guarantee,
+        filter=None if match is None else (match.op, match.value),
+        initial_cursor=router.initial_cursor,
+        initial_dest_base=router.initial_dest_base,
+        created_ts=router.created_ts,
+        rev=router.rev,
+        cursor=place.cursor,
+        forwarded_total=place.forwarded_total,
+        dest_base=place.dest_base,
+        dead=place.dead,
+    )
+
+
+def router_from_item(item: RouterItem) -> tuple[RouterPut, RouterMark]:
+    """What made a router, and where it stood."""
+    op = RouterPut(
+        router=RouterDef(
+            name=item.name,
+            source=item.source,
+            dest=item.dest,
+            preserve_node=item.preserve_node,
+            preserve_tag=item.preserve_tag,
+            create_dest=item.create_dest,
+            allow_cycle=item.allow_cycle,
+            guarantee=item.guarantee,
+            filter=None if item.filter is None else TagMatch.from_stored(list(item.filter)),
+        ),
+        source_id=item.source_id,
+        dest_id=item.dest_id,
+        initial_cursor=item.initial_cursor,
+        initial_dest_base=item.initial_dest_base,
+        created_ts=item.created_ts,
+        rev=item.rev,
+    )
+    place = RouterMark(
+        name=item.name,
+        cursor=item.cursor,
+        forwarded_total=item.forwarded_total,
+        dest_base=item.dest_base,
+        dead=item.dead,
+    )
+    return op, place

@@ -1,0 +1,214 @@
+"""The pipeline project that `topics pipeline init` writes: a starting point which its user edits, not a framework.
+
+Bronze is the raw topics as a streaming table, silver the typed and deduplicated events with the malformed ones kept
+apart, gold a few aggregates in SQL. It runs with Spark's own `spark-pipelines`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from topics.errors import ConfigError
+from topics.spark.logs.log import open_log
+from topics.spark.options import read_options
+from topics.spark.planning.batch import address_of, wanted_cuts
+
+SPEC: Final = "spark-pipeline.yml"
+OPTION_PREFIX: Final = "spark.topics."
+STORAGE: Final = "storage"
+
+_SPEC: Final = """\
+# A Spark declarative pipeline over topics. Run it with: topics pipeline run .
+name: {name}
+storage: {storage}
+libraries:
+  - glob:
+      include: transformations/**
+configuration:
+{configuration}
+  # What a gap does: fail (default), warn, or rows.
+  spark.topics.onDataLoss: "warn"
+  spark.sql.session.timeZone: "UTC"
+  spark.sql.shuffle.partitions: "4"
+"""
+
+_BRONZE: Final = '''\
+"""Bronze: the topics as they are, one row per record, nothing parsed and nothing dropped."""
+
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame
+
+
+@dp.table(comment="Every record of the subscribed topics, as stored")
+def bronze() -> DataFrame:
+    keys = ("path", "coldPath", "url", "apiKeyFile", "subscribe", "subscribePattern", "onDataLoss")
+    given = {key: spark.conf.get(f"spark.topics.{key}", None) for key in keys}  # noqa: F821
+    options = {key: value for key, value in given.items() if value}
+    return (
+        spark.readStream.format("topics")  # noqa: F821
+        .options(startingOffsets="earliest", **options)
+        .load()
+    )
+'''
+
+_SILVER: Final = """\
+-- Silver: typed events, each (topic, epoch, seq) once. Edit the schema to your own payload; what does not fit it goes
+-- to quarantine. Plain SQL, because Spark analyses a DataFrame's deduplication before bronze exists.
+CREATE MATERIALIZED VIEW silver AS
+SELECT
+  topic,
+  epoch,
+  seq,
+  any_value(ts) AS ts,
+  any_value(node) AS node,
+  any_value(tag) AS tag,
+  any_value(event.type) AS type,
+  any_value(event.user) AS user,
+  any_value(coalesce(event.amount, event.duration_ms)) AS value
+FROM (
+  SELECT *, from_json(
+    data,
+    'type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING',
+    map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'malformed')
+  ) AS event
+  FROM bronze
+) AS parsed
+WHERE event IS NOT NULL AND event.malformed IS NULL
+GROUP BY topic, epoch, seq
+"""
+
+_QUARANTINE: Final = """\
+-- Records whose payload is not the expected event, with the text they came as. Keep the schema as in silver.
+CREATE MATERIALIZED VIEW quarantine AS
+SELECT topic, epoch, seq, any_value(ts) AS ts, any_value(tag) AS tag, any_value(data) AS data
+FROM (
+  SELECT *, from_json(
+    data,
+    'type STRING, user STRING, amount DOUBLE, duration_ms DOUBLE, malformed STRING',
+    map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'malformed')
+  ) AS event
+  FROM bronze
+) AS parsed
+WHERE event IS NULL OR event.malformed IS NOT NULL
+GROUP BY topic, epoch, seq
+"""
+
+_GOLD_WINDOWS: Final = """\
+-- Gold: how many events, and how large, by topic, tag and minute.
+CREATE MATERIALIZED VIEW gold_by_minute AS
+SELECT
+  topic,
+  coalesce(tag, '-') AS tag,
+  window.start AS minute,
+  count(*) AS events,
+  count(DISTINCT user) AS users,
+  percentile_approx(value, 0.5) AS p50,
+  percentile_approx(value, 0.95) AS p95,
+  percentile_approx(value, 0.99) AS p99
+FROM silver
+GROUP BY topic, coalesce(tag, '-'), window(ts, '1 minute')
+"""
+
+_GOLD_TOPICS: Final = """\
+-- Gold: what there is of each topic, and how much of it did not fit.
+CREATE MATERIALIZED VIEW gold_topics AS
+SELECT
+  all_records.topic,
+  all_records.records,
+  coalesce(bad.records, 0) AS malformed,
+  all_records.first_ts,
+  all_records.last_ts
+FROM (
+  SELECT topic, count(*) AS records, min(ts) AS first_ts, max(ts) AS last_ts FROM bronze GROUP BY topic
+) AS all_records
+LEFT JOIN (SELECT topic, count(*) AS records FROM quarantine GROUP BY topic) AS bad ON all_records.topic = bad.topic
+"""
+
+FILES: Final = {
+    "transformations/bronze.py": _BRONZE,
+    "transformations/silver.sql": _SILVER,
+    "transformations/quarantine.sql": _QUARANTINE,
+    "transformations/gold_by_minute.sql": _GOLD_WINDOWS,
+    "transformations/gold_topics.sql": _GOLD_TOPICS,
+    ".gitignore": "storage/\nwarehouse/\nmetastore/\n.spark/\n*.log\n",
+}
+GOLD_TABLES: Final = ("gold_topics", "gold_by_minute")
+
+
+def write_project(folder: Path, source: Mapping[str, str]) -> None:
+    """A new project; `source` holds options of the `topics` source. An existing project is left alone."""
+    if (folder / SPEC).exists():
+        raise ConfigError(f"there is a pipeline in {folder} already")
+    whole = folder.resolve()
+    if set("#;") & set(str(whole)):
+        raise ConfigError(f"Spark keeps no tables in a folder with # or ; in its path: {whole}")
+    (folder / "transformations").mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(f"  {OPTION_PREFIX}{name}: {_yaml(value)}" for name, value in source.items())
+    spec = _SPEC.format(name=_yaml(whole.name), storage=_yaml(f"file://{whole}/{STORAGE}"), configuration=lines)
+    (folder / SPEC).write_text(spec, encoding="utf-8")
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _yaml(text: str) -> str:
+    """Whatever is in a name: a JSON text is a YAML one."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def check_source(folder: Path) -> None:
+    """Raises what the pipeline would end with, where the source that its spec names cannot be read: Spark tells it a
+    minute later, among pages of other things. A project that names none has a source of its own."""
+    import yaml  # type: ignore[import-untyped]  # comes with Spark's pipelines
+
+    spec = yaml.safe_load((folder / SPEC).read_text(encoding="utf-8"))
+    named = spec.get("configuration") if isinstance(spec, dict) else None
+    options = {
+        name.removeprefix(OPTION_PREFIX): str(value)
+        for name, value in (named or {}).items()
+        if name.startswith(OPTION_PREFIX)
+    }
+    if not options:
+        return
+    if "://" not in options.get("path", "://"):
+        options["path"] = str(folder / options["path"])
+    wanted = read_options(options, streaming=True)
+    with closing(open_log(address_of(wanted))) as log:
+        if (folder / STORAGE).exists():  # it ran before: what a topic's end means is `onDataLoss`'s to say
+            log.names()
+        else:
+            wanted_cuts(log, wanted)
+
+
+def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
+    """Spark's settings for a run, as a configuration folder of its own; tables lie beside the project and stay.
+
+    Settings on the command line of `spark-pipelines` do not all arrive: PySpark 4.3 hands them on in groups and keeps
+    the last group only (`_start_connect_server`)."""
+    whole = folder.resolve()
+    settings = {
+        "spark.sql.warehouse.dir": f"{whole}/warehouse",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
+        "spark.driver.extraJavaOptions": f'"-Dderby.stream.error.file={whole}/derby.log"',
+        "spark.ui.showConsoleProgress": "false",
+        "spark.ui.enabled": "false",
+        **conf,
+    }
+    where = whole / ".spark"
+    where.mkdir(exist_ok=True)
+    # A backslash begins an escape in Java's properties.
+    lines = "".join(f"{name} {value}\n".replace("\\", "\\\\") for name, value in settings.items())
+    (where / "spark-defaults.conf").write_text(lines, encoding="utf-8")
+    return where
+
+
+def run_command(folder: Path, *, master: str | None, arguments: list[str]) -> list[str]:
+    """The call of Spark's own runner."""
+    import pyspark
+
+    runner = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
+    return [runner, "--remote", master or "local[*]", "run", "--spec", str(folder.resolve() / SPEC), *arguments]

@@ -1,0 +1,149 @@
+"""StreamPlanner: the driver's side of a streaming read. Offsets in, offsets and tasks out.
+
+No correctness hangs on `commit` or `stop`: the first comes late and never for the last batch, the second may not come
+at all. The only state is the target of an `AvailableNow` run and the last look at the log, which saves work and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from topics.errors import DataLoss
+from topics.model.position import Position
+from topics.spark.logs.log import open_log
+from topics.spark.option_text import Bound
+from topics.spark.options import ReadOptions
+from topics.spark.planning.batch import WallClock, address_of, named, now_ms, resolve_in, start_of, wanted_cuts
+from topics.spark.planning.cut import LostSeqs, TopicCut, life_over
+from topics.spark.planning.offsets import (
+    NextSeq,
+    OffsetRange,
+    Points,
+    advance,
+    between,
+    from_json,
+    heads,
+    lifted,
+    limit_bytes,
+    limit_rows,
+    to_json,
+)
+from topics.spark.planning.plan import Range, Task, even_parts, stream_size, stream_tasks
+from topics.spark.scanning.loss import log as loss_log
+from topics.spark.scanning.loss import report_gaps
+
+
+class StreamPlanner:
+    """One streaming query on the driver."""
+
+    def __init__(self, options: ReadOptions, *, clock: WallClock = now_ms) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = open_log(address_of(options))
+        self._target: Points | None = None
+        self._latest: Points | None = None
+
+    def close(self) -> None:
+        self._log.close()
+
+    def initial(self) -> dict[str, Any]:
+        """Where a new query begins: `startingOffsets`, by default the end of every topic."""
+        cuts = wanted_cuts(self._log, self._options, self._clock)
+        options = self._options
+        starts = {
+            name: foreign_start(cut, options.starting)
+            or NextSeq(cut.epoch, start_of(self._log, cut, options.starting, options.starting_ts, default="latest"))
+            for name, cut in cuts.items()
+        }
+        return to_json(starts)
+
+    def latest(self, start: Mapping[str, Any], *, rows_max: int | None, bytes_max: int | None) -> dict[str, Any]:
+        """Where the next batch ends."""
+        cuts = self._look()
+        begin = lifted(from_json(start), cuts)
+        self._announce_deleted(begin, cuts)
+        self._latest = heads(cuts)
+        end = advance(begin, self._target if self._target is not None else self._latest, cuts)
+        if rows_max is not None:
+            end = limit_rows(begin, end, rows_max)
+        if bytes_max is not None:
+            end = limit_bytes(
+                begin, end, bytes_max, bytes_end=lambda name, lo, size: self._log.bytes_end(cuts[name], lo, size)
+            )
+        return to_json(end)
+
+    def report(self) -> dict[str, Any] | None:
+        """The end of every topic at the last look, so that progress shows the backlog."""
+        return to_json(self._latest) if self._latest is not None else None
+
+    def fix_target(self) -> None:
+        """An `AvailableNow` run reads what is there now, and stops."""
+        self._target = heads(self._look())
+
+    def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
+        """Tasks of the batch between two offsets, gaps settled."""
+        begin, stop = from_json(start), from_json(end)
+        cuts = {**self._look(), **self._look_at_others(begin, stop)}
+        begin, stop = lifted(begin, cuts), lifted(stop, cuts)
+        stretches = list(between(begin, stop, cuts))
+        total = sum(stretch.hi - stretch.lo for stretch in stretches)
+        options = self._options
+        size = stream_size(total, partitions_min=options.partitions_min, records_max=options.records_per_partition_max)
+        return [task for stretch in stretches for task in self._tasks_of(stretch, cuts.get(stretch.name), size)]
+
+    def _tasks_of(self, stretch: OffsetRange, cut: TopicCut | None, size: int) -> list[Task]:
+        whole, parts = Task(topic=stretch.name, epoch=stretch.epoch), even_parts(stretch.lo, stretch.hi, size)
+        if cut is None or cut.epoch != stretch.epoch:
+            # The instance this batch belongs to is gone, with everything that was not read of it.
+            lost = (life_over(cut, stretch.lo, stretch.hi),)
+            gaps = report_gaps(stretch.name, lost, self._options.on_loss)
+            return stream_tasks(whole, None, Range(stretch.lo, stretch.lo), parts, gaps=gaps)
+        whole = replace(whole, ancestors=cut.ancestors)
+        wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
+        met = wanted.gaps if stretch.was is None else (LostSeqs(1, cut.head_seq, "recreated"), *wanted.gaps)
+        if stretch.lo <= cut.end_seq < stretch.hi:
+            # What an offset names was there once: a log that ends before it has lost its end.
+            met = (*met, LostSeqs(cut.end_seq, stretch.hi - 1, "restart"))
+        if stretch.lo > cut.end_seq:
+            parts = even_parts(wanted.lo, wanted.hi, size)  # not the topic it was: reading starts over
+        return stream_tasks(whole, cut, wanted, parts, gaps=report_gaps(stretch.name, met, self._options.on_loss))
+
+    def trim(self, end: Mapping[str, Any]) -> None:
+        """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
+        from topics.spark.logs.remote import Remote
+        from topics.spark.writing.trim import trim_before
+
+        cuts = self._look()
+        trim_before(Remote(address_of(self._options)), lifted(from_json(end), cuts), cuts)
+
+    def _look(self) -> dict[str, TopicCut]:
+        return self._log.cuts(names=self._options.names, prefix=self._options.prefix, now_ms=self._clock())
+
+    def _look_at_others(self, begin: Points, stop: Points) -> dict[str, TopicCut]:
+        """A batch that is repeated after a restart has the topics it had, also those not subscribed to any more."""
+        others = tuple(name for name, point in stop.items() if begin.get(name) != point and not self._is_wanted(name))
+        return self._log.cuts(names=others, prefix=None, now_ms=self._clock()) if others else {}
+
+    def _is_wanted(self, name: str) -> bool:
+        names, prefix = self._options.names, self._options.prefix
+        return name in names if names is not None else prefix is not None and name.startswith(prefix)
+
+    def _announce_deleted(self, begin: Points, cuts: Mapping[str, TopicCut]) -> None:
+        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap.
+
+        So does one that the stream was started without: it may be wanted again, and nothing is known of it."""
+        for name in sorted(filter(self._is_wanted, begin.keys() - cuts.keys())):
+            if self._options.on_loss == "fail" and self._options.names is not None:
+                raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
+            loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)
+
+
+def foreign_start(cut: TopicCut, starting: Bound | None) -> NextSeq | None:
+    """A position of another life stays what it is, so that the first batch announces it; None for every other start."""
+    given = named(starting, cut.name)
+    if not isinstance(given, Position) or given.epoch is None or cut.has(given):
+        return None
+    return NextSeq(given.epoch, given.seq + 1)

@@ -1,0 +1,239 @@
+"""Scan: a task to Arrow batches, on an executor. Stateless: the same task gives the same rows, however often it runs.
+
+Memory is bounded by one chunk of a segment, whatever the size of the topic. A file that has vanished since planning is
+looked for once more through the log: its records may have moved to another tier, from the WAL into a segment, or be
+gone, which is a gap like any other. A bad frame stops the task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from topics.errors import Corruption
+from topics.formats.buffers import Buffer
+from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
+from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
+from topics.spark.logs.files import Files, open_files
+from topics.spark.logs.log import LogAddress, open_log
+from topics.spark.options import OnLoss
+from topics.spark.planning.cut import I64, DeadRange, LogBlock, LostSeqs, SegmentBlock, ServerBlock
+from topics.spark.planning.plan import Slice, Task
+from topics.spark.planning.replan import replan
+from topics.spark.scanning.decode import (
+    Origin,
+    TextTest,
+    passing,
+    record_batch,
+    refuse_bad,
+    tombstone_batch,
+    wanted_texts,
+)
+from topics.spark.scanning.hashing import arrow_sums
+from topics.spark.scanning.loss import report_gaps
+from topics.spark.scanning.pair import open_pair
+from topics.spark.scanning.schema import Field, arrow_schema
+
+CHUNK_BYTES: Final = 4 << 20
+CHUNK_RECORDS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """How tasks of one read are carried out; pickled once per read, not per task."""
+
+    address: LogAddress
+    fields: tuple[Field, ...]
+    tests: tuple[TextTest, ...] = ()
+    verify: bool = True
+    on_loss: OnLoss = "fail"
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self.fields)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "schema"}
+
+
+def scan(task: Task, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    """Every batch of a task, tombstones first."""
+    yield from _Scan(task, spec).batches()
+
+
+class _Scan:
+    """One run of `scan`. `done` is the first seq of the present slice that is not given yet."""
+
+    def __init__(self, task: Task, spec: ReadSpec) -> None:
+        self.task = task
+        self.spec = spec
+        self.origin = Origin(task.topic, task.epoch, task.ancestors)
+        self.left = task.limit
+        self.done = 0
+        self.want = wanted_texts(spec.names, spec.tests, with_tag=bool(task.tag_deletes))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._tombstones(self.task.gaps)
+        for piece in self.task.slices:
+            if self.left != 0:
+                yield from self._slice(piece)
+
+    def _slice(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """One slice; where its file has vanished, what has taken its place, from the first seq not given yet."""
+        self.done = piece.lo
+        try:
+            yield from self._read(piece)
+            return
+        except FileNotFoundError:
+            with closing(open_log(self.spec.address)) as log:
+                found = replan(log, self.task, self.done, piece.hi, now_ms=time.time_ns() // 1_000_000)
+        yield from self._tombstones(report_gaps(self.task.topic, found.gaps, self.spec.on_loss))
+        self.task = found
+        self.want = wanted_texts(self.spec.names, self.spec.tests, with_tag=bool(found.tag_deletes))
+        for other in found.slices:
+            yield from self._read(other)
+
+    def _read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        block = piece.block
+        if isinstance(block, SegmentBlock):
+            return self._from_segment(block, piece.lo, piece.hi)
+        if isinstance(block, LogBlock):
+            return self._from_log(block)
+        return self._from_server(block, piece.lo, piece.hi)
+
+    def _tombstones(self, gaps: Sequence[LostSeqs]) -> Iterator[pa.RecordBatch]:
+        if gaps:
+            yield tombstone_batch(gaps, origin=self.origin, schema=self.spec.schema)
+
+    def _emit(
+        self, columns: FrameColumns, data: Buffer, *, end: int, dead: Sequence[DeadRange] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """The batch of a chunk, if any of its records pass; the slice is done up to `end` then."""
+        task = self.task
+        rows = passing(columns, data, tests=self.spec.tests, dead=dead or task.dead, tag_deletes=task.tag_deletes)
+        count = len(columns) if rows is None else len(rows)
+        if self.left is not None and count > self.left:
+            rows, count = (np.arange(count) if rows is None else rows)[: self.left], self.left
+        if count:
+            yield record_batch(columns, data, rows, origin=self.origin, schema=self.spec.schema)
+        self.done = end
+        if self.left is not None:
+            self.left -= count
+
+    # --- where frames come from ---------------------------------------------------------------------------------------
+
+    def _from_segment(
+        self, block: SegmentBlock, lo: int, hi: int, *, dead: Sequence[DeadRange] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        pair = open_pair(_files(block.root), block)
+        try:
+            # Only flag bytes are looked at: mapping the file reads no more than the pages that hold them.
+            whole = pair.data.view() if block.is_sealed and not self.want else None
+            for a, b, start, size in chunks(pair.idx, lo - block.first_seq, hi - block.first_seq):
+                if self.left == 0:
+                    return
+                base = start if whole is None else 0
+                data: Buffer = pair.data.read(start, size) if whole is None else whole
+                seq = block.first_seq + a
+                columns = decode_columns(
+                    data,
+                    pair.idx[a:b],
+                    first_seq=seq,
+                    want=self.want,
+                    verify=self.spec.verify,
+                    base=base,
+                    sums=arrow_sums,
+                )
+                refuse_bad(columns, file=pair.name, first_seq=seq, base=base)
+                yield from self._emit(columns, data, end=block.first_seq + b, dead=dead)
+        finally:
+            pair.close()
+
+    def _from_log(self, block: LogBlock) -> Iterator[pa.RecordBatch]:
+        seqs, offsets, lengths = block.seq_array, block.offset_array, block.length_array
+        file = _files(block.root).open(block.path)
+        try:
+            for low, high in _log_chunks(offsets, lengths):
+                if self.left == 0:
+                    return
+                base, end = int(offsets[low]), int(offsets[high - 1] + lengths[high - 1])
+                raw = file.read(base, end - base)
+                if len(raw) < end - base:
+                    raise FileNotFoundError(block.path)
+                frames = segment_frames_from_wal(raw, offsets[low:high] - base, lengths[low:high], file=block.path)
+                columns = decode_frames(
+                    frames.buffer, frames.idx["offset"], frames.idx["len"], want=self.want, verify=False
+                )
+                if not np.array_equal(columns.seq, seqs[low:high]):
+                    raise FileNotFoundError(block.path)  # a file of another life has this name now
+                yield from self._emit(columns, frames.buffer, end=int(seqs[high - 1]) + 1)
+        finally:
+            file.close()
+
+    def _from_server(self, block: ServerBlock, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        from topics.spark.logs.server import frames_between, reachable_file
+
+        file = reachable_file(block, self.spec.address.cold_path)
+        if file is not None:
+            try:
+                yield from self._from_segment(file, lo, hi, dead=block.dead)
+                return
+            except FileNotFoundError:
+                pass  # moved to another tier meanwhile: the server knows where it is
+        for answer in frames_between(self.spec.address, self.task, self.done, hi):
+            yield from self._tombstones(report_gaps(self.task.topic, answer.gaps, self.spec.on_loss))
+            if self.left == 0:
+                return
+            yield from self._emit(self._decoded(answer.body, answer.end_seq), answer.body, end=answer.end_seq)
+
+    def _decoded(self, body: bytes, end_seq: int) -> FrameColumns:
+        """The frames of an answer, which goes on where the one before it ended."""
+        frames = scan_segment(body, verify=self.spec.verify)
+        if frames.reason:
+            raise Corruption(file=f"answer of {self.spec.address.shown}", offset=frames.end, reason=frames.reason)
+        seqs = np.concatenate(([self.done - 1], frames.seq.astype(np.int64), [end_seq]))
+        if not (np.diff(seqs) > 0).all():
+            raise Corruption(file=f"answer of {self.spec.address.shown}", offset=0, reason="its seqs are not in order")
+        return decode_frames(body, frames.offset, frames.length, want=self.want, verify=False)
+
+
+@lru_cache(maxsize=8)
+def _files(root: str) -> Files:
+    return open_files(root)
+
+
+def chunks(idx: Idx, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
+    """Slots `[a, b)` and the bytes they lie in, so that no chunk is much larger than CHUNK_BYTES."""
+    a = first
+    while a < last:
+        b = min(a + CHUNK_RECORDS, last)
+        lengths = idx["len"][a:b].astype(np.int64)
+        ends = np.cumsum(lengths)
+        if ends[-1] > CHUNK_BYTES:
+            b = a + max(int(np.searchsorted(ends, CHUNK_BYTES, side="right")), 1)
+            lengths, ends = lengths[: b - a], ends[: b - a]
+        used = np.flatnonzero(lengths)
+        start = int(idx["offset"][a + used[0]]) if len(used) else 0
+        yield a, b, start, int(ends[-1])
+        a = b
+
+
+def _log_chunks(offsets: I64, lengths: I64) -> Iterator[tuple[int, int]]:
+    """Frames `[a, b)` whose bytes, with what lies between them, make no more than a chunk."""
+    a, ends = 0, offsets + lengths
+    while a < len(offsets):
+        b = int(np.searchsorted(ends, int(offsets[a]) + CHUNK_BYTES, side="right"))
+        b = min(max(b, a + 1), a + CHUNK_RECORDS)
+        yield a, b
+        a = b

@@ -1,0 +1,142 @@
+"""DataDir: the paths below a data directory (storage.md section 2.1).
+
+Knows where things lie and makes the directories that are missing; opens no file. Every other part of storage asks it
+for paths, so that the tree is drawn once.
+
+DataDirLock: one process per data directory, and what the last one left in the lock file (storage.md 2.4, 5.3).
+
+The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
+and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or
+`-` proves nothing. Holds: the line never claims more than that, so a failed sync rewrites it as `boot=-` first
+(`mark_boot_unknown`). Taken before any other access to the directory, held for the life of the process; `is_in_place`
+tells whether the path still leads to it, without which nothing may be written below the directory's name.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from topics.errors import DataDirLocked
+from topics.formats import names
+from topics.storage.fs import Fs, LockHandle, is_in_place, make_dirs, parent
+
+
+class DataDir:
+    """A data directory at `root`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/") or "/"
+        self.lock = f"{self.root}/{names.LOCK}"
+        self.identity = f"{self.root}/{names.IDENTITY}"
+        self.identity_place = f"{self.root}/{names.IDENTITY_PLACE}"
+        self.meta = f"{self.root}/{names.META_DIR}"
+        self.wal = f"{self.root}/{names.WAL_DIR}"
+        self.topics = f"{self.root}/{names.TOPICS_DIR}"
+
+    def group(self, key: str) -> str:
+        """The directory of a WAL group; the flat group lies in `wal/` itself."""
+        return self.wal if key == names.FLAT_GROUP else f"{self.wal}/{key}"
+
+    def quarantine(self, key: str) -> str:
+        """Where bytes cut off from a group go."""
+        return f"{self.wal}/{names.QUARANTINE_DIR}/{names.quarantine_group_name(key)}"
+
+    def topic(self, topic_id: int) -> str:
+        return f"{self.topics}/{names.topic_dir_name(topic_id)}"
+
+    def make_root(self, fs: Fs) -> None:
+        """The directory itself, so that the lock can be taken."""
+        make_dirs(fs, self.root)
+        try:
+            fs.sync_dir(parent(self.root))
+        except PermissionError:
+            pass  # a directory above that we may not open was not made by us
+
+    def make_missing(self, fs: Fs) -> None:
+        """The directories below the root; to be called with the lock held.
+
+        Synced also when all are there: a process that was killed may have made them, and nothing below them is durable
+        before they are."""
+        for path in (self.meta, self.wal, self.topics):
+            make_dirs(fs, path)
+        fs.sync_dir(self.root)
+
+    def mounted(self, fs: Fs) -> list[str]:
+        """The directories that may lie on file systems of their own, as far as they are there."""
+        shards = [f"{self.wal}/{name}" for name in (fs.listdir(self.wal) if fs.is_dir(self.wal) else [])]
+        return [self.root, *filter(fs.is_dir, (self.meta, self.wal, self.topics, *shards))]
+
+    def is_new(self, fs: Fs) -> bool:
+        """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""
+        return not any(fs.is_dir(path) and fs.listdir(path) for path in (self.meta, self.wal, self.topics))
+
+
+def group_keys(shards: int) -> list[str]:
+    """Group keys of a layout, by shard index."""
+    return [names.FLAT_GROUP] if shards == 1 else [names.shard_name(shard) for shard in range(shards)]
+
+
+BOOT_UNKNOWN = "-"
+
+
+class DataDirLock:
+    """A lock that is held. `old_boot` is the boot id its former holder left, or None."""
+
+    def __init__(self, handle: LockHandle, fs: Fs, path: str, *, pid: int) -> None:
+        self._fs = fs
+        self._path = path
+        self._handle = handle
+        self._pid = pid
+        self._mutex = Lock()
+        self._unknown = False
+        self.old_boot = parse_boot(handle.read_text())
+
+    @classmethod
+    def take(cls, fs: Fs, path: str, *, pid: int) -> DataDirLock:
+        """Lock or raise DataDirLocked; the text stays as it is until `claim`."""
+        try:
+            handle = fs.lock(path)
+        except DataDirLocked as error:
+            raise DataDirLocked(f"{path} is held by another process; stop it or choose another directory") from error
+        try:
+            return cls(handle, fs, path, pid=pid)
+        except BaseException:
+            handle.close()
+            raise
+
+    def same_boot(self, boot_id: str) -> bool:
+        """Whether everything the former holder wrote is still there."""
+        return bool(boot_id) and self.old_boot == boot_id
+
+    def claim(self, boot_id: str, *, vouches: bool = True) -> None:
+        """Recovery is done: from here on the text speaks for this process. Unless it `vouches`, the boot line stays as
+        the former holder left it, so that the next start judges what it finds as this one did."""
+        with self._mutex:
+            proven = boot_id if vouches else self.old_boot
+            self._handle.overwrite_text(self._text(BOOT_UNKNOWN if self._unknown else proven))
+
+    def mark_boot_unknown(self) -> None:
+        """A sync failed: written bytes are not safe any more, not even while the kernel lives."""
+        with self._mutex:
+            self._unknown = True
+            self._handle.replace_text(self._text(BOOT_UNKNOWN))
+
+    def is_in_place(self) -> bool:
+        """Whether the directory at our path is still the one we hold. Asked by any thread."""
+        return is_in_place(self._fs, self._path, self._handle.file)
+
+    def _text(self, boot_id: str | None) -> str:
+        return f"pid={self._pid}\nboot={boot_id or BOOT_UNKNOWN}\n"
+
+    def close(self) -> None:
+        """Give the lock up."""
+        self._handle.close()
+
+
+def parse_boot(text: str) -> str | None:
+    """The boot id of a lock file's text; None when it proves nothing."""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("boot=") and line.endswith("\n"):
+            boot_id = line[5:].strip()
+            return boot_id if boot_id and boot_id != BOOT_UNKNOWN else None
+    return None
