@@ -19,11 +19,11 @@ from report import Report
 
 from topics.clock import SystemClock
 from topics.config.bind import BindAddress
-from topics.net import sse
 from topics.net.messages import Request, Responder, Response, StreamSink
 from topics.server.bind import bound_address, open_listeners, raise_file_limit
 from topics.server.hub import TransportSettings
 from topics.server.server import Server
+from topics.wire.outgoing import sse
 
 FIELDS = b"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
 REQUEST = b"POST /v0/topics/t HTTP/1.1\r\n" + FIELDS + b"\r\n{}"

@@ -23,8 +23,7 @@ from topics.formats.segments.columns import decode_columns
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch, read_spec
 from topics.spark.scanning.decode import Origin, record_batch
-from topics.spark.scanning.hashing import arrow_sums
-from topics.spark.scanning.scan import scan
+from topics.spark.scanning.scan import arrow_sums, scan
 from topics.spark.scanning.schema import arrow_schema, table_fields
 
 RECORDS = 200_000

@@ -23,8 +23,8 @@ from topics.client.client import Client
 from topics.client.transport.retry import RetryPolicy
 from topics.errors import ConfigError, DataLoss, MethodNotAllowed, TopicNotFound
 from topics.model.position import Position
-from topics.net import sse
-from topics.wire.sse import CAUGHT_UP, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id, shutdown_data
+from topics.wire.outgoing import sse
+from topics.wire.outgoing.sse import CAUGHT_UP, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id, shutdown_data
 
 pytestmark = pytest.mark.timeout(100)
 

@@ -19,7 +19,7 @@ from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.storage.fs import Fs
 from topics.storage.osfs import OsFs, RetryingFs
-from topics.wire.keys import parse_keys
+from topics.wire.access.keys import parse_keys
 
 
 class PushedClock:

@@ -12,7 +12,7 @@ from tests.contract.server import LiveServer
 from tests.contract.test_pipelining import answers, request
 from tests.server_transport.test_h2 import H2Client
 
-from topics.server import room
+from topics.server import budget as room
 from topics.server.h2 import connection as h2_connection
 from topics.server.h2 import output as h2_output
 from topics.testing.rawhttp import RawClient

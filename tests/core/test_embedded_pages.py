@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import topics
-from topics.embedded.records import Records
+from topics.embedded.views import Records
 from topics.model.results import Record
 
 

@@ -27,15 +27,15 @@ from topics.engine.delivery.pressure import Tuning
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
 from topics.net.messages import AllowanceOwner, Line
-from topics.server.room import ResponseBudget
-from topics.server.stream_share import StreamShare
+from topics.server.budget import ResponseBudget
+from topics.server.stream_budget import StreamShare
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs
-from topics.wire.keys import Key
-from topics.wire.records import View, render_list
-from topics.wire.requests import decode_write
-from topics.wire.sse import decode_id
+from topics.wire.access.keys import Key
+from topics.wire.incoming.requests import decode_write
+from topics.wire.outgoing.records import View, render_list
+from topics.wire.outgoing.sse import decode_id
 
 TICK_MS = 50
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
-from topics.api.live.audience import BroadcastGroup
+from topics.api.live.broadcast import BroadcastGroup
 from topics.api.live.outbound import SlowConsumerLimits
 from topics.api.live.watch import WatchStream
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, WsClient, bodies_of, last_id
 
-from topics.wire.records import View
+from topics.wire.outgoing.records import View
 
 Told = list[tuple[str, Any]]
 """What a reader learned, in order: records as shown, gaps with their ends."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, bodies_of
 
-from topics.api.live.feed import Subscription
+from topics.api.live.subscription import Subscription
 from topics.core.reading.plan import ReadRequest
 from topics.engine.delivery.watched import Service
 from topics.engine.reading import long_polls as longpoll

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream
 
 from topics.api.live import batches
-from topics.api.live.feed import Subscription
 from topics.api.live.history_throttle import (
     CLOSING_IN,
     LIVE_MS,
@@ -20,9 +19,10 @@ from topics.api.live.history_throttle import (
     CatchUp,
     HistoryThrottle,
 )
+from topics.api.live.subscription import Subscription
 from topics.core.slots.extent import Extent
 from topics.core.topic import TopicState
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket
 
 REST_MS = 100

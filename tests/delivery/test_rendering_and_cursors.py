@@ -13,7 +13,7 @@ from tests.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, rec
 
 from topics.api.live.batches import Bodies, Pool, seqs_of
 from topics.wire.cursors import encode_base64url
-from topics.wire.records import View, render_list
+from topics.wire.outgoing.records import View, render_list
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]
 

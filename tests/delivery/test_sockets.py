@@ -9,7 +9,7 @@ from tests.delivery.rig import Rig, WsClient
 
 from topics.engine.ticket import Ticket
 from topics.model.position import token
-from topics.wire.keys import ADMIN, READ, WRITE, Key
+from topics.wire.access.keys import ADMIN, READ, WRITE, Key
 
 
 @pytest.fixture

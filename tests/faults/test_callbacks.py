@@ -13,7 +13,7 @@ from tests.queues.world import World, batch
 
 from topics.core.reading.plan import ReadRequest
 from topics.engine.delivery.delivery import Delivery
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.queues import claim_pass as queue_pass
 from topics.engine.queues import dead_letters as queue_letters
 from topics.engine.reading import reads

@@ -8,12 +8,12 @@ import zlib
 import pytest
 
 from topics.errors import NotReady, PayloadTooLarge, Throttled
-from topics.net import sse
 from topics.net.answers import error_response
 from topics.net.h1.render import H1Renderer, chunk, connection_field
 from topics.net.http2.session import Bucket
 from topics.net.messages import Response
 from topics.server.content import BrokenCoding, admits_gzip, deflate, inflate, inflate_small
+from topics.wire.outgoing import sse
 
 # --- SSE --------------------------------------------------------------------------------------------------------------
 

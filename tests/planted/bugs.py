@@ -189,7 +189,7 @@ BUGS = [
     Planted(
         "copied-place-not-told",
         "deletes records of a router's source without logging how far the router had come",
-        "src/topics/engine/routers/witness.py",
+        "src/topics/engine/routers/evidence.py",
         "        routed = self._routed(topic)\n        if topic.id in self._state.fed and",
         "        routed = ()\n        if topic.id in self._state.fed and",
         "tests/routers/test_crash_points.py -k delete_the_source_meanwhile",
@@ -301,7 +301,7 @@ BUGS = [
     Planted(
         "names-in-bodies-unchecked",
         "checks a bound key against the name in the path only, so that dead letters leave its prefixes",
-        "src/topics/wire/auth.py",
+        "src/topics/wire/access/auth.py",
         "        for name in names_in(request):\n",
         "        for name in ():\n",
         "tests/contract/test_foreign_names.py",
@@ -317,7 +317,7 @@ BUGS = [
     Planted(
         "any-host",
         "answers to any name without keys, also to one that was rebound to it",
-        "src/topics/wire/pages.py",
+        "src/topics/wire/outgoing/pages.py",
         "        if not self.permits_host(host, is_browser=_is_browser(headers)):\n",
         "        if False:\n",
         "tests/contract/test_pages.py",

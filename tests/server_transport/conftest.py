@@ -16,7 +16,6 @@ import uvloop
 from topics.clock import Clock, SystemClock
 from topics.config.bind import BindAddress
 from topics.errors import InvalidRequest
-from topics.net import sse
 from topics.net.answers import error_response
 from topics.net.limits import CONNECTIONS_MAX
 from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink
@@ -25,6 +24,7 @@ from topics.server.bind import bound_address, open_listeners
 from topics.server.hub import Hub, TransportSettings
 from topics.server.server import Server
 from topics.testing.rawhttp import RawClient
+from topics.wire.outgoing import sse
 
 T = TypeVar("T")
 WAIT_S = 10.0

@@ -27,8 +27,8 @@ from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
 from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import SimFs
-from topics.wire.keys import parse_keys
-from topics.wire.records import View, render_runs
+from topics.wire.access.keys import parse_keys
+from topics.wire.outgoing.records import View, render_runs
 
 LINES = "POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 WRITE = b'{"records":[{"data":{"n":%d},"tag":"a"}]}'

@@ -28,7 +28,7 @@ from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
 from topics.testing.faultfs import FaultFs
 from topics.testing.simfs import SimFs
-from topics.wire.keys import parse_keys
+from topics.wire.access.keys import parse_keys
 
 SEEDS = int(os.environ.get("EXPRESS_SEEDS", "40"))
 FIRST = int(os.environ.get("EXPRESS_FIRST", "0"))

@@ -14,10 +14,10 @@ from tests.server_transport.test_h2 import H2Client
 
 from topics.limits import MIB
 from topics.net.limits import UNSENT_ALL_BYTES_MAX, UNSENT_FREE_BYTES, UNSENT_LARGE_BYTES_MAX, UNSENT_SMALL_BYTES
+from topics.server.budget import ConnectionBudget, ResponseBudget
 from topics.server.h2 import connection as h2_connection
 from topics.server.h2 import output as h2_output
-from topics.server.room import ConnectionBudget, ResponseBudget
-from topics.server.stream_share import StreamShare
+from topics.server.stream_budget import StreamShare
 from topics.testing.clock import SimClock
 
 Live = Any

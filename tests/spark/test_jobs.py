@@ -44,7 +44,7 @@ from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
 from topics.spark.logs.wal_tail import LogTail
-from topics.spark.session.failure import JobFailed, failure_of
+from topics.spark.session.java_failure import JobFailed, failure_of
 
 
 @pytest.fixture

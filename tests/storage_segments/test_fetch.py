@@ -19,6 +19,7 @@ from topics.formats.segments.idx import read_idx
 from topics.formats.wal.frame import encode_appends
 from topics.model.run import RecordRun
 from topics.storage.checkpoint.absorb import SealRules
+from topics.storage.disk_spans import GAP_BYTES_MAX, read_spans
 from topics.storage.fetch import ActiveRead, Fetcher, RecordsMoved, SealedRead, WalRead, few_of_segment, few_slots
 from topics.storage.osfs import OsFs
 from topics.storage.segments.flips import Flips
@@ -28,7 +29,6 @@ from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed import SealedSegment
 from topics.storage.segments.tags import accounted_sizes, frame_tags
-from topics.storage.spans import GAP_BYTES_MAX, read_spans
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.tiers.relocate import flush_cold_flips, promote, relocate
 from topics.storage.tiers.stores import LocalStore

@@ -38,7 +38,7 @@ from topics.storage.wal.repair import (
 )
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.scan import discover
-from topics.storage.wal.witness import SyncFailureLatch
+from topics.storage.wal.sync_failure import SyncFailureLatch
 from topics.testing import FaultFs, SimClock, SimFs
 from topics.testing.order.fs import OrderFs
 from topics.testing.order.monitor import OrderMonitor

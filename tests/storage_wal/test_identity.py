@@ -12,8 +12,7 @@ import pytest
 import topics
 from topics.errors import TopicsError
 from topics.model.config import TopicConfig
-from topics.storage.data_dir import DataDir
-from topics.storage.identity import Identity
+from topics.storage.data_dir import DataDir, Identity
 from topics.storage.osfs import OsFs
 from topics.testing import FaultFs, SimFs
 from topics.testing.driver import SimKernel

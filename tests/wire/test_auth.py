@@ -5,7 +5,7 @@ import pytest
 from topics.errors import Forbidden, MethodNotAllowed, NotFound, Unauthorized
 from topics.model.config import ConfigPatch
 from topics.model.router import RouterDef
-from topics.wire.auth import (
+from topics.wire.access.auth import (
     authenticate,
     bearer,
     check_config_on_write,
@@ -15,9 +15,9 @@ from topics.wire.auth import (
     check_scope,
     check_session,
 )
+from topics.wire.access.keys import READ, WRITE, Key, parse_keys
 from topics.wire.endpoints import ENDPOINTS
 from topics.wire.incoming.paths import Routes, Target
-from topics.wire.keys import READ, WRITE, Key, parse_keys
 
 ROUTES = Routes(ENDPOINTS)
 RING = parse_keys("all,r:read,w:write,d:delete,a:admin,rw:rw,eu:rw:eu.,none::nothing.")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.wire.holders import holder_of, network_of, share_of
-from topics.wire.keys import Key
+from topics.wire.access.keys import Key, holder_of, network_of, share_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.wire.rfc8259 import NotJson, parse, takes_write
 
 from topics.errors import InvalidRequest
-from topics.wire.json import is_too_deep
-from topics.wire.requests import decode_config, decode_diff, decode_write
+from topics.wire.incoming.json import is_too_deep
+from topics.wire.incoming.requests import decode_config, decode_diff, decode_write
 
 
 def payloads(body: bytes) -> list[tuple[bytes, bytes | None]] | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from topics.errors import ConfigError
-from topics.wire.keys import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Key, KeyRing, parse_keys
+from topics.wire.access.keys import ADMIN, ALL_SCOPES, DELETE, READ, WRITE, Key, KeyRing, parse_keys
 
 
 def ring(text: str) -> KeyRing:

@@ -15,10 +15,10 @@ from topics.errors import Internal, TopicsError
 from topics.model.config import ConfigPatch, resolve_config
 from topics.model.names import NAMES, TopicName
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicSummary, WatchResult, WatchStart
-from topics.wire import openapi, ws
-from topics.wire.error_names import error_seen
-from topics.wire.names import cut, names_in
-from topics.wire.requests import PutRouterRequest, TopicStart, WatchRequest, WriteRequest
+from topics.wire import openapi
+from topics.wire.access.names import cut, error_seen, names_in
+from topics.wire.incoming.requests import PutRouterRequest, TopicStart, WatchRequest, WriteRequest
+from topics.wire.outgoing import ws
 
 REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))
 

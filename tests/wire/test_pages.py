@@ -10,7 +10,7 @@ from topics.config import Settings
 from topics.errors import ConfigError, HostNotAllowed, OriginNotAllowed, TopicsError
 from topics.wire.endpoints import ENDPOINTS
 from topics.wire.incoming.paths import Routes
-from topics.wire.pages import PageRules
+from topics.wire.outgoing.pages import PageRules
 
 ROUTES = Routes(ENDPOINTS)
 

@@ -25,7 +25,7 @@ from topics.model.results import (
     TopicSummary,
 )
 from topics.wire.cursors import decode_base64url, decode_cursor, encode_base64url, encode_cursor
-from topics.wire.replies import (
+from topics.wire.outgoing.replies import (
     ack_performance,
     append_performance,
     append_reply,

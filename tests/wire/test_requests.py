@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.names import TagMatch
-from topics.wire.requests import (
+from topics.wire.incoming.requests import (
     NO_SUCH_LEASE,
     TopicStart,
     check_worker,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
 from topics.model.position import Position
 from topics.model.results import Appended, Tombstone, WatchStart
-from topics.wire import sse, ws
 from topics.wire.cursors import decode_base64url, encode_base64url
-from topics.wire.requests import TopicStart
+from topics.wire.incoming.requests import TopicStart
+from topics.wire.outgoing import sse, ws
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
 PERFORMANCE = b'{"server_total_ms":0.2}'

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from topics.core.reading.recent import Chunk, make_chunk
 from topics.formats.wal.frame import encode_appends
-from topics.wire.records import View, render_runs
-from topics.wire.texts import BLOCK, Texts
+from topics.wire.outgoing.records import View, render_runs
+from topics.wire.outgoing.texts import BLOCK, Texts
 
 VIEWS = [View(*flags) for flags in product((False, True), repeat=3)]
 

@@ -10,11 +10,10 @@ import msgspec
 import pytest
 
 from topics.errors import InvalidRequest
-from topics.wire import json as wire_json
-from topics.wire import openapi, ws
-from topics.wire.field_count import count_fields
-from topics.wire.json import BodyDecoder, Unknown
-from topics.wire.requests import (
+from topics.wire import openapi
+from topics.wire.incoming import json as wire_json
+from topics.wire.incoming.json import BodyDecoder, Unknown, count_fields
+from topics.wire.incoming.requests import (
     decode_ack,
     decode_claim,
     decode_config,
@@ -26,7 +25,8 @@ from topics.wire.requests import (
     decode_watch,
     decode_write,
 )
-from topics.wire.warnings import SENTENCES_MAX, warnings_of, with_warnings
+from topics.wire.incoming.warnings import SENTENCES_MAX, warnings_of, with_warnings
+from topics.wire.outgoing import ws
 
 BODIES: list[tuple[BodyDecoder[Any], dict[str, Any]]] = [
     (decode_config, {"type": "queue", "dead_letter": "d", "max_deliveries": 3}),

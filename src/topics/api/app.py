@@ -17,11 +17,11 @@ from topics.api.page_responder import PageResponder
 from topics.engine.engine import Engine
 from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
 from topics.net.messages import Headers, Request, RequestHead, Responder, Response
-from topics.wire.auth import authenticate, check_rights
+from topics.wire.access.auth import authenticate, check_rights
+from topics.wire.access.keys import Key, KeyRing
 from topics.wire.endpoints import implemented
 from topics.wire.incoming.paths import Routes, Target
-from topics.wire.keys import Key, KeyRing
-from topics.wire.pages import PageRules
+from topics.wire.outgoing.pages import PageRules
 
 Handler = Callable[[RequestCall], None]
 

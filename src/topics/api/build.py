@@ -25,8 +25,8 @@ from topics.config import Settings
 from topics.engine.reading.long_polls import LongPolls
 from topics.runtime.drivers.aio import BusyShare
 from topics.runtime.kernel import Kernel
-from topics.wire.keys import KeyRing
-from topics.wire.pages import PageRules
+from topics.wire.access.keys import KeyRing
+from topics.wire.outgoing.pages import PageRules
 
 log = logging.getLogger("topics.api")
 
@@ -100,7 +100,7 @@ class ServerApp:
         engine = kernel.engine
         live = self._attach_live(kernel)
         long_polls = LongPolls(engine, live.delivery)
-        kernel.timetable.every_tick.append(long_polls.tick)
+        kernel.scheduler.every_tick.append(long_polls.tick)
         self.app.on_shutdown.append(long_polls.finish_all)
         off_loop = kernel.driver.run_read
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=off_loop)

@@ -17,16 +17,15 @@ import msgspec
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, Throttled, TopicsError, UnsupportedMediaType
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
-from topics.wire.auth import check_names, seen_by
-from topics.wire.holders import Holder, holder_of
+from topics.wire.access.auth import check_names, seen_by
+from topics.wire.access.keys import Holder, Key, holder_of
+from topics.wire.access.names import cut
+from topics.wire.incoming.json import Unknown
+from topics.wire.incoming.media import body_text
 from topics.wire.incoming.paths import Target
 from topics.wire.incoming.query import Query, parse_query
-from topics.wire.json import Unknown
-from topics.wire.keys import Key
-from topics.wire.media import body_text
-from topics.wire.names import cut
-from topics.wire.replies import error_body, performance, struct_reply
-from topics.wire.warnings import warnings_of, with_warnings
+from topics.wire.incoming.warnings import warnings_of, with_warnings
+from topics.wire.outgoing.replies import error_body, performance, struct_reply
 
 
 class InFlight:

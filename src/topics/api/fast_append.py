@@ -20,11 +20,11 @@ from topics.errors import InvalidRequest, RecordTooLarge, Throttled
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.net.messages import FastAppendResponder, RequestHead
+from topics.wire.access.keys import Key
+from topics.wire.incoming.media import is_json
 from topics.wire.incoming.query import bool_param, parse_query
-from topics.wire.keys import Key
-from topics.wire.media import is_json
-from topics.wire.replies import append_replies
-from topics.wire.requests import decode_datas, decode_records
+from topics.wire.incoming.requests import decode_datas, decode_records
+from topics.wire.outgoing.replies import append_replies
 
 BODY_BYTES_MAX = 32 * KIB
 """A larger body costs more than the way it takes."""

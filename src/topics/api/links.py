@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from topics.core.state import State
-from topics.wire.keys import Key
+from topics.wire.access.keys import Key
 
 NAMED_MAX = 20  # a start is not to fill the log
 

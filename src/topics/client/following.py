@@ -18,7 +18,7 @@ from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, T
 from topics.model.paging import After, Gap, Gaps, Walk
 from topics.model.position import Position
 from topics.model.results import ReadResult, Record, WatchResult
-from topics.wire.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
+from topics.wire.outgoing.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
 
 HEARTBEAT_MS = 5000
 SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server is gone, whatever TCP says

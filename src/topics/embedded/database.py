@@ -73,7 +73,7 @@ class Database:
         delivery = Delivery(engine.context, engine.reads, soon=driver.soon, later=driver.later)
         engine.admission.pressure = lambda: delivery.pressure
         self.long_polls = LongPolls(engine, delivery)
-        kernel.timetable.every_tick += (delivery.tick, self.long_polls.tick)
+        kernel.scheduler.every_tick += (delivery.tick, self.long_polls.tick)
         self._closed = False
         self._ended = False
         self._forked = False

@@ -13,7 +13,7 @@ from topics.model.doors import Match, Seqs, listed
 from topics.model.names import check_router_name
 from topics.model.results import AckResult, ClaimResult, ExtendResult, Job, NackResult, RouterState
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.requests import (
+from topics.wire.incoming.requests import (
     AckRequest,
     ClaimRequest,
     ExtendRequest,

@@ -19,7 +19,7 @@ from topics.model.position import checked_position, token
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.model.results import AppendResult, DeleteResult, ReadResult, Record, TopicState
 from topics.model.values import Event, plain_texts, record_of, records_of, several
-from topics.wire.requests import DeleteRequest, DiffRequest, checked, predicate
+from topics.wire.incoming.requests import DeleteRequest, DiffRequest, checked, predicate
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database

@@ -26,8 +26,8 @@ from topics.config import Settings
 from topics.core.effects import Effect
 from topics.core.state import State
 from topics.core.topic import TopicState
-from topics.engine.file_work import Jobs
-from topics.engine.routers.witness import RouterEvidence
+from topics.engine.file_requests import Jobs
+from topics.engine.routers.evidence import RouterEvidence
 from topics.engine.ticket import Ticket, callback_failed, guarded
 from topics.engine.writing.commit import Commit
 from topics.errors import TopicNotFound

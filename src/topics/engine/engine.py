@@ -15,7 +15,7 @@ from topics.core.topic import TopicState
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
-from topics.engine.file_work import Jobs
+from topics.engine.file_requests import Jobs
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle, Put
 from topics.engine.queues.queues import Queues

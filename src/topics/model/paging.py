@@ -1,19 +1,36 @@
-"""Paging: a cursor moved through a log, page by page, and the gaps met on the way. The same through every door.
+"""Spans: a topic's records as ranges of seqs that lie in one place each, as a manifest lists them.
+
+Paging: a cursor moved through a log, page by page, and the gaps met on the way. The same through every door.
 
 A gap is never passed in silence: it raises `DataLoss`, or comes as a `Gap` among the records if `gaps="yield"`. One
 exception: a reader who starts at 0 asks for what is retained, so a front that was gone when it came is no loss to it;
-what goes while it is there is. Pure; used by the embedded library and by the clients."""
+what goes while it is there is. Pure; used by the embedded library and by the clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
-from topics.errors import DataLoss, InvalidRequest
+from topics.errors import DataLoss, Internal, InvalidRequest
 from topics.model.position import START, Position, checked_position, parse_token, token
 from topics.model.results import AppendResult, ReadResult, Record
+
+Span = tuple[int, int]
+"""First and last seq, both included."""
+
+
+def refuse_overlap(topic: str, spans: Iterable[Span]) -> None:
+    """Raise unless every span begins behind the one before it: whoever reads them would get records twice."""
+    listed = [(0, 0), *spans]
+    for before, span in pairwise(listed):
+        if not before[1] < span[0] <= span[1]:
+            where = f"{span[0]}..{span[1]} after {before[0]}..{before[1]}"
+            raise Internal(f"the blocks of topic {topic!r} are not in order: {where}; nothing was read")
+
 
 Gaps = Literal["raise", "yield"]
 

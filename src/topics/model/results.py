@@ -5,7 +5,7 @@ Appended: what the engine answers a write with, once it is published; the doors 
 Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
 
 Made by core and the engine, shown by the embedded library, and what a client decodes a response into. The performance
-block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.replies`.
+block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.outgoing.replies`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from topics.core.delete import finish_cold_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.slots.extent import Extent, RecordPlace
 from topics.core.topic import TopicState
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.model.run import EMPTY_RUN

@@ -1,7 +1,12 @@
-"""Kernel: engine and storage joined, driven by whoever owns the loop or the lock.
+"""ClockWatch: says once that the engine does not follow the wall clock, and once that it does again.
+
+How the two are held together is `EngineClock`'s; this only tells operators, in the log and in the probes.
+
+Kernel: engine and storage joined, driven by whoever owns the loop or the lock.
 
 `flush` writes what a turn submitted; `tick` does what time asks for. Always holds: every submission accepted is
-answered; closing writes, syncs and snapshots what is there, so that the next start replays nothing."""
+answered; closing writes, syncs and snapshots what is there, so that the next start replays nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import logging
 import secrets
 from collections.abc import Callable
 
-from topics.clock import Clock, EngineClock, Host
+from topics.clock import BELIEVE_MS, JUMP_MS, Clock, EngineClock, Host
 from topics.config import Settings
 from topics.core.lineage import EPOCH_CHANCE_BITS
 from topics.engine.engine import Engine
@@ -21,8 +26,7 @@ from topics.runtime.background.janitor import Janitor
 from topics.runtime.background.scheduler import Scheduler
 from topics.runtime.background.snapshotter import Snapshotter
 from topics.runtime.background.tiers import Tiers
-from topics.runtime.clock_watch import ClockWatch
-from topics.runtime.custody import Custody
+from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver
 from topics.runtime.file_work import KernelJobs
 from topics.runtime.log_writers import GroupRunner, Writers
@@ -32,6 +36,37 @@ from topics.storage.fs import Fs
 from topics.storage.tiers.cold_tier import open_cold_root
 
 log = logging.getLogger("topics.kernel")
+
+
+class ClockWatch:
+    def __init__(self, clock: EngineClock) -> None:
+        self._clock = clock
+        self._told = False
+
+    @property
+    def sentence(self) -> str | None:
+        """What an operator should know as long as it lasts."""
+        behind_ms = self._clock.behind_ms()
+        if behind_ms < -JUMP_MS:
+            return (
+                f"the wall clock is {-behind_ms // 1000} s ahead of the time that has passed: "
+                f"it is believed once it has stayed there for {BELIEVE_MS // 60_000} minutes"
+            )
+        if behind_ms > JUMP_MS:
+            return (
+                f"the wall clock is {behind_ms // 1000} s behind stored times: time goes on from those, a little slower"
+            )
+        return None
+
+    def look(self) -> None:
+        """Called about once per second."""
+        sentence = self.sentence
+        if sentence is not None and not self._told:
+            log.error("%s", sentence)
+        elif sentence is None and self._told:
+            log.info("stored times agree with the wall clock again")
+        self._told = sentence is not None
+
 
 MakeWriters = Callable[[Commit, Recovered, Settings, Driver], Writers]
 
@@ -65,11 +100,19 @@ class Kernel:
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
-        self.custody = Custody(self.store, self.commit, driver, rescue=lambda: self.timetable.snapshot_soon())
-        self.checkpointer = Checkpointer(
-            self.engine, self.store, driver, self.jobs, settings, custody=self.custody, elsewhere=converter
+        self.directory_guard = DirectoryGuard(
+            self.store, self.commit, driver, rescue=lambda: self.scheduler.snapshot_soon()
         )
-        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.custody)
+        self.checkpointer = Checkpointer(
+            self.engine,
+            self.store,
+            driver,
+            self.jobs,
+            settings,
+            directory_guard=self.directory_guard,
+            elsewhere=converter,
+        )
+        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.directory_guard)
         self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
         self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
         self.janitor.after_checkpoint = self.checkpointer.after_run
@@ -77,11 +120,11 @@ class Kernel:
         self.tiers.is_dropping = self.janitor.is_dropping
         self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
         self.clock_watch = ClockWatch(recovered.clock)
-        self.timetable = Scheduler(self, settings)
+        self.scheduler = Scheduler(self, settings)
         self.jobs.settled = self.engine.context.removed
-        self.jobs.ask_checkpoint = self.timetable.checkpoint_soon
+        self.jobs.ask_checkpoint = self.scheduler.checkpoint_soon
         self.jobs.run_checkpoint = self.checkpointer.run
-        self.timetable.every_tick.append(self.engine.tick)
+        self.scheduler.every_tick.append(self.engine.tick)
         self.engine.context.wake_at = self._tick_at
         self.before_turn: list[Callable[[], bool]] = []
         """Whoever keeps the commands of a turn, to give them all at once when it ends; True if not just yet."""
@@ -92,7 +135,7 @@ class Kernel:
                 self.commit.close_group(index, group.read_only)
         self.writers.start()
         if recovered.wants_snapshot:
-            self.timetable.snapshot_soon()
+            self.scheduler.snapshot_soon()
 
     # --- called by the driver -------------------------------------------------------------------------------------
 
@@ -114,7 +157,7 @@ class Kernel:
 
     def tick(self) -> None:
         """Do what is due; called about every 50 ms, or as often as a simulator likes."""
-        self.timetable.tick()
+        self.scheduler.tick()
 
     def _tick_at(self, at_ms: int) -> None:
         self.driver.tick_in(max(at_ms - self.engine.context.clock.now_ms(), 0) / 1000)
@@ -134,7 +177,7 @@ class Kernel:
         if self._closing is None:
             self._closing = Ticket()
             closing = self._closing
-            self.timetable.stop()
+            self.scheduler.stop()
             self.checkpointer.haste.closing = True
             self.tiers.stop()
             self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing), closing.abandon)

@@ -27,7 +27,7 @@ from topics.net.h1.render import H1Renderer
 from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
 from topics.server.allocator import Burst, give_back
-from topics.server.room import ResponseBudget
+from topics.server.budget import ResponseBudget
 
 if TYPE_CHECKING:
     from topics.server.peer import Peer

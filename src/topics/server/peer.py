@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from topics.net.limits import LINGER_S, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
-from topics.wire.holders import network_of
+from topics.wire.access.keys import network_of
 
 if TYPE_CHECKING:
     from topics.server.hub import Hub

@@ -35,9 +35,8 @@ from topics.server.server import Server
 from topics.server.tls import tls_context
 from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
-from topics.wire.holders import share_of
-from topics.wire.keys import KeyRing, parse_keys
-from topics.wire.pages import PageRules
+from topics.wire.access.keys import KeyRing, parse_keys, share_of
+from topics.wire.outgoing.pages import PageRules
 
 log = logging.getLogger("topics.server")
 

@@ -32,7 +32,7 @@ from topics.net.ws import (
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
-from topics.server.stream_share import StreamShare
+from topics.server.stream_budget import StreamShare
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
 _LOOK_S = H2_PING_MS / 1000

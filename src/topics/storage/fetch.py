@@ -46,10 +46,10 @@ from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED
 from topics.formats.wal import frame as wal_frame
 from topics.formats.wal.blob import HEAD, TAIL, accounted_size
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, SEGMENT_BODY_AT, WAL_BODY_AT, RecordRun
+from topics.storage.disk_spans import read_spans
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.sealed import SealedSegment
-from topics.storage.spans import read_spans
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.wal.files import ReadWal
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from topics.wire.keys import ADMIN, DELETE, READ, WRITE
+from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 
 Method = Literal["GET", "PUT", "POST", "DELETE"]
 BodyKind = Literal["none", "required", "empty_ok", "never_empty"]

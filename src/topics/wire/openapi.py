@@ -12,10 +12,10 @@ import msgspec
 from topics import limits
 from topics.model import results
 from topics.model.config import ConfigPatch
-from topics.wire import requests
-from topics.wire import requests as queue_requests
+from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
-from topics.wire.keys import ADMIN, DELETE, READ, WRITE
+from topics.wire.incoming import requests
+from topics.wire.incoming import requests as queue_requests
 
 Json = dict[str, Any]
 

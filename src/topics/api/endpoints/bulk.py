@@ -34,7 +34,7 @@ from topics.core.topic import TopicState
 from topics.engine.reading.reads import ReadDone
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
-from topics.formats.segments.run_frames import segment_frames_of
+from topics.formats.segments.columns import segment_frames_of
 from topics.model.position import Position, token
 from topics.model.results import Tombstone
 from topics.model.run import RecordRun
@@ -42,7 +42,7 @@ from topics.net.messages import Response
 from topics.runtime.drivers.driver import carried_out
 from topics.runtime.kernel import Kernel
 from topics.wire.incoming.query import position_param, unsigned
-from topics.wire.replies import performance
+from topics.wire.outgoing.replies import performance
 
 Step = Callable[[Callable[[], None]], None]
 """One page; it calls what it is given when the page is there."""

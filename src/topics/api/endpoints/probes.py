@@ -18,7 +18,7 @@ from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
 from topics.wire.endpoints import implemented
 from topics.wire.openapi import openapi_document
-from topics.wire.replies import health_reply, ready_reply
+from topics.wire.outgoing.replies import health_reply, ready_reply
 
 KINDS = {
     ".html": b"text/html; charset=utf-8",

@@ -16,9 +16,9 @@ from topics.engine.queues.claim_pass import Claimed, ClaimedJob
 from topics.engine.queues.queues import Acked, Extended, Nacked
 from topics.model.results import AckResult, ExtendResult, NackResult
 from topics.model.run import BODY_HEAD
-from topics.wire.records import render_jobs
-from topics.wire.replies import ack_performance, claim_reply, performance
-from topics.wire.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+from topics.wire.incoming.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+from topics.wire.outgoing.records import render_jobs
+from topics.wire.outgoing.replies import ack_performance, claim_reply, performance
 
 
 class QueueEndpoints:

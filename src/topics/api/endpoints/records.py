@@ -20,17 +20,17 @@ from topics.errors import Forbidden, TopicNotFound
 from topics.model.config import ConfigPatch, TopicConfig, resolve_config
 from topics.model.position import position_of
 from topics.model.results import Appended, DeleteResult
-from topics.wire.auth import check_config_on_write, may_configure
+from topics.wire.access.auth import check_config_on_write, may_configure
 from topics.wire.incoming.query import bool_param
-from topics.wire.records import View
-from topics.wire.replies import (
+from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+from topics.wire.outgoing.records import View
+from topics.wire.outgoing.replies import (
     append_performance,
     append_reply,
     diff_performance,
     diff_reply,
 )
-from topics.wire.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
-from topics.wire.texts import Texts
+from topics.wire.outgoing.texts import Texts
 
 
 class _Written:

@@ -11,10 +11,10 @@ from topics.engine.lifecycle import Dropped, Put
 from topics.model.config import resolve_config
 from topics.model.names import check_topic_name
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
-from topics.wire.auth import permits_router
+from topics.wire.access.auth import permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
 from topics.wire.incoming.query import bool_param, int_param
-from topics.wire.requests import decode_config
+from topics.wire.incoming.requests import decode_config
 
 
 class TopicEndpoints:

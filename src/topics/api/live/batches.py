@@ -29,7 +29,7 @@ from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.run import BODY_HEAD, RecordRun
-from topics.wire.records import View, render_list, render_runs
+from topics.wire.outgoing.records import View, render_list, render_runs
 
 BYTES_MAX = 8 * limits.MIB
 """All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""

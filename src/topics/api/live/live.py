@@ -20,8 +20,7 @@ from topics.config import Settings
 from topics.engine.delivery.delivery import Delivery
 from topics.engine.delivery.pressure import Tuning, commit_window_ms
 from topics.runtime.kernel import Kernel
-from topics.wire.holders import share_of
-from topics.wire.keys import KeyRing
+from topics.wire.access.keys import KeyRing, share_of
 
 
 class Live:
@@ -72,7 +71,7 @@ class Live:
             "watch_stream": watch.watch_stream,
             "websocket": WsEndpoint(self.services).websocket,
         }
-        kernel.timetable.every_tick += (self.delivery.tick, self.streams.tick, pace.tick)
+        kernel.scheduler.every_tick += (self.delivery.tick, self.streams.tick, pace.tick)
 
     def _set_commit_window(self, pressure: float) -> None:
         """Stage 2 of the ladder: while pressure is high, more writers share a sync."""

@@ -15,8 +15,8 @@ from topics.core.lineage import is_foreign
 from topics.core.topic import TopicState
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position
+from topics.wire.access.keys import Holder
 from topics.wire.cursors import encode_base64url
-from topics.wire.holders import Holder
 
 WID_BYTES = 16
 CROSSED_IDS_MAX = 1024

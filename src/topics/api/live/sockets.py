@@ -19,8 +19,8 @@ import msgspec
 
 from topics.api.call import RequestCall
 from topics.api.live.batches import Bounds, Options, RenderedBatch
-from topics.api.live.feed import Subscription
 from topics.api.live.outbound import Messages
+from topics.api.live.subscription import Subscription
 from topics.api.live.watch import WatchServices, epoch_of_start, start_of, still_there
 from topics.core.topic import TopicState
 from topics.engine.delivery.admission import waited_ms
@@ -30,15 +30,14 @@ from topics.model.config import resolve_config
 from topics.model.results import Appended, WatchStart
 from topics.net.messages import WsSink
 from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, handshake_problem
-from topics.wire import ws
-from topics.wire.auth import check_config_on_write, check_names, check_scope, seen_by
-from topics.wire.holders import Holder
-from topics.wire.json import Unknown
-from topics.wire.keys import READ, WRITE, Key
-from topics.wire.records import View
-from topics.wire.replies import append_performance
-from topics.wire.requests import TopicStart, node_set
-from topics.wire.warnings import warnings_of, with_warnings
+from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
+from topics.wire.access.keys import READ, WRITE, Holder, Key
+from topics.wire.incoming.json import Unknown
+from topics.wire.incoming.requests import TopicStart, node_set
+from topics.wire.incoming.warnings import warnings_of, with_warnings
+from topics.wire.outgoing import ws
+from topics.wire.outgoing.records import View
+from topics.wire.outgoing.replies import append_performance
 
 log = logging.getLogger("topics.api")
 

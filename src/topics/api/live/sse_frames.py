@@ -13,8 +13,8 @@ from typing import Protocol
 
 from topics.api.live.batches import Options, RenderedBatch
 from topics.model.position import Position
-from topics.net.sse import one_line
-from topics.wire import sse
+from topics.wire.outgoing import sse
+from topics.wire.outgoing.sse import one_line
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 

@@ -11,10 +11,10 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Protocol
 
-from topics.api.live.feed import Subscription
 from topics.api.live.outbound import Monitored
+from topics.api.live.subscription import Subscription
 from topics.errors import Throttled
-from topics.wire.holders import Holder
+from topics.wire.access.keys import Holder
 
 BEAT_SLOT_MS = 50.0
 """Silence is looked at once per tick, so streams due in one tick share a slot."""

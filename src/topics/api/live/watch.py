@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from topics import limits
 from topics.api.call import RequestCall
-from topics.api.live.audience import sit_down
 from topics.api.live.batches import BatchReader, Bounds, Options, RenderedBatch
-from topics.api.live.feed import Subscription
+from topics.api.live.broadcast import sit_down
 from topics.api.live.outbound import Outbound, SlowConsumerLimits
 from topics.api.live.sessions import Session, SessionCursor, Sessions
 from topics.api.live.sse_frames import SseFrames, frames_of, id_of, piece
 from topics.api.live.streams import Streams
+from topics.api.live.subscription import Subscription
 from topics.core.lineage import epoch_to_read
 from topics.core.topic import TopicState
 from topics.engine.delivery.delivery import Delivery
@@ -27,18 +27,16 @@ from topics.engine.engine import Engine
 from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
 from topics.model.position import position_of
 from topics.model.results import WatchResult, WatchStart
-from topics.net import sse as framing
 from topics.net.messages import StreamSink
-from topics.net.sse import STREAM_HEADERS
-from topics.wire import sse
-from topics.wire.auth import check_session, presented_secret
-from topics.wire.holders import Holder
+from topics.wire.access.auth import check_session, presented_secret
+from topics.wire.access.keys import Holder, KeyRing
+from topics.wire.incoming.media import takes_events
 from topics.wire.incoming.query import bool_param
-from topics.wire.keys import KeyRing
-from topics.wire.media import takes_events
-from topics.wire.records import View
-from topics.wire.requests import TopicStart, WatchRequest, decode_watch, node_set
-from topics.wire.sse import decode_id
+from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set
+from topics.wire.outgoing import sse
+from topics.wire.outgoing import sse as framing
+from topics.wire.outgoing.records import View
+from topics.wire.outgoing.sse import STREAM_HEADERS, decode_id
 
 
 class Mark(NamedTuple):

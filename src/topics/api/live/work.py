@@ -14,14 +14,14 @@ from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import ClaimedJob
 from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAcceptable, TopicsError
-from topics.net import sse as framing
 from topics.net.messages import StreamSink
-from topics.net.sse import STREAM_HEADERS
-from topics.wire import sse
-from topics.wire.holders import Holder
+from topics.wire.access.keys import Holder
+from topics.wire.incoming.media import takes_events
 from topics.wire.incoming.query import int_param, unsigned
-from topics.wire.media import takes_events
-from topics.wire.requests import check_worker
+from topics.wire.incoming.requests import check_worker
+from topics.wire.outgoing import sse
+from topics.wire.outgoing import sse as framing
+from topics.wire.outgoing.sse import STREAM_HEADERS
 
 HEARTBEAT_MS = float(limits.HEARTBEAT_MS.default)
 QUEUE_GONE = 409

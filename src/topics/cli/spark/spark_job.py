@@ -113,7 +113,7 @@ def spark_session(
     """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
 
     `check` looks at what the job was given: Spark takes seconds to start, a wrong word is told before."""
-    from topics.spark.session.failure import failure_of
+    from topics.spark.session.java_failure import failure_of
     from topics.spark.session.start import check_ready
 
     check_ready()

@@ -30,7 +30,7 @@ from topics.client.transport.forks import tell_of_forks
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.doors import Match, Seqs, listed
-from topics.model.paging import After, end_of, node_names
+from topics.model.paging import After, end_of, node_names, refuse_overlap
 from topics.model.position import checked_position
 from topics.model.results import (
     AckResult,
@@ -51,8 +51,7 @@ from topics.model.results import (
     TopicState,
     WatchResult,
 )
-from topics.model.spans import refuse_overlap
-from topics.wire.requests import (
+from topics.wire.incoming.requests import (
     AckRequest,
     ClaimRequest,
     DeleteRequest,

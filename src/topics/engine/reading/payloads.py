@@ -11,7 +11,7 @@ from typing import NamedTuple
 from topics.core.reading.by_seq import Found, PickWalk
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import CorruptSegment
 

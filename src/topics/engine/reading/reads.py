@@ -16,7 +16,7 @@ from topics.core.reading.plan import ReadOutcome, ReadRequest, ReadWalk, plan_re
 from topics.core.slots.extent import RecordPlace
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import TopicsError

@@ -39,7 +39,7 @@ from topics.core.router_copy import Copy, admitted, chosen, hops_of
 from topics.core.state import State
 from topics.core.topic import TopicState
 from topics.engine.context import Context
-from topics.engine.file_work import FetchedRecords
+from topics.engine.file_requests import FetchedRecords
 from topics.engine.floor_log import FloorLog
 from topics.engine.routers.copies import copies_op
 from topics.engine.ticket import Ticket

@@ -3,12 +3,15 @@
 Input is a `.data` buffer and entries of its `.idx`; output says, for every live record asked for, where its node, tag,
 data and meta texts lie in that buffer. No Python object per record is made, so a caller can build Arrow arrays straight
 from the offsets. What is not asked for is neither read nor decoded. Bad frames are listed, never skipped silently.
+
+Segment frames of a record run, wherever its bodies came from: header, body as it is, checksum, a clear flag byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +29,7 @@ from topics.formats.buffers import (
     gather_u8,
     gather_u64,
     hash_slices,
+    xxh3,
 )
 from topics.formats.segments.frame import (
     DELETED_BYTE,
@@ -41,6 +45,7 @@ from topics.formats.segments.frame import (
 from topics.formats.segments.idx import IDX_DELETED, Idx
 from topics.formats.segments.scan import verify_frames
 from topics.formats.wal import blob as _blob
+from topics.model.run import BODY_HEAD, BODY_HEAD_BYTES, PRESENCE_MASK, RecordRun
 
 ALL: Final = frozenset({"node", "tag", "data", "meta"})
 
@@ -342,3 +347,19 @@ def _split(blob_at: I64, blob_len: I64, meta: I64, want: frozenset[str]) -> dict
         end = blob_at + blob_len - len(_blob.TAIL)
         texts |= {"meta_offset": end - np.maximum(meta, 0), "meta_len": meta}
     return texts
+
+
+_LEN = Struct("<I")
+_SUM_AND_FLAG = Struct("<QB")
+_FLAGS = [bytes((flags & PRESENCE_MASK,)) for flags in range(256)]
+
+
+def segment_frames_of(run: RecordRun) -> list[bytes]:
+    """One frame per record."""
+    buf, unpack = run.buf, BODY_HEAD.unpack_from
+    frames: list[bytes] = []
+    for off, flags in zip(run.body_offs, run.flags, strict=True):
+        _, _, node_len, tag_len, data_len = unpack(buf, off)
+        body = _FLAGS[flags] + buf[off : off + BODY_HEAD_BYTES + node_len + tag_len + data_len]
+        frames.append(_LEN.pack(len(body) + 9) + body + _SUM_AND_FLAG.pack(xxh3(body), 0))
+    return frames

@@ -39,7 +39,7 @@ from topics.model.config import TopicConfig
 from topics.model.submission import Submission
 from topics.runtime.background.failure_log import FailureLog
 from topics.runtime.background.gather import all_done, in_portions
-from topics.runtime.custody import Custody
+from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver, carried_out
 from topics.runtime.file_work import KernelJobs
 from topics.runtime.store import Store
@@ -112,7 +112,7 @@ class Checkpointer:
         jobs: KernelJobs,
         settings: Settings,
         *,
-        custody: Custody,
+        directory_guard: DirectoryGuard,
         elsewhere: Converter | None = None,
     ) -> None:
         """`elsewhere` computes on another processor; where it is given, long runs use it."""
@@ -120,7 +120,7 @@ class Checkpointer:
         self._store = store
         self._driver = driver
         self._jobs = jobs
-        self._custody = custody
+        self._directory_guard = directory_guard
         self._rules = SealRules(
             max_events=settings.segment_max_events,
             max_bytes=settings.segment_max_bytes,
@@ -269,7 +269,7 @@ class Checkpointer:
         return ticket
 
     def _write(self, job: CheckpointJob) -> CheckpointResult:
-        self._custody.require()
+        self._directory_guard.require()
         return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:

@@ -58,9 +58,9 @@ class Scheduler:
         if now - self._probed >= PROBE_MS:
             self._probed = now
             self._kernel.janitor.probe_space()
-            self._kernel.custody.look()
+            self._kernel.directory_guard.look()
             self._kernel.clock_watch.look()
-        if self._stopped or self._kernel.custody.is_lost:
+        if self._stopped or self._kernel.directory_guard.is_lost:
             return
         self._snapshot_if_due(now)
         self._checkpoint_if_due(now)

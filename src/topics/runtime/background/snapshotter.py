@@ -28,7 +28,7 @@ from topics.model.config import TopicConfig
 from topics.runtime.background.checkpointer import Checkpointer, Positions
 from topics.runtime.background.failure_log import FailureLog
 from topics.runtime.background.gather import all_done, in_portions
-from topics.runtime.custody import Custody
+from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver, carried_out
 from topics.runtime.recovery.images import queue_item, router_item
 from topics.runtime.store import Store
@@ -39,13 +39,13 @@ log = logging.getLogger("topics.snapshot")
 
 class Snapshotter:
     def __init__(
-        self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer, custody: Custody
+        self, engine: Engine, store: Store, driver: Driver, checkpointer: Checkpointer, directory_guard: DirectoryGuard
     ) -> None:
         self._engine = engine
         self._store = store
         self._driver = driver
         self._checkpointer = checkpointer
-        self._custody = custody
+        self._directory_guard = directory_guard
         self._running: Ticket[None] | None = None
         self.trouble = FailureLog(log, "snapshot")
         self.total = 0
@@ -184,7 +184,7 @@ class Snapshotter:
     # --- on the background thread ---------------------------------------------------------------------------------
 
     def _install(self, body: Snapshot, referenced: frozenset[int]) -> None:
-        self._custody.require()
+        self._directory_guard.require()
         keep_all = self._engine.context.settings.salvage  # nothing is deleted in such a run
         self._store.snapshots.install(body, keep_all=keep_all)
         if self._store.owes_marks:  # everything that the start had no space to log is in this snapshot

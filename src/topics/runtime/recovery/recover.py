@@ -21,17 +21,16 @@ from topics.engine.recovery.replay import Replay
 from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
-from topics.runtime.cut_log import note_used
 from topics.runtime.recovery.attach import Attach, Marks
 from topics.runtime.recovery.images import router_from_item, topic_from_item
+from topics.runtime.recovery.lost_log import note_used
 from topics.runtime.recovery.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
 from topics.runtime.recovery.reread import RecordReread
 from topics.runtime.recovery.salvage import adopt, announce_gaps, unexplained
 from topics.runtime.store import Store, TopicFiles
-from topics.storage.data_dir import DataDir, DataDirLock, group_keys
+from topics.storage.data_dir import DataDir, DataDirLock, Identity, LogFile, group_keys
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
-from topics.storage.identity import Identity, LogFile
 from topics.storage.osfs import RetryingFs
 from topics.storage.segments.flips import Flips
 from topics.storage.segments.place import SegmentEnv
@@ -53,7 +52,7 @@ from topics.storage.wal.repair import (
 )
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.scan import GroupListing, discover, list_group
-from topics.storage.wal.witness import SyncFailureLatch
+from topics.storage.wal.sync_failure import SyncFailureLatch
 
 log = logging.getLogger("topics.recovery")
 

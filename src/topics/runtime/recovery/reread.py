@@ -15,10 +15,10 @@ from topics.core.topic import TopicState
 from topics.errors import StorageIo
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, RecordRun
+from topics.storage.disk_spans import read_spans
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.segments.active import ActiveSegment
 from topics.storage.segments.sealed import SealedSegment
-from topics.storage.spans import read_spans
 
 ActiveOf = Callable[[int], ActiveSegment | None]
 

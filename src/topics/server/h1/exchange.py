@@ -19,7 +19,7 @@ from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestH
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
-from topics.server.stream_share import StreamShare
+from topics.server.stream_budget import StreamShare
 
 LARGE_BYTES = 256 * KIB  # a body or a chunk of this size is handed over in parts rather than copied into one
 

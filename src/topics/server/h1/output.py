@@ -22,10 +22,10 @@ from topics.net.h1.reader import H1Reader
 from topics.net.h1.render import CONTINUE
 from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
 from topics.net.messages import RequestHead
+from topics.server.budget import ConnectionBudget
 from topics.server.h1.exchange import H1Exchange
 from topics.server.hub import Hub
 from topics.server.peer import Peer
-from topics.server.room import ConnectionBudget
 
 READING, SKIPPING, WAITING, DEAF, GONE = range(5)
 LARGE_BYTES = 32 * KIB  # an answer of this size is not kept back to be joined with others

@@ -11,7 +11,7 @@ from topics.net.messages import AllowanceOwner, Headers, Request, Response, Stre
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
-from topics.server.stream_share import StreamShare
+from topics.server.stream_budget import StreamShare
 
 if TYPE_CHECKING:
     from topics.server.h2.connection import H2Connection

@@ -42,9 +42,8 @@ from topics.spark.logs.remote import Remote
 from topics.spark.options import read_options
 from topics.spark.planning.batch import address_of
 from topics.spark.planning.cut import TopicCut
-from topics.spark.planning.offsets import Points, from_json, heads, lifted, passed, resumed
+from topics.spark.planning.offsets import Points, from_json, heads, lifted, passed, resumed, trim_before
 from topics.spark.session.secret import without_secrets
-from topics.spark.writing.trim import trim_before
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

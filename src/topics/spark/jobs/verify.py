@@ -24,8 +24,7 @@ from topics.spark.logs.replay import ReaderReplay, TopicLog
 from topics.spark.logs.stored import RECOVERED, segment_stems
 from topics.spark.logs.wal_tail import LogTail
 from topics.spark.planning.batch import now_ms
-from topics.spark.scanning.hashing import arrow_sums
-from topics.spark.scanning.scan import chunks
+from topics.spark.scanning.scan import arrow_sums, chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

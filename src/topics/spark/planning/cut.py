@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from topics.model.paging import refuse_overlap
 from topics.model.position import Position
-from topics.model.spans import refuse_overlap
 
 I64: TypeAlias = npt.NDArray[np.int64]
 DeadRange: TypeAlias = tuple[int, int]

@@ -1,4 +1,6 @@
-"""Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (pipeline.md section 4).
+"""Trim: records that are safely elsewhere are deleted from their topics. Used by streams and by the archive.
+
+Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (pipeline.md section 4).
 
 Pure: cuts and offsets in, offsets and ranges out. A topic enters an offset at its earliest record before anything of it
 is read, so that a batch always has both ends of its ranges on record and gives the same rows when it is repeated.
@@ -10,8 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from topics.model.position import Position
+from topics.spark.logs.remote import Remote, topic_path
 from topics.spark.planning.cut import TopicCut
+
+
+def trim_before(remote: Remote, points: Points, cuts: Mapping[str, TopicCut]) -> None:
+    """Delete the records before each point, of the same instance only."""
+    try:
+        for name, point in points.items():
+            cut = cuts.get(name)
+            if cut is not None and cut.epoch == point.epoch and cut.earliest_seq < point.seq:
+                remote.post(topic_path(name, "delete"), msgspec.json.encode({"before_seq": point.seq}))
+    finally:
+        remote.close()
 
 
 @dataclass(frozen=True, slots=True)

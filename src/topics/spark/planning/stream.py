@@ -114,7 +114,7 @@ class StreamPlanner:
     def trim(self, end: Mapping[str, Any]) -> None:
         """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
         from topics.spark.logs.remote import Remote
-        from topics.spark.writing.trim import trim_before
+        from topics.spark.planning.offsets import trim_before
 
         cuts = self._look()
         trim_before(Remote(address_of(self._options)), lifted(from_json(end), cuts), cuts)

@@ -1,4 +1,10 @@
-"""Scan: a task to Arrow batches, on an executor. Stateless: the same task gives the same rows, however often it runs.
+"""Replan: where the seqs of a task are now, when a file it names has vanished (pipeline.md section 10).
+
+Checksums of many small slices with the help of Arrow, which cuts them in half the time that Python takes.
+
+Executors have Arrow loaded anyway; the server does without it and uses `hash_slices`. Called by scans and by `verify`.
+
+Scan: a task to Arrow batches, on an executor. Stateless: the same task gives the same rows, however often it runs.
 
 Memory is bounded by one chunk of a segment, whatever the size of the topic. A file that has vanished since planning is
 looked for once more through the log: its records may have moved to another tier, from the WAL into a segment, or be
@@ -16,17 +22,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
 from topics.errors import Corruption
-from topics.formats.buffers import Buffer
+from topics.formats.buffers import U64, Buffer, hash_slices
 from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.spark.logs.files import Files, open_files
-from topics.spark.logs.log import LogAddress, open_log
+from topics.spark.logs.log import Log, LogAddress, open_log
 from topics.spark.options import OnLoss
-from topics.spark.planning.cut import I64, DeadRange, LogBlock, LostSeqs, SegmentBlock, ServerBlock
-from topics.spark.planning.plan import Slice, Task
-from topics.spark.planning.replan import replan
+from topics.spark.planning.cut import I64, DeadRange, LogBlock, LostSeqs, SegmentBlock, ServerBlock, life_over
+from topics.spark.planning.plan import Slice, Task, resolve, slices_of
 from topics.spark.scanning.decode import (
     Origin,
     TextTest,
@@ -36,10 +42,57 @@ from topics.spark.scanning.decode import (
     tombstone_batch,
     wanted_texts,
 )
-from topics.spark.scanning.hashing import arrow_sums
 from topics.spark.scanning.loss import report_gaps
 from topics.spark.scanning.pair import open_pair
 from topics.spark.scanning.schema import Field, arrow_schema
+
+
+def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
+    """A task for the seqs `[lo, hi)` of the same topic instance, with what is lost of them as gaps."""
+    cut = log.cuts(names=[task.topic], prefix=None, now_ms=now_ms).get(task.topic)
+    if cut is None or cut.epoch != task.epoch:
+        return Task(topic=task.topic, epoch=task.epoch, gaps=(life_over(cut, lo, hi),))
+    for first, end in cut.missing:
+        if first < hi and end > lo:
+            raise Corruption(file=f"segment {first} of topic {task.topic!r}", offset=0, reason="file missing")
+    first_live = log.first_live(cut, cut.earliest_seq) if lo < cut.evict_floor else None
+    found = resolve(cut, lo, hi, first_live=first_live)
+    return Task(
+        topic=task.topic,
+        epoch=task.epoch,
+        slices=tuple(slices_of(cut, found.lo, found.hi)),
+        gaps=found.gaps,
+        dead=cut.dead,
+        tag_deletes=cut.tag_deletes,
+        ancestors=cut.ancestors,
+    )
+
+
+# Slices cut at a time: as bytes they stay in the processor's cache until they are hashed.
+_RUN: Final = 512
+# Beyond these Arrow's offsets do not reach, or a copy costs more than a view.
+_BUFFER_BYTES_MAX: Final = 2**31 - 1
+_MEAN_BYTES_MAX: Final = 1024
+
+
+def arrow_sums(buffer: Buffer, starts: I64, ends: I64) -> U64:
+    """XXH3-64 of every `[start, end)` of the buffer, as `hash_slices` has it; slices ascend and do not overlap."""
+    count = len(starts)
+    if not count or len(buffer) > _BUFFER_BYTES_MAX or int((ends - starts).sum()) > _MEAN_BYTES_MAX * count:
+        return hash_slices(buffer, starts, ends)
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0:-1:2] = starts
+    bounds[1::2] = ends
+    bounds[-1] = bounds[-2]
+    # Every second piece is a slice, the others are what lies between them.
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
+    digest = xxhash.xxh3_64_digest
+    digests = [
+        b"".join(map(digest, pieces.slice(at, 2 * _RUN).to_numpy(zero_copy_only=False)[::2].tolist()))
+        for at in range(0, 2 * count, 2 * _RUN)
+    ]
+    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
+
 
 CHUNK_BYTES: Final = 4 << 20
 CHUNK_RECORDS: Final = 1 << 16

@@ -19,7 +19,7 @@ from topics.errors import ConfigError, RequestRefused
 from topics.model.names import is_topic_name
 from topics.model.record import RecordIn, build_batch
 from topics.spark.writing.json_text import ToPlain, converter, texts
-from topics.wire.json import is_too_deep
+from topics.wire.incoming.json import is_too_deep
 
 if TYPE_CHECKING:
     import pyarrow as pa

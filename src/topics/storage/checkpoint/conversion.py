@@ -18,8 +18,8 @@ from topics.formats.buffers import I64, byte_view, gather_u64
 from topics.formats.segments.frame import segment_frames_from_wal
 from topics.formats.segments.idx import Idx
 from topics.model.run import WAL_BODY_AT
+from topics.storage.disk_spans import read_spans
 from topics.storage.fs import Buffer
-from topics.storage.spans import read_spans
 from topics.storage.wal.files import ReadWal
 
 

@@ -18,7 +18,7 @@ from topics.errors import CorruptSegment, StorageIo
 from topics.formats.names import segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
 from topics.storage.fs import read_full
-from topics.storage.segments.flip_log import FlipLog
+from topics.storage.segments.flips import FlipLog
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir

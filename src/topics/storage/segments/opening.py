@@ -29,13 +29,13 @@ from topics.errors import StorageIo
 from topics.formats.buffers import I64, U8, gather_u8
 from topics.formats.segments.frame import DELETED_BYTE
 from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx, idx_agrees, read_idx
+from topics.storage.disk_spans import read_spans
 from topics.storage.fs import install
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.flips import FLAG, write_byte
 from topics.storage.segments.loading.heal import Healed, heal, heal_without_data
 from topics.storage.segments.loading.leftovers import adopt_idx_temp
 from topics.storage.segments.pair import Pair
-from topics.storage.spans import read_spans
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir

@@ -1,4 +1,11 @@
-"""SealedSegment: one sealed stretch of a topic's history, opened when somebody looks at it.
+"""Condition: what is known of the health of one segment's files, and what was told about it.
+
+    checked       the agreement checks of storage.md section 6.3 have passed since the files are these
+    lost_frames   slots whose frames a read found damaged, so that the segment is neither moved nor rewritten
+
+A finding is reported once, however often the segment is mapped. The segment's lock guards it.
+
+SealedSegment: one sealed stretch of a topic's history, opened when somebody looks at it.
 
 Start-up costs two `stat`s a segment: lengths that equal what the snapshot recorded are trusted, and the agreement
 checks of storage.md section 6.3 run when the pair is first mapped, before any of its bytes is used. A pair that fails
@@ -12,6 +19,7 @@ the cold pool. Satisfies `core.sealed.SegmentView`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import TYPE_CHECKING, Literal
 
@@ -23,9 +31,8 @@ from topics.formats.buffers import I64, U8, U32, U64, Bools
 from topics.formats.names import segment_name
 from topics.formats.segments.columns import decode_columns
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
-from topics.storage.segments.condition import SegmentHealth
-from topics.storage.segments.findings import CORRUPT
-from topics.storage.segments.flip_log import FlipLog
+from topics.storage.segments.findings import CORRUPT, Finding
+from topics.storage.segments.flips import FlipLog
 from topics.storage.segments.opening import open_anew, open_cold, open_hot
 from topics.storage.segments.pair import Pair
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
@@ -33,6 +40,48 @@ from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 if TYPE_CHECKING:
     from topics.storage.segments.place import TopicDir
+
+
+class SegmentHealth:
+    __slots__ = ("_told", "checked", "lost_frames")
+
+    def __init__(self) -> None:
+        self.checked = False
+        self.lost_frames: frozenset[int] = frozenset()
+        self._told: frozenset[str] = frozenset()
+
+    def files_replaced(self) -> None:
+        self.checked = False
+        self.lost_frames = frozenset()
+
+    def known_bad(self, count: int) -> Bools | None:
+        """The damaged ones among so many slots; None if there is none."""
+        if not self.lost_frames:
+            return None
+        bad: Bools = np.zeros(count, np.bool_)
+        bad[list(self.lost_frames)] = True
+        return bad
+
+    def add_lost(self, slots: Iterable[int]) -> list[int]:
+        """Remember damaged slots; those that were not known, ascending."""
+        fresh = set(slots) - self.lost_frames
+        self.lost_frames |= fresh
+        return sorted(fresh)
+
+    def report(self, segment: SealedSegment, what: str, counter: str, *, error: bool = False) -> None:
+        if what in self._told:
+            return
+        self._told |= {what}
+        segment.place.env.report(
+            Finding(
+                topic_id=segment.place.topic_id,
+                file=segment.place.file(segment.first_seq, "data"),
+                message=f"segment {segment.label} of topic {segment.place.name!r}: {what}",
+                counter=counter,
+                severity="error" if error else "warning",
+            )
+        )
+
 
 Tier = Literal["hot", "cold"]
 

@@ -26,7 +26,7 @@ from topics.model.names import TagMatch, TopicName, parse_match
 from topics.model.position import TOKEN_PATTERN, position_of
 from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, Unknown, is_too_deep
+from topics.wire.incoming.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, Unknown, is_too_deep
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
 FromSeq = U64 | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TOKEN_PATTERN})]

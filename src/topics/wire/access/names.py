@@ -4,6 +4,11 @@ A struct's field that names a topic has the type `TopicName`, one that names a r
 follows what a key's prefixes are checked against (`names_in`) and what an answer must leave out (`cut`), at any depth:
 in structs, lists, optional fields, and as keys of an object. A new field needs nothing but its type. Called by api for
 keys that are bound to prefixes, and for no others.
+
+Names in errors: an error for somebody who may know only some names (`http-api.md` section 8.7).
+
+Most errors are about what the caller has named. Those here bring names that were stored, and are cut; a test makes
+every error there is with a foreign name in it. Called by `auth` for keys that are bound to prefixes.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from topics.errors import Internal
+from topics.errors import CorruptSegment, Internal, RouterCycle, TopicExistsIncompatible, TopicsError
 from topics.model.names import NAMES
 
 Permits = Callable[[str], bool]
@@ -124,3 +129,37 @@ def _cut(kind: inspect.Type, value: Any, permits: Permits, path: str, hidden: li
         return {key: item for key, item in value.items() if all(map(permits, _names(plain, {key: item})))}
     assert isinstance(plain, inspect.CollectionType), plain
     return [item for item in value if all(map(permits, _names(plain.item_type, item)))]
+
+
+_ENDS = ("existing_source", "existing_dest")
+
+
+def error_seen(error: TopicsError, permits: Permits) -> TopicsError:
+    """The error without the names that are not permitted and were not sent; itself if it has none."""
+    if isinstance(error, RouterCycle):
+        return _cycle(error, permits)
+    if isinstance(error, TopicExistsIncompatible):
+        return _incompatible(error, permits)
+    if isinstance(error, CorruptSegment) and not permits(error.topic):
+        return Internal("a record that this needs is damaged")
+    return error
+
+
+def _cycle(error: RouterCycle, permits: Permits) -> TopicsError:
+    known = [topic for topic in error.cycle if permits(topic)]
+    if len(known) == len(error.cycle):
+        return error
+    seen = RouterCycle(known)
+    seen.message = f"the router would close a cycle through topics that the key may not see, and {' -> '.join(known)}"
+    seen.detail = {"cycle": known, "hidden": ["cycle"]}
+    return seen
+
+
+def _incompatible(error: TopicExistsIncompatible, permits: Permits) -> TopicsError:
+    """A router that was to be pointed elsewhere: where it goes now."""
+    detail = dict(error.detail or {})
+    ends = [key for key in _ENDS if key in detail]
+    if all(permits(str(detail[key])) for key in ends):
+        return error
+    shown = {key: value for key, value in detail.items() if key not in ends} | {"hidden": ends}
+    return TopicExistsIncompatible(f"router {detail['router']!r} already goes elsewhere", detail=shown)

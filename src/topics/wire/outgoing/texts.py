@@ -17,7 +17,7 @@ from weakref import ref
 
 from topics import limits
 from topics.model.run import RecordRun, RunSource
-from topics.wire.records import View, render_list, render_runs
+from topics.wire.outgoing.records import View, render_list, render_runs
 
 BLOCK = 128
 BLOCK_BYTES_MAX = 256 * limits.KIB  # a longer text is rendered anew each time: few of them would push out all others

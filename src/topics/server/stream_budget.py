@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from topics.net.limits import TAKEN_BYTES_MIN, UNSENT_FREE_BYTES, UNSENT_SMALL_BYTES
 from topics.net.messages import AllowanceOwner
+from topics.server.budget import ResponseBudget
 from topics.server.callbacks import guarded
-from topics.server.room import ResponseBudget
 
 
 class StreamShare:

@@ -13,7 +13,9 @@ from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import Appended, Tombstone, WatchStart
-from topics.wire.events import (
+from topics.wire.incoming.json import BodyDecoder
+from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
+from topics.wire.outgoing.events import (
     caught_up_fields,
     deferred_fields,
     deleted_fields,
@@ -21,9 +23,7 @@ from topics.wire.events import (
     resumed_fields,
     tombstone_fields,
 )
-from topics.wire.json import BodyDecoder
-from topics.wire.replies import append_outcome, seqs_field
-from topics.wire.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
+from topics.wire.outgoing.replies import append_outcome, seqs_field
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
 INVALID_JSON = "invalid_json"

@@ -19,7 +19,7 @@ from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound
 
 if TYPE_CHECKING:
-    from topics.api.live.audience import BroadcastGroup
+    from topics.api.live.broadcast import BroadcastGroup
 
 log = logging.getLogger("topics.delivery")
 

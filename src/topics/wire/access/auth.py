@@ -11,12 +11,11 @@ import msgspec
 
 from topics.errors import Forbidden, TopicsError, Unauthorized
 from topics.model.router import RouterDef
+from topics.wire.access.keys import ADMIN, READ, WRITE, Key, KeyRing
+from topics.wire.access.names import error_seen, names_in
 from topics.wire.endpoints import Area
-from topics.wire.error_names import error_seen
 from topics.wire.incoming.paths import Target
 from topics.wire.incoming.query import parse_query
-from topics.wire.keys import ADMIN, READ, WRITE, Key, KeyRing
-from topics.wire.names import names_in
 
 _BEARER = b"Bearer "  # matched literally, case included
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from topics.wire.json import Unknown
+from topics.wire.incoming.json import Unknown
 
 SENTENCES_MAX = 10  # fields that are named; the rest is counted
 NAME_CHARS_MAX = 64  # of a name that is repeated to whoever sent it

@@ -1,4 +1,4 @@
-"""Custody: whether the files of a running engine are still where they were (storage.md section 2.4).
+"""DirectoryGuard: whether the files of a running engine are still where they were (storage.md section 2.4).
 
 Somebody may delete, move or replace the data directory, its lock file or a log file under us. Descriptors go on working
 then, but what is written through them is gone with the process, and a path may lead into a directory that belongs to
@@ -19,7 +19,7 @@ from topics.runtime.drivers.driver import Driver
 from topics.runtime.store import Store
 from topics.storage.fs import is_in_place
 
-log = logging.getLogger("topics.custody")
+log = logging.getLogger("topics.directory_guard")
 
 
 class _Found(NamedTuple):
@@ -30,7 +30,7 @@ class _Found(NamedTuple):
     absent: list[str]
 
 
-class Custody:
+class DirectoryGuard:
     def __init__(self, store: Store, commit: Commit, driver: Driver, *, rescue: Callable[[], None]) -> None:
         """`rescue`: have what lies in the log moved into segments and a snapshot, soon."""
         self._store = store

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from topics.api.live.batches import BatchReader, Options, RenderedBatch
-from topics.api.live.feed import Subscription
 from topics.api.live.outbound import Monitored
 from topics.api.live.sessions import SessionCursor
 from topics.api.live.sse_frames import frames_of
+from topics.api.live.subscription import Subscription
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
-from topics.net import sse as framing
 from topics.net.messages import Line
-from topics.wire import sse
+from topics.wire.outgoing import sse
+from topics.wire.outgoing import sse as framing
 
 log = logging.getLogger("topics.delivery")
 
