@@ -22,8 +22,8 @@ from report import Report
 
 import topics
 from topics.client.client import Client
-from topics.client.transport.bodies import piece_of
 from topics.client.transport.calls import append
+from topics.client.transport.request_bodies import piece_of
 
 VALUE = {"order": 12345, "state": "paid", "amount": "12.50", "customer": "c-0042", "lines": [1, 2, 3]}
 

@@ -29,8 +29,8 @@ import uvloop
 from topics.clock import SystemClock
 from topics.config.bind import BindAddress
 from topics.net.messages import Request, Responder, Response
-from topics.server.bind import bound_address, open_listeners
 from topics.server.hub import TransportSettings
+from topics.server.listen import bound_address, open_listeners
 from topics.server.server import Server
 
 REPLY = Response(

@@ -35,12 +35,12 @@ from topics.storage.checkpoint.absorb import (
 from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.osfs import OsFs
-from topics.storage.segments.flips import Flips
+from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.load import load_topic
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedTopic
-from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 
 RECORDS = 10_000
 DATA_BYTES = 64
@@ -122,7 +122,7 @@ def bench_index(report: Report, segment: SealedSegment) -> None:
     segment.tag_index()
     report.figure("look up one tag, 100 matches", best(lambda: segment.tag_slots(TagMatch("Eq", "tag-7"))) * 1e6, "us")
     slots = np.arange(0, RECORDS, 10)
-    flips = Flips(segment.place.env)
+    flips = DeleteFlags(segment.place.env)
     report.figure("flip 1000 records", best(lambda: flips.flip(segment, slots), 3) * 1e3, "ms")
     start = time.perf_counter()
     flips.sync()

@@ -20,8 +20,8 @@ from report import Report
 from topics.clock import SystemClock
 from topics.config.bind import BindAddress
 from topics.net.messages import Request, Responder, Response, StreamSink
-from topics.server.bind import bound_address, open_listeners, raise_file_limit
 from topics.server.hub import TransportSettings
+from topics.server.listen import bound_address, open_listeners, raise_file_limit
 from topics.server.server import Server
 from topics.wire.outgoing import sse
 

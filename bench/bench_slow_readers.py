@@ -32,7 +32,7 @@ from h2.settings import SettingCodes
 from report import Report
 
 from topics.limits import KIB, MIB
-from topics.server.bind import raise_file_limit
+from topics.server.listen import raise_file_limit
 
 MEMORY_GOAL_BYTES = 512 * MIB
 RATIO_GOAL = 1.2

@@ -28,7 +28,7 @@ from report import Report
 from tests.tiers.s3_server import S3Server
 
 import topics
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.embedded.database import Database
 
 SETTINGS: dict[str, Any] = {

@@ -24,12 +24,12 @@ from topics.formats.wal.frame import encode_appends
 from topics.model.submission import Submission
 from topics.storage.data_dir import DataDir
 from topics.storage.osfs import OsFs, RetryingFs
-from topics.storage.wal.files import WalFiles
+from topics.storage.wal.file_scan import scan_group
 from topics.storage.wal.group import WalGroup
-from topics.storage.wal.reader import scan_group
-from topics.storage.wal.repair import open_group
+from topics.storage.wal.group_scan import discover
+from topics.storage.wal.log_repair import open_group
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import discover
+from topics.storage.wal.wal_files import WalFiles
 
 FILE_BYTES = 64 << 20
 LONE = 400

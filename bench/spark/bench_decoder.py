@@ -22,9 +22,9 @@ from topics.formats.segments import read_idx, verify_frames
 from topics.formats.segments.columns import decode_columns
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch, read_spec
-from topics.spark.scanning.decode import Origin, record_batch
-from topics.spark.scanning.scan import arrow_sums, scan
+from topics.spark.scanning.arrow_columns import Origin, record_batch
 from topics.spark.scanning.schema import arrow_schema, table_fields
+from topics.spark.scanning.task_scan import arrow_sums, scan
 
 RECORDS = 200_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.segments import encode_segment_frames
 from topics.formats.snapshot import SegmentItem, Snapshot, TopicItem, encode_snapshot
 from topics.formats.wal.blob import blobs

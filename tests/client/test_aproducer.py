@@ -15,7 +15,7 @@ import topics
 from topics import Event
 from topics.client.aclient import AsyncClient
 from topics.client.producing.batching import Delivery
-from topics.client.transport.exchange import ClientCall
+from topics.client.transport.http_messages import ClientCall
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable
 from topics.model.results import AppendResult
 

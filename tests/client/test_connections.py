@@ -15,7 +15,7 @@ from tests.client.peer import Peer, read_request, response
 from tests.contract.server import LiveServer
 
 import topics
-from topics.client.transport.calls import Keys
+from topics.client.transport.calls import IdempotencyKeys
 from topics.errors import ConfigError, Forbidden, TopicsError, Unauthorized, Unreachable
 
 pytestmark = pytest.mark.timeout(60)
@@ -62,7 +62,7 @@ def test_an_append_is_repeated_under_its_own_key() -> None:
 
 
 def test_two_clients_never_share_a_key() -> None:
-    one, other = Keys(), Keys()
+    one, other = IdempotencyKeys(), IdempotencyKeys()
     assert len({one.next(), one.next(), other.next(), other.next()}) == 4
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.client.transport.exchange import ClientCall, ResponseReader, render_request, result_of
+from topics.client.transport.http_messages import ClientCall, ResponseReader, render_request, result_of
 from topics.client.transport.retry import Attempts, RetryPolicy, may_repeat
 from topics.client.transport.sse import Frame, SseReader
 from topics.errors import NotReady, Throttled, TopicNotFound, TopicsError, Unreachable

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import topics
-from topics.client.transport.calls import Keys
+from topics.client.transport.calls import IdempotencyKeys
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)
@@ -31,7 +31,7 @@ def told_by_a_child(step: Callable[[], object]) -> str:
 
 
 def test_keys_of_a_child_are_its_own() -> None:
-    keys = Keys()
+    keys = IdempotencyKeys()
     assert told_by_a_child(keys.next) != keys.next()
 
 

@@ -12,7 +12,7 @@ from tests.contract.server import LiveServer
 from websockets.sync.client import connect
 
 import topics
-from topics.client.transport import exchange
+from topics.client.transport import http_messages as exchange
 
 
 def test_a_misspelt_setting_is_taken_and_named(client: Client, topic: str) -> None:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from topics.core.slots import checkpoint
 from topics.core.slots.extent import Extent, RecordPlace
-from topics.core.slots.load import ActiveColumns
-from topics.core.slots.sealed import Tier
-from topics.core.topic import TopicState
+from topics.core.slots.restore import ActiveColumns
+from topics.core.slots.sealed_slots import Tier
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.names import TagMatch
 from topics.model.ops import DELETED, HAS_NODE, HAS_TAG, Append
@@ -165,7 +165,7 @@ class Disk:
 
     # --- segments -------------------------------------------------------------------------------------------------
 
-    def checkpoint(self, topic: TopicState) -> None:
+    def checkpoint(self, topic: TopicLog) -> None:
         """Move everything pending into the active segment; a gap in the seqs seals first."""
         for batch in checkpoint.pending(topic):
             source = self.wal[batch.source] if isinstance(batch.source, int) else batch.source
@@ -188,12 +188,12 @@ class Disk:
             late = checkpoint.placed(topic, batch.first_seq, np.array(offs, np.uint32), np.array(lens, np.uint32))
             assert not len(late)  # nothing died meanwhile: this disk is instant
 
-    def flag_active(self, topic: TopicState, seqs: I64) -> None:
+    def flag_active(self, topic: TopicLog, seqs: I64) -> None:
         active = self.active[topic.id]
         for seq in seqs.tolist():
             active[seq - active[0].seq].flags |= DELETED
 
-    def seal(self, topic: TopicState) -> None:
+    def seal(self, topic: TopicLog) -> None:
         active = self.active.pop(topic.id, None)
         if active:
             view = FakeView(active)
@@ -220,7 +220,7 @@ class Disk:
 
     # --- fetch ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, topic: TopicState, extent: Extent) -> RecordRun:
+    def fetch(self, topic: TopicLog, extent: Extent) -> RecordRun:
         self.fetches += 1
         if extent.place is RecordPlace.SEALED:
             assert isinstance(extent.view, FakeView)
@@ -235,7 +235,7 @@ class Disk:
         offs = np.cumsum([0, *map(len, frames)])[:-1] + WAL_BODY_AT
         return RecordRun(b"".join(frames), offs.tolist(), bytes(frame[5] & 3 for frame in frames))
 
-    def _file(self, topic: TopicState, extent: Extent) -> bytes:
+    def _file(self, topic: TopicLog, extent: Extent) -> bytes:
         if extent.place is RecordPlace.WAL:
             return bytes(self.wal[extent.file])
         assert extent.place is RecordPlace.ACTIVE

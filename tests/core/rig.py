@@ -14,16 +14,18 @@ import msgspec
 import numpy as np
 from tests.core.disk import Disk, FakeView
 
-from topics.core import append, capture, delete, lifecycle
+from topics.core import append, capture, delete
+from topics.core import create_drop as lifecycle
 from topics.core.apply import apply
 from topics.core.effects import Effect, OpResult
-from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
 from topics.core.retention import ceiling as seqs
 from topics.core.retention import rules as retention
-from topics.core.slots import checkpoint, load
+from topics.core.slots import checkpoint
+from topics.core.slots import restore as load
 from topics.core.slots.extent import RecordPlace
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.formats.wal.frame import encode_appends
 from topics.model.config import TopicConfig
 from topics.model.names import TagMatch
@@ -72,12 +74,12 @@ class Rig:
         self.logs: dict[int, Logged] = {}
         self.index_loads = 0
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, name: str) -> TopicLog:
         return self.state.topic(name)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def create(self, name: str, config: TopicConfig | None = None) -> TopicState:
+    def create(self, name: str, config: TopicConfig | None = None) -> TopicLog:
         ops, created = lifecycle.decide_put(self.state, name, config or TopicConfig(), now=self.now)
         assert created
         op = ops[0]
@@ -123,7 +125,7 @@ class Rig:
         self._after(topic, effect)
         return effect
 
-    def _after(self, topic: TopicState, effect: Effect) -> None:
+    def _after(self, topic: TopicLog, effect: Effect) -> None:
         """Flags on disk follow a removal at once, hot ones durably; whole dead segments stay until `drop_dead`."""
         removal = effect.removal
         for first_seq, slots in removal.flips if removal is not None else ():
@@ -136,7 +138,7 @@ class Rig:
             self.disk.flag_active(topic, seqs_)
         self._load_awaited(topic)
 
-    def _load_awaited(self, topic: TopicState) -> None:
+    def _load_awaited(self, topic: TopicLog) -> None:
         while topic.awaiting:
             first_seq = next(iter(topic.awaiting))
             segment = topic.sealed.by_first_seq(first_seq)
@@ -220,7 +222,7 @@ class Rig:
         topic = self.topic(name)
         self._load(topic, delete.unsearchable(topic, before_seq=before_seq, match=match))
 
-    def _load(self, topic: TopicState, first_seqs: Iterable[int]) -> None:
+    def _load(self, topic: TopicLog, first_seqs: Iterable[int]) -> None:
         for first_seq in first_seqs:
             topic.awaiting.setdefault(first_seq, [])
         self._load_awaited(topic)
@@ -283,7 +285,7 @@ class Rig:
                 self._swap(topic, segment.view, segment.view.moved("cold"))
                 return
 
-    def _swap(self, topic: TopicState, old: FakeView, new: FakeView) -> None:
+    def _swap(self, topic: TopicLog, old: FakeView, new: FakeView) -> None:
         views = self.disk.sealed[topic.id]
         views[views.index(old)] = new
         checkpoint.replaced(topic, new)
@@ -341,13 +343,13 @@ class Rig:
             again = apply(self.state, op)
             assert again.removed_count == 0
 
-    def _restored(self, log: Logged) -> tuple[TopicState, int]:
+    def _restored(self, log: Logged) -> tuple[TopicLog, int]:
         if log.snapshot is not None:
             # Through plain values, as it would go through a file.
             image = msgspec.convert(msgspec.to_builtins(log.snapshot.image), capture.TopicImage)
             return capture.restore(image), log.snapshot.log_from
         create = log.create
-        topic = TopicState(
+        topic = TopicLog(
             topic_id=create.topic_id,
             name=create.name,
             epoch=create.epoch,
@@ -356,7 +358,7 @@ class Rig:
         )
         return topic, 0
 
-    def _load_segments(self, topic: TopicState, log: Logged, *, trusted: bool) -> None:
+    def _load_segments(self, topic: TopicLog, log: Logged, *, trusted: bool) -> None:
         image = log.snapshot.image if log.snapshot is not None else None
         dead = list(image.dead) if image is not None else []
         noted = {row[0]: row for row in image.segments} if image is not None and trusted else {}

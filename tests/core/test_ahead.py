@@ -7,8 +7,8 @@ import pytest
 from tests.core.rig import Rig, batch_of, seqs_of
 
 from topics import limits
-from topics.core.reading.plan import ReadRequest, plan_read
 from topics.core.reading.request import ReadAhead
+from topics.core.reading.walk import ReadRequest, plan_read
 from topics.model.names import parse_match
 from topics.model.run import RecordRun
 

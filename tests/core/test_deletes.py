@@ -12,9 +12,9 @@ from topics.core import append, delete
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.queue.leases import CLAIMED, drop_dead_jobs
-from topics.core.queue.state import LEASED
+from topics.core.queue.queue import LEASED
 from topics.core.retention import rules as retention
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import InvalidRequest
 from topics.model.config import TopicConfig
 from topics.model.names import TagMatch, parse_match
@@ -37,7 +37,7 @@ def tagged(*, sealed: bool, config: TopicConfig | None = None) -> Rig:
 both = pytest.mark.parametrize("sealed", [False, True])
 
 
-def live(topic: TopicState) -> list[int]:
+def live(topic: TopicLog) -> list[int]:
     return [seq for seq in range(1, topic.head + 1) if topic.live(seq)]
 
 

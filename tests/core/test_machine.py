@@ -16,8 +16,8 @@ from tests.core.model import DELETED, LIVE, Batch, Config, Model, Put, Rec, Refu
 from tests.core.rig import Rig, batch_of, stored
 
 from topics.core import append, delete
-from topics.core.reading.plan import ReadRequest
 from topics.core.reading.request import ReadAhead
+from topics.core.reading.walk import ReadRequest
 from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
 from topics.model.names import TagMatch

@@ -8,7 +8,7 @@ from tests.core.disk import FakeView
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 
 from topics import limits
-from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
 from topics.core.slots.extent import RecordPlace
 from topics.model.config import TopicConfig
 from topics.model.names import parse_match

@@ -10,7 +10,7 @@ from topics.core import append, capture, delete
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.retention import ceiling as seqs
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.config import Durability, TopicConfig
 from topics.model.names import parse_match
 from topics.model.ops import Append, Evict, HeadMark
@@ -24,7 +24,7 @@ def written(durability: Durability, count: int = 3) -> Rig:
     return rig
 
 
-def watermarks(topic: TopicState) -> tuple[int, int, int, int]:
+def watermarks(topic: TopicLog) -> tuple[int, int, int, int]:
     return topic.head, topic.evict_floor, topic.earliest_seq, topic.count
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.rig import Rig, records
 
-from topics.core import lifecycle
+from topics.core import create_drop as lifecycle
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.state import State

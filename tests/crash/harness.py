@@ -12,8 +12,8 @@ from tests.crash.ledger import Instance, Ledger, Seen, Write
 
 from topics.config import Settings
 from topics.core.manifest import stored_blocks
-from topics.core.reading.plan import ReadRequest
-from topics.core.topic import TopicState
+from topics.core.reading.walk import ReadRequest
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
 from topics.errors import TopicsError
@@ -272,7 +272,7 @@ def read_all(sim: SimKernel, name: str, *, tags: dict[int, str] | None = None) -
     raise AssertionError("a reader never catches up")
 
 
-def check_manifest(topic: TopicState, live: set[int]) -> None:
+def check_manifest(topic: TopicLog, live: set[int]) -> None:
     """What a bulk reader is told: blocks that are disjoint and ascending, each live record in one, and its count."""
     blocks = stored_blocks(topic)
     spans = [(block.first_seq, block.last_seq) for block in blocks]
@@ -284,7 +284,7 @@ def check_manifest(topic: TopicState, live: set[int]) -> None:
     assert all(held), f"{topic.name}: a block of {spans} holds nothing"
 
 
-def _agreed(topic: TopicState, records: dict[int, str], gaps: list[tuple[int, int]]) -> Seen:
+def _agreed(topic: TopicLog, records: dict[int, str], gaps: list[tuple[int, int]]) -> Seen:
     """What a full read gave is what the topic says of itself, whatever happened to it."""
     name, head, earliest = topic.name, topic.head, topic.earliest_seq
     assert topic.count == len(records), f"{name}: count {topic.count}, but {len(records)} can be read"

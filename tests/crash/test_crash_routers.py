@@ -12,7 +12,7 @@ from tests.crash.harness import Rig
 from tests.crash.judging import judge_all
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
 
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 
 
 def _routed(rig: Rig, durability: str) -> None:
@@ -28,7 +28,7 @@ def _die_before_their_turn(rig: Rig) -> None:
     driver, forwarding = rig.sim.driver, rig.sim.engine.forwarding
     later: list[Callable[[], None]] = []
 
-    def put_off(_: TopicState, go: Callable[[], None]) -> bool:
+    def put_off(_: TopicLog, go: Callable[[], None]) -> bool:
         later.append(go)
         return True
 

@@ -21,14 +21,14 @@ from topics.api.live.outbound import SlowConsumerLimits
 from topics.api.live.sessions import Session, SessionCursor
 from topics.api.live.sockets import Socket
 from topics.api.live.watch import WatchStream
-from topics.core.reading.plan import ReadOutcome, ReadRequest
-from topics.core.topic import TopicState
+from topics.core.reading.walk import ReadOutcome, ReadRequest
+from topics.core.topic import TopicLog
 from topics.engine.delivery.pressure import Tuning
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
 from topics.net.messages import AllowanceOwner, Line
 from topics.server.budget import ResponseBudget
-from topics.server.stream_budget import StreamShare
+from topics.server.stream_budget import StreamBudget
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs
@@ -53,7 +53,7 @@ class Pipe:
 
     def __init__(self, room: ResponseBudget) -> None:
         self._room = room
-        self._share: StreamShare | None = None
+        self._share: StreamBudget | None = None
         self.reads = True
         self.closed = False
         self.was_aborted = False
@@ -73,8 +73,8 @@ class Pipe:
     def set_drain_callback(self, callback: Callable[[], None], *, low_bytes: int = 0) -> None:
         self._drained, self._low_bytes = callback, low_bytes
 
-    def allowance(self, owner: AllowanceOwner) -> StreamShare:
-        self._share = StreamShare(self._room, owner, self.buffered_bytes)
+    def allowance(self, owner: AllowanceOwner) -> StreamBudget:
+        self._share = StreamBudget(self._room, owner, self.buffered_bytes)
         return self._share
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -253,7 +253,7 @@ class Rig:
     def engine(self) -> Any:
         return self.sim.engine
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, name: str) -> TopicLog:
         return self.sim.engine.state.topics[name]
 
     def put(self, name: str, **config: Any) -> None:

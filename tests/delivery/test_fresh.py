@@ -11,7 +11,7 @@ from tests.delivery.rig import Rig, bodies_of
 from tests.delivery.test_differential import configs, happen, history
 
 from topics.core.reading.near_head import FRESH_MAX, read_fresh
-from topics.core.reading.plan import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
 
 requests = st.builds(
     ReadRequest,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.engine.delivery.pressure import Deferral, Governor, Tuning, commit_window_ms, hold_ms, pressure_of
+from topics.engine.delivery.pressure import BackPressure, Deferral, Tuning, commit_window_ms, hold_ms, pressure_of
 
 TUNING = Tuning()
 depths = st.integers(0, 200)
@@ -34,7 +34,7 @@ def test_p17_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
 
 @given(st.lists(waits, min_size=1, max_size=200))
 def test_p17_a_second_after_the_last_drain_there_is_no_pressure(served: list[float]) -> None:
-    governor = Governor(TUNING)
+    governor = BackPressure(TUNING)
     for wait in served:
         governor.served(wait)
     governor.sample(depth=0, busy=0.0)
@@ -55,7 +55,7 @@ def test_p17_a_mean_wait_of_1_ms_is_the_edge_of_stage_1() -> None:
 
 
 def test_p17_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms() -> None:
-    governor = Governor(TUNING)
+    governor = BackPressure(TUNING)
     governor.served(10_000)
     assert governor.ewma_ms == pytest.approx(4)
     governor.served(0)
@@ -63,7 +63,7 @@ def test_p17_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms
 
 
 def test_p17_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None:
-    governor = Governor(TUNING)
+    governor = BackPressure(TUNING)
     governor.served(20)
     governor.sample(depth=0, busy=0)
     assert governor.ewma_ms == pytest.approx(4)
@@ -77,7 +77,7 @@ def test_p17_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None
 
 
 def test_p18_a_busy_pool_alone_never_defers() -> None:
-    governor, deferral = Governor(TUNING), Deferral(TUNING)
+    governor, deferral = BackPressure(TUNING), Deferral(TUNING)
     for _ in range(100):
         assert governor.sample(depth=0, busy=1.0) == pytest.approx(0.8)
         assert not deferral.sample(governor.pressure)

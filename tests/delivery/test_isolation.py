@@ -13,7 +13,7 @@ from tests.delivery.rig import Rig, Stream, WsClient, last_id
 from topics import limits
 from topics.api.live.outbound import SlowConsumerLimits
 from topics.core.slots.extent import Extent
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket
 from topics.errors import StorageIo
@@ -341,7 +341,7 @@ class Cold:
         self, *names: str, backlog: int = 200, cold_below: int = 100, patience: SlowConsumerLimits | None = None
     ) -> None:
         self.rig = Rig(recent_cache_bytes=1 << 20, patience=patience)
-        self.waiting: list[tuple[Ticket[FetchedRecords], TopicState, Extent]] = []
+        self.waiting: list[tuple[Ticket[FetchedRecords], TopicLog, Extent]] = []
         self._cold_below = cold_below
         for name in names:
             self.rig.write(name, *range(backlog))
@@ -353,7 +353,7 @@ class Cold:
         self._fetch = jobs.fetch
         jobs.fetch = self._slow_fetch  # type: ignore[method-assign]
 
-    def _slow_fetch(self, topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
+    def _slow_fetch(self, topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
         if int(extent.seqs[0]) > self._cold_below:
             return self._fetch(topic, extent)
         ticket: Ticket[FetchedRecords] = Ticket()

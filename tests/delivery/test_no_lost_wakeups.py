@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.delivery.rig import Rig, Stream, bodies_of
 
 from topics.api.live.subscription import Subscription
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.delivery.watched import Service
 from topics.engine.reading import long_polls as longpoll
 from topics.engine.reading.long_polls import LongPolls, Poll

@@ -21,7 +21,7 @@ from topics.api.live.history_throttle import (
 )
 from topics.api.live.subscription import Subscription
 from topics.core.slots.extent import Extent
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket
 
@@ -168,7 +168,7 @@ def count_trips(rig: Rig) -> list[int]:
     jobs, brought = rig.sim.kernel.jobs, []
     fetch = jobs.fetch
 
-    def counted(topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
+    def counted(topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
         brought.append(len(extent.seqs))
         return fetch(topic, extent)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.delivery.bench_of_topics import Bench, Item
 
 from topics import limits
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.delivery.priority import base_priority, effective_priority
 from topics.engine.delivery.ready import B0, B1, B2, B3, B4, band_of
 from topics.model.config import TopicConfig
@@ -19,8 +19,8 @@ NOW = 1_755_000_000_000
 CENTRES = {B4: 900, B3: 600, B2: 300, B1: 100, B0: -100}
 
 
-def topic_with(**config: object) -> TopicState:
-    return TopicState(topic_id=1, name="t", epoch=1, config=TopicConfig(**config), created_ts=NOW)  # type: ignore[arg-type]
+def topic_with(**config: object) -> TopicLog:
+    return TopicLog(topic_id=1, name="t", epoch=1, config=TopicConfig(**config), created_ts=NOW)  # type: ignore[arg-type]
 
 
 # --- property 1 -------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.queues.world import World, batch
 
-from topics.core.reading.plan import ReadRequest
-from topics.engine.delivery.delivery import Delivery
+from topics.core.reading.walk import ReadRequest
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.queues import claim_pass as queue_pass
 from topics.engine.queues import dead_letters as queue_letters
@@ -20,7 +20,7 @@ from topics.engine.reading import reads
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.routers import step as router_step
 from topics.engine.ticket import Ticket, chain, either_way, gathered
-from topics.engine.writing.append import Writes
+from topics.engine.writing.writes import Writes
 from topics.runtime import file_work as jobs
 from topics.runtime.background import checkpointer, snapshotter
 
@@ -199,7 +199,9 @@ def test_a_fetch_whose_outcome_goes_wrong_is_answered(world: World, monkeypatch:
 
 
 def test_a_long_poll_whose_turn_goes_wrong_is_answered(world: World, break_once: BreakOnce) -> None:
-    delivery = Delivery(world.engine.context, world.engine.reads, soon=world.kernel.driver.soon, later=lambda *_: None)
+    delivery = DeliveryLoop(
+        world.engine.context, world.engine.reads, soon=world.kernel.driver.soon, later=lambda *_: None
+    )
     polls = LongPolls(world.engine, delivery)
     head = world.state("t").head_seq
     waiting = [polls.read("t", ReadRequest(from_seq=head), wait_ms=30_000).ticket for _ in range(2)]

@@ -13,10 +13,10 @@ from tests.crash.harness import Rig
 from tests.faults.world import WAL, World
 
 from topics.config import Settings
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.embedded import Database
 from topics.errors import CommitFailed, CorruptSegment, DiskFull, StartRefused, WalReadOnly
-from topics.formats.names import shard_of
+from topics.formats.file_names import shard_of
 from topics.model.record import RecordIn, build_batch
 from topics.runtime.drivers.blocking import BlockingDriver
 from topics.runtime.kernel import Kernel, recover

@@ -9,7 +9,7 @@ import pytest
 from tests.crash.harness import Rig, read_all
 from tests.faults.world import WAL, World
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.errors import CommitFailed
 from topics.testing.crashes import CrashPoints
 

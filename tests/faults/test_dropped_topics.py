@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.faults.world import World
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.errors import TopicNotFound
 from topics.storage.fetch import RecordsMoved
 

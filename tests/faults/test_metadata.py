@@ -14,7 +14,7 @@ from tests.faults.world import World
 
 from topics.api.build import ServerApp
 from topics.config import Settings
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.errors import CorruptSegment, MetadataLost, NotReady, TopicsError, UnsupportedVersion
 from topics.net.messages import Request, RequestHead, Response
 from topics.runtime.kernel import recover

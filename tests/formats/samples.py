@@ -119,7 +119,7 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
                     ceiling=306,
                     **FLOORS,
                     delete_below=0,
-                    active=b.ActiveSegment(41, 10, 760),
+                    active=b.ActiveSegmentItem(41, 10, 760),
                     sealed_to=40,
                 ),
                 b.TopicMark(id=11, seq=0, ceiling=0, **FLOORS, delete_below=0, active=None, sealed_to=0),

@@ -34,7 +34,7 @@ topic_marks = floors.flatmap(
     lambda f: st.builds(
         lambda rest, active: b.TopicMark(**f, **rest, active=active),
         st.fixed_dictionaries(dict.fromkeys(("id", "seq", "ceiling", "delete_below", "sealed_to"), u64)),
-        st.none() | st.builds(b.ActiveSegment, u64, u64, u64),
+        st.none() | st.builds(b.ActiveSegmentItem, u64, u64, u64),
     )
 )
 any_body = st.one_of(

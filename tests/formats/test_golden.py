@@ -14,7 +14,7 @@ from tests.formats.samples import (
     read_golden,
 )
 
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.segments import decode_columns, encode_segment_frames, idx_agrees, read_idx, segment_frames_from_wal
 from topics.formats.segments.sidecar import TagSidecar, sidecar_matches
 from topics.formats.snapshot import decode_snapshot, wrap_body

@@ -14,7 +14,7 @@ import pytest
 from tests.formats.samples import TS, golden_bytes, hostile_headers
 
 from topics.errors import Corruption, UnsupportedVersion
-from topics.formats.names import parse_current
+from topics.formats.file_names import parse_current
 from topics.formats.segments import decode_columns, encode_segment_frames, rebuild_idx, scan_segment
 from topics.formats.segments.idx import idx_agrees, read_idx
 from topics.formats.segments.sidecar import TagSidecar, sidecar_matches

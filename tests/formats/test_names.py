@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topics.formats import names
+from topics.formats import file_names as names
 
 numbers = st.integers(1, 2**64 - 1)
 

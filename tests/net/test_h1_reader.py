@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.errors import PayloadTooLarge, TopicsError
-from topics.net.h1.reader import H1Reader
+from topics.net.h1.request_reader import H1Reader
 from topics.net.messages import RequestHead
 from topics.testing.framing import FRAMING_CASES, FramingCase, Taken
 

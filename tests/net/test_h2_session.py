@@ -22,7 +22,7 @@ from hyperframe.frame import HeadersFrame, PingFrame, PriorityFrame, RstStreamFr
 
 from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
 from topics.net.http2.session import H2Session
-from topics.net.limits import H2_STREAMS_MAX
+from topics.net.transport_limits import H2_STREAMS_MAX
 
 Fields = Sequence[tuple[str, str]]
 GET: Fields = [(":method", "GET"), (":scheme", "http"), (":authority", "a:80"), (":path", "/v0/topics?x=1")]

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from topics.net.messages import Request, RequestHead
-from topics.net.ws import WsEnd, WsMessage, WsSession, accept_response, handshake_problem, text_frame
+from topics.net.websocket import WsEnd, WsMessage, WsSession, accept_response, handshake_problem, text_frame
 
 LIMIT_BYTES = 100
 MASK = b"\x11\x22\x33\x44"

@@ -58,7 +58,7 @@ BUGS = [
     Planted(
         "torn-tail-not-cut",
         "appends behind a torn tail instead of cutting it off first",
-        "src/topics/storage/wal/repair.py",
+        "src/topics/storage/wal/log_repair.py",
         "    if file.size() > scan.tail:\n        file.truncate(scan.tail)\n    file.fsync()\n",
         "    file.fsync()\n",
         "tests/storage_wal/test_append_and_sync.py",
@@ -74,7 +74,7 @@ BUGS = [
     Planted(
         "ceiling-not-written",
         "hands out seqs of a disk topic without logging that they are taken",
-        "src/topics/engine/writing/append.py",
+        "src/topics/engine/writing/writes.py",
         "            mark = ctx.ceilings.raise_over(topic, last_seq, reservation.ts)\n        if config",
         "            topic.ceiling = last_seq + topic.block\n        if config",
         _test(LOG, "append"),
@@ -98,7 +98,7 @@ BUGS = [
     Planted(
         "stale-current-trusted",
         "takes CURRENT for the newest file although a newer one is there",
-        "src/topics/storage/wal/reader.py",
+        "src/topics/storage/wal/file_scan.py",
         "        for number, name in self.listing.names.items():\n            path = ",
         "        for number, name in self.listing.names.items():\n"
         "            if self.listing.current is not None and number > self.listing.current:\n"
@@ -124,7 +124,7 @@ BUGS = [
     Planted(
         "log-removed-behind-one-snapshot",
         "removes log files that the older snapshot still needs",
-        "src/topics/storage/wal/removal.py",
+        "src/topics/storage/wal/file_removal.py",
         "    reached = min(positions[key] for positions in snapshots)\n",
         "    reached = max(positions[key] for positions in snapshots)\n",
         "tests/storage_wal/test_removal.py",
@@ -132,7 +132,7 @@ BUGS = [
     Planted(
         "flags-of-frames-not-believed",
         "counts a record as live whose frame is flagged deleted, after a power cut lost the rest of the delete",
-        "src/topics/storage/segments/opening.py",
+        "src/topics/storage/segments/open_segment.py",
         "        pair = found_flags(segment.place, segment.first_seq, pair, again=condition.checked)\n",
         "",
         _test(QUEUES, "leases-forgotten"),
@@ -140,7 +140,7 @@ BUGS = [
     Planted(
         "job-twice-in-line",
         "hands out a job twice whose lease ran out after a restart",
-        "src/topics/core/queue/state.py",
+        "src/topics/core/queue/queue.py",
         "            while self._reclaim and self._reclaim[0] == seq:"
         "  # released, leased and over again: one job still\n                heappop(self._reclaim)\n",
         "",
@@ -173,7 +173,7 @@ BUGS = [
     Planted(
         "late-ack-counts",
         "takes an ack whose token is that of an earlier lease",
-        "src/topics/core/queue/calls.py",
+        "src/topics/core/queue/operations.py",
         "            or (fence is not None and fence != job.lease_id)\n",
         "",
         "tests/queues/test_killed_workers.py",
@@ -181,7 +181,7 @@ BUGS = [
     Planted(
         "lease-ends-early",
         "hands out a job a moment before its lease is over",
-        "src/topics/core/queue/state.py",
+        "src/topics/core/queue/queue.py",
         "        self._due(job, deadline + 1)\n\n    def extend",
         "        self._due(job, deadline - 100)\n\n    def extend",
         "tests/queues/test_killed_workers.py",
@@ -317,7 +317,7 @@ BUGS = [
     Planted(
         "any-host",
         "answers to any name without keys, also to one that was rebound to it",
-        "src/topics/wire/outgoing/pages.py",
+        "src/topics/wire/access/page_rules.py",
         "        if not self.permits_host(host, is_browser=_is_browser(headers)):\n",
         "        if False:\n",
         "tests/contract/test_pages.py",

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.contract.server import LiveServer
 
-from topics.core.queue.state import QueueState
+from topics.core.queue.queue import QueueState
 from topics.core.state import State
 
 

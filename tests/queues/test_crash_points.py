@@ -14,8 +14,8 @@ import pytest
 from tests.queues.crashing import SMALL, distinct_crashes, starts
 from tests.queues.world import World
 
-from topics.core.queue.calls import queue_of
-from topics.core.queue.state import DELAYED, LEASED
+from topics.core.queue.operations import queue_of
+from topics.core.queue.queue import DELAYED, LEASED
 from topics.storage.fs import Fs
 from topics.testing import SimClock
 from topics.testing.crashes import CrashState

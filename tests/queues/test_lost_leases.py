@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.queues.world import World
 
-from topics.core.queue.state import LOST_LEASES_MAX
+from topics.core.queue.queue import LOST_LEASES_MAX
 
 
 def lost(answer: Any) -> list[tuple[int, str]]:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.queues.world import World
 
-from topics.core.queue.calls import queue_of
-from topics.core.queue.state import LEASED
+from topics.core.queue.operations import queue_of
+from topics.core.queue.queue import LEASED
 
 NODES = ["n", "m"]
 WINDOW_MS = 20

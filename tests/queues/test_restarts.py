@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.queues.world import World
 
-from topics.core.queue.calls import queue_of
 from topics.core.queue.leases import ACKED, EXTENDED, RELEASED
+from topics.core.queue.operations import queue_of
 from topics.model.ops import LeaseEvent
 from topics.testing.powercut import Aimed
 

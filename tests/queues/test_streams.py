@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tests.queues.world import World
 
-from topics.core.queue.calls import queue_of
+from topics.core.queue.operations import queue_of
 from topics.engine.queues.claim_pass import ClaimedJob
 from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAQueue, TopicNotFound, TopicsError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queues.world import World
 
-from topics.core.queue.calls import deal
+from topics.core.queue.operations import deal
 from topics.errors import TopicNotFound
 
 

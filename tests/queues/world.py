@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from topics.core.reading.plan import ReadOutcome, ReadRequest
-from topics.core.topic import TopicState
+from topics.core.reading.walk import ReadOutcome, ReadRequest
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import Claimed
 from topics.engine.ticket import Ticket
@@ -165,7 +165,7 @@ class World:
         forwarding = self.engine.forwarding
         later: list[Callable[[], None]] = []
 
-        def put_off(_: TopicState, go: Callable[[], None]) -> bool:
+        def put_off(_: TopicLog, go: Callable[[], None]) -> bool:
             later.append(go)
             return True
 

@@ -10,7 +10,7 @@ import pytest
 
 from topics.config.bind import BindAddress
 from topics.errors import ConfigError
-from topics.server.bind import (
+from topics.server.listen import (
     bound_address,
     is_loopback,
     open_listeners,

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from topics.net.limits import CONNECTIONS_MAX
-from topics.server.bind import RESERVED_FILES, connections_max
+from topics.net.transport_limits import CONNECTIONS_MAX
+from topics.server.listen import RESERVED_FILES, connections_max
 from topics.testing.rawhttp import RawClient
 
 Live = Any

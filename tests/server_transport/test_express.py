@@ -16,7 +16,7 @@ from tests.server_transport.bare_transport import BareTransport
 from topics import limits
 from topics.api.build import ServerApp
 from topics.api.fast_append import BODY_BYTES_MAX, FastAppendHead, FastAppends
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config

@@ -19,8 +19,8 @@ import pytest
 from tests.server_transport.bare_transport import BareTransport
 
 from topics.api.build import ServerApp
-from topics.core.topic import TopicState
-from topics.engine.writing.append import Writes
+from topics.core.topic import TopicLog
+from topics.engine.writing.writes import Writes
 from topics.model.ops import Append
 from topics.server.h1.connection import H1Connection
 from topics.server.hub import Hub, TransportSettings
@@ -215,7 +215,7 @@ class World:
         self.next_id = 100
         publish = Writes._publish
 
-        def noting(writes: Writes, topic: TopicState, op: Append) -> None:
+        def noting(writes: Writes, topic: TopicLog, op: Append) -> None:
             try:
                 self._note(topic, op)
             except AssertionError as error:
@@ -229,7 +229,7 @@ class World:
     def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.failures.append(context)
 
-    def _note(self, topic: TopicState, op: Append) -> None:
+    def _note(self, topic: TopicLog, op: Append) -> None:
         """Seqs are dense, times do not fall. Who waited while the topic was dropped goes with it."""
         is_gone = topic.id not in self.sim.engine.state.by_id
         head, last_ts = self.heads.get(topic.id, (op.first_seq - 1, 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from topics.net.limits import DRAIN_BYTES_MAX
+from topics.net.transport_limits import DRAIN_BYTES_MAX
 from topics.testing.clock import SimClock
 from topics.testing.framing import FRAMING_CASES, FramingCase
 from topics.testing.rawhttp import RawClient, RawResponse

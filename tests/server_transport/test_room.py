@@ -1,4 +1,4 @@
-"""Room: answers that are not taken are bounded, and nobody who takes his waits for ever."""
+"""ResponseBudget: answers that are not taken are bounded, and nobody who takes his waits for ever."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from h2.settings import SettingCodes
 from tests.server_transport.test_h2 import H2Client
 
 from topics.limits import MIB
-from topics.net.limits import UNSENT_ALL_BYTES_MAX, UNSENT_FREE_BYTES, UNSENT_LARGE_BYTES_MAX, UNSENT_SMALL_BYTES
+from topics.net.transport_limits import (
+    UNSENT_ALL_BYTES_MAX,
+    UNSENT_FREE_BYTES,
+    UNSENT_LARGE_BYTES_MAX,
+    UNSENT_SMALL_BYTES,
+)
 from topics.server.budget import ConnectionBudget, ResponseBudget
 from topics.server.h2 import connection as h2_connection
 from topics.server.h2 import output as h2_output
-from topics.server.stream_budget import StreamShare
+from topics.server.stream_budget import StreamBudget
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -306,7 +311,7 @@ class Listener:
         self.sent = self.unsent = unsent_bytes
         self.queued = self.making = 0
         self.is_cut = False
-        self.share = StreamShare(bench.room, self, lambda: self.unsent)
+        self.share = StreamBudget(bench.room, self, lambda: self.unsent)
         self.share.measure()
 
     def sent_bytes(self) -> int:

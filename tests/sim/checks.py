@@ -13,7 +13,7 @@ from tests.core.model import Config, Model, Rec
 from tests.sim.invariants import agrees, holds
 
 from topics.core.manifest import stored_blocks
-from topics.core.reading.plan import ReadOutcome, ReadRequest
+from topics.core.reading.walk import ReadOutcome, ReadRequest
 from topics.model.results import TopicState
 from topics.testing.driver import SimKernel
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.crash.harness import Rig
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.errors import ColdUnavailable, CorruptSegment, TopicsError
 from topics.formats.wal import scan_wal
 from topics.testing import SimFs

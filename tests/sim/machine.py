@@ -18,7 +18,7 @@ from tests.sim.invariants import agrees, holds
 from tests.sim.positions import Positions
 from tests.sim.restarts import CLEAN
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.ticket import Ticket
 from topics.errors import DiskFull, RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig

@@ -12,7 +12,7 @@ from hypothesis.stateful import rule
 from tests.sim.invariants import holds
 from tests.sim.restarts import Restarts
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.model.position import parse_token, token
 
 STORED_MAX = 16

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.crash.harness import Rig, survey
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.model.record import RecordIn, build_batch
 from topics.testing import SimClock, SimFs, SimHost
 

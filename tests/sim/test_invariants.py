@@ -19,7 +19,7 @@ from tests.sim.checks import Answer, Facts, Row, row_of
 from tests.sim.invariants import INVARIANTS, Broken, only
 from tests.sim.machine import EngineMachine
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 
 Lie = dict[str, Callable[..., Any]]
 EXAMPLES, STEPS = 300, 50

@@ -21,7 +21,7 @@ from tests.sim.checks import Answer
 from tests.sim.invariants import INVARIANTS, REACHED
 from tests.sim.machine import RAN, EngineMachine
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.model.names import parse_match
 from topics.testing import SimFs
 

@@ -17,7 +17,7 @@ import pytest
 from tests.crash.harness import read_all
 from tests.crash.ledger import Seen
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, failed
 from topics.errors import TopicsError

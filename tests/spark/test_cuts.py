@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from topics.spark.logs.replay import LogPiece, TopicLog
+from topics.spark.logs.replay import LogPiece, ReaderTopicLog
 from topics.spark.logs.slots import SlotLookup
 from topics.spark.logs.stored import FoundSegments
 from topics.spark.logs.topic_cut import CutBuilder
@@ -25,7 +25,7 @@ def segment(first: int, count: int) -> SegmentBlock:
 
 def ranges(pieces: list[LogPiece], segments: list[SegmentBlock]) -> tuple[list[tuple[int, int]], int]:
     stored: Any = SimpleNamespace(_hot=SimpleNamespace(root="/d"), of_topic=lambda topic: FoundSegments(list(segments)))
-    cut = CutBuilder(TopicLog(1, "t", 1, {}, pieces=pieces), stored, SlotLookup()).build(0)
+    cut = CutBuilder(ReaderTopicLog(1, "t", 1, {}, pieces=pieces), stored, SlotLookup()).build(0)
     return [(block.first_seq, block.end_seq) for block in cut.blocks], cut.head_seq
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 
 from topics.formats.buffers import hash_slices
-from topics.spark.scanning.scan import arrow_sums
+from topics.spark.scanning.task_scan import arrow_sums
 
 PIECES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 300)), max_size=40)
 

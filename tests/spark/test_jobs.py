@@ -36,11 +36,11 @@ from topics.spark.jobs.archive_files import (
     orphans,
     topic_of,
 )
+from topics.spark.jobs.job_source import JobSource
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.project import SPEC, check_source, run_command, write_project, write_settings
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.report import describe
-from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
 from topics.spark.logs.wal_tail import LogTail

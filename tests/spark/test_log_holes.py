@@ -10,7 +10,7 @@ from tests.spark.world import World, read_path
 
 from topics.errors import DataLoss
 from topics.spark.jobs.verify import plan_verify
-from topics.spark.logs.files import open_files
+from topics.spark.logs.read_files import open_files
 from topics.spark.logs.wal_tail import LogTail
 
 SPOILED = b"\xa5"

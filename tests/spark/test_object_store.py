@@ -15,7 +15,7 @@ from tests.tiers.s3_server import SECRET, S3Server
 
 from topics.errors import ConfigError
 from topics.spark.jobs.verify import check_segment, plan_verify
-from topics.spark.logs import server as server_log
+from topics.spark.logs import server_log
 
 pytestmark = pytest.mark.timeout(200)
 

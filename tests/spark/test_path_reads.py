@@ -16,7 +16,7 @@ from topics.spark.logs.directory import LeftOutWarning
 from topics.spark.logs.log import LogAddress, open_log
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch
-from topics.spark.planning.plan import Task
+from topics.spark.planning.tasks import Task
 from topics.spark.scanning.loss import LossWarning
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.spark.planning.cut import LogBlock, LostSeqs, SegmentBlock, TopicCut
-from topics.spark.planning.plan import Range, resolve, slices_of, target_size, tasks_of
+from topics.spark.planning.tasks import Range, resolve, slices_of, target_size, tasks_of
 
 
 def segment(first: int, count: int, *, sealed: bool = True) -> SegmentBlock:

@@ -27,7 +27,7 @@ from topics.client.transport.calls import segments
 from topics.errors import Internal
 from topics.spark.logs.directory import DirectoryLog
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.server import ServerLog, cut_from_manifest
+from topics.spark.logs.server_log import ServerLog, cut_from_manifest
 from topics.spark.logs.slots import SlotLookup
 from topics.spark.options import read_options
 from topics.spark.planning.cut import ServerBlock

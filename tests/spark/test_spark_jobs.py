@@ -24,8 +24,8 @@ from topics.cli.spark.spark_job import interruptible
 from topics.errors import ConfigError
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
+from topics.spark.jobs.job_source import JobSource
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
-from topics.spark.jobs.source import JobSource
 from topics.spark.jobs.stats import stats
 from topics.spark.jobs.verify import verify
 from topics.spark.session.java_failure import failure_of

@@ -15,9 +15,9 @@ from tests.spark.world import read_tasks
 
 from topics.errors import ConfigError, DataLoss
 from topics.formats.segments import encode_segment_frames
-from topics.spark.logs import server as server_log
+from topics.spark.logs import server_log
+from topics.spark.logs.bulk_client import RemoteAnswer
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.remote import RemoteAnswer
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch
 from topics.spark.planning.cut import TopicCut

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from topics.core.reading.plan import ReadOutcome, ReadRequest
+from topics.core.reading.walk import ReadOutcome, ReadRequest
 from topics.formats.wal.blob import split_blob
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
@@ -17,9 +17,9 @@ from topics.model.record import RecordIn, build_batch
 from topics.model.router import RouterDef
 from topics.spark.options import ReadOptions, read_options
 from topics.spark.planning.batch import now_ms, plan_batch, read_spec
-from topics.spark.planning.plan import Task
-from topics.spark.scanning.scan import scan
+from topics.spark.planning.tasks import Task
 from topics.spark.scanning.schema import table_fields
+from topics.spark.scanning.task_scan import scan
 from topics.storage.fs import Mode
 from topics.storage.osfs import OsFile, OsFs
 from topics.testing.clock import SimClock

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from topics.errors import CorruptSegment
-from topics.formats.names import segment_name
+from topics.formats.file_names import segment_name
 from topics.formats.snapshot import SegmentItem
 from topics.formats.wal.bodies import TierMove
 from topics.formats.wal.frame import FrameType, encode_frame
@@ -37,14 +37,14 @@ from topics.storage.checkpoint.absorb import (
 from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import ActiveRead, Fetcher, SealedRead
 from topics.storage.fs import Fs, make_dirs
-from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.findings import Finding
-from topics.storage.segments.flips import Flips
+from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.load import load_topic
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedTopic, Move
-from topics.storage.segments.loading.repair import repair_loaded, repair_segment
-from topics.storage.segments.place import SegmentEnv, TopicDir
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.loading.segment_repair import repair_loaded, repair_segment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.tiers.stores import LocalStore
 from topics.testing import FaultFs, OrderFs, OrderMonitor, SimFs
@@ -126,7 +126,7 @@ class Lab:
         self.env = SegmentEnv(fs, HOT, may_write=False)
         store = LocalStore(fs, f"{COLD}/0000000A") if cold else None
         self.place = TopicDir(self.env, TOPIC, name="events", cold=store)
-        self.flips = Flips(self.env)
+        self.flips = DeleteFlags(self.env)
         self.findings: list[Finding] = []
         self.loaded = load_topic(self.place, self.log.expected)
         repair_loaded(self.loaded, self.log.find_wal)

@@ -25,7 +25,7 @@ from topics.runtime.kernel import Kernel, recover
 from topics.storage.checkpoint.conversion import FrameSource, InlineConverter
 from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
-from topics.storage.wal.files import WalFiles
+from topics.storage.wal.wal_files import WalFiles
 
 TOPIC = 7
 

@@ -22,13 +22,13 @@ from topics.storage.checkpoint.absorb import SealRules
 from topics.storage.disk_spans import GAP_BYTES_MAX, read_spans
 from topics.storage.fetch import ActiveRead, Fetcher, RecordsMoved, SealedRead, WalRead, few_of_segment, few_slots
 from topics.storage.osfs import OsFs
-from topics.storage.segments.flips import Flips
+from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.open_end import judge_open_end
-from topics.storage.segments.pair import Pair
-from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.rewrite import rewrite
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.segments.tags import accounted_sizes, frame_tags
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.tiers.relocate import flush_cold_flips, promote, relocate
 from topics.storage.tiers.stores import LocalStore
@@ -189,7 +189,7 @@ def test_few_records_are_read_as_the_decoder_reads_them_or_left_to_it(
     for at, mask in idx_damage:
         idx[at] ^= mask
     view = memoryview(bytes(data[: len(data) - cut]))
-    pair = Pair(read_idx(bytes(idx)), view)
+    pair = SegmentArrays(read_idx(bytes(idx)), view)
     quick = few_of_segment(pair, slots, 1)
     found = decode_columns(view, pair.entries, first_seq=1, slots=slots, want=("node",))
     if quick is None:
@@ -332,7 +332,7 @@ def test_readers_get_the_right_bytes_while_the_segment_is_flipped_rewritten_and_
     env = SegmentEnv(fs, HOT)
     place = TopicDir(env, 10, name="events", cold=LocalStore(fs, f"{COLD}/0000000A"))
     segment = SealedSegment(place, first_seq=1, count=200, data_len=source.sealed[0].data_len)
-    flips = Flips(env)
+    flips = DeleteFlags(env)
     blobs = {seq: record.blob for seq, record in source.log.records.items()}
     dead: set[int] = set()
     errors: list[BaseException] = []

@@ -9,9 +9,9 @@ from tests.storage_segments.lab import DIR, TOPIC, Lab, crashes, data_path, flip
 
 from topics.errors import CorruptSegment
 from topics.formats.wal.frame import encode_appends
-from topics.storage.segments.loading.repair import repair_segment
-from topics.storage.wal.files import WalFiles
+from topics.storage.segments.loading.segment_repair import repair_segment
 from topics.storage.wal.lookup import find_in_wal
+from topics.storage.wal.wal_files import WalFiles
 from topics.testing import SimFs
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.storage_segments.lab import DIR, Lab, data_path, flip_bit, idx_path, new_lab, tags_path
 
-from topics.core.slots.sealed import SegmentView
+from topics.core.slots.sealed_slots import SegmentView
 from topics.errors import CorruptSegment, StorageIo
 from topics.formats.segments.idx import ENTRY_BYTES, read_idx
 from topics.model.names import TagMatch

@@ -9,8 +9,8 @@ import pytest
 
 from topics.storage.fs import Mode
 from topics.storage.osfs import OsFile, OsFs
-from topics.storage.segments.place import SegmentEnv, TopicDir
 from topics.storage.segments.tags import write_sidecar
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 
 OLD, NEW = b"old" * 5000, b"new" * 7000
 

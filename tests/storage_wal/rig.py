@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from random import Random
 
 from topics.errors import CommitFailed
-from topics.formats.names import shard_of
+from topics.formats.file_names import shard_of
 from topics.formats.wal import WalColumns
 from topics.formats.wal.frame import MORE, FrameType, encode_appends
 from topics.model.submission import Submission
 from topics.storage.data_dir import DataDir, DataDirLock, group_keys
 from topics.storage.fs import Fs
 from topics.storage.osfs import RetryingFs
-from topics.storage.wal.files import Position, WalFiles
+from topics.storage.wal.file_scan import GroupScan, newest_layout, scan_group
 from topics.storage.wal.group import WalGroup
-from topics.storage.wal.reader import GroupScan, newest_layout, scan_group
-from topics.storage.wal.repair import (
+from topics.storage.wal.group_scan import discover
+from topics.storage.wal.log_repair import (
     Repaired,
     log_dirs,
     open_group,
@@ -37,11 +37,11 @@ from topics.storage.wal.repair import (
     repair_group,
 )
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import discover
 from topics.storage.wal.sync_failure import SyncFailureLatch
+from topics.storage.wal.wal_files import LogPosition, WalFiles
 from topics.testing import FaultFs, SimClock, SimFs
-from topics.testing.order.fs import OrderFs
 from topics.testing.order.monitor import OrderMonitor
+from topics.testing.order.order_fs import OrderFs
 from topics.testing.simdisk import PowerCutFate
 
 FLAT = ""
@@ -101,7 +101,7 @@ class Log:
         *,
         shards: int = 1,
         file_bytes: int = FILE_BYTES,
-        starts: dict[str, Position] | None = None,
+        starts: dict[str, LogPosition] | None = None,
         snapshot: Layout | None = None,
         recorded: dict[str, int] | None = None,
         refuse: bool = False,

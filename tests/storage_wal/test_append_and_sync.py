@@ -15,12 +15,12 @@ from topics.formats.wal.frame import encode_appends
 from topics.model.submission import Submission
 from topics.storage.data_dir import DataDir
 from topics.storage.osfs import OsFs, RetryingFs
-from topics.storage.wal.files import WalFiles
+from topics.storage.wal.file_scan import scan_group
 from topics.storage.wal.group import RESERVE_SHARE
-from topics.storage.wal.reader import scan_group
-from topics.storage.wal.repair import open_group
+from topics.storage.wal.group_scan import discover
+from topics.storage.wal.log_repair import open_group
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import discover
+from topics.storage.wal.wal_files import WalFiles
 from topics.testing import FOREVER
 from topics.testing.powercut import flipped_at, only, sector_zeroed_at, torn_at
 

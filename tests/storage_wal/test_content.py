@@ -16,8 +16,8 @@ from topics.formats.wal.bodies import Body, Delete, HeadWatermark, TopicCreate, 
 from topics.formats.wal.frame import encode_frame
 from topics.model.submission import Submission
 from topics.storage.wal.ends import end_of_data, valid_behind
-from topics.storage.wal.files import Position
-from topics.storage.wal.repair import quarantined_ceilings
+from topics.storage.wal.log_repair import quarantined_ceilings
+from topics.storage.wal.wal_files import LogPosition
 from topics.testing import FOREVER, CrashPoints, SimCrash
 
 FIELDS = {
@@ -303,7 +303,7 @@ def test_flips_in_front_of_the_recorded_position_do_not_break_the_numbering_of_l
     log = rotated()
     first, second, third = log.numbers()
     in_second = sents_in(log, second)
-    position = Position(second, in_second[2].sub.offset)
+    position = LogPosition(second, in_second[2].sub.offset)
     wanted = [sent.data for sent in log.model.sent[FLAT] if sent.sub.end_lsn >= in_second[2].sub.end_lsn]
     for at in (0, 2, 5, 9, in_second[0].sub.offset, in_second[1].sub.offset + 1):
         after = Log(log.disk.clone(), starts={FLAT: position}, watched=False)

@@ -14,8 +14,8 @@ import pytest
 from tests.storage_wal.rig import FLAT, WAL, Log, Model, Sent, new_log
 
 from topics.errors import CommitFailed
-from topics.storage.wal.files import Position
-from topics.storage.wal.removal import remove_absorbed
+from topics.storage.wal.file_removal import remove_absorbed
+from topics.storage.wal.wal_files import LogPosition
 from topics.testing import POWER_PATTERNS, CrashPoints, CrashState, SimFs
 
 Note = dict[str, list[tuple[Sent, str]]]
@@ -185,7 +185,7 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.log = new_log(file_bytes=2048)
-        self.positions = [Position(1, 0), Position(1, 0)]
+        self.positions = [LogPosition(1, 0), LogPosition(1, 0)]
 
     def step(self) -> None:
         steps = [self.durable, self.durable, self.weak, self.weak, self.sync, self.prepare]

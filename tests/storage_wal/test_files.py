@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topics.errors import StorageIo
-from topics.storage.wal.files import Position, WalFiles
+from topics.storage.wal.wal_files import LogPosition, WalFiles
 from topics.testing import SimFs
 
 
@@ -65,4 +65,4 @@ def test_closing_the_table_closes_every_file() -> None:
 
 
 def test_positions_are_ordered_as_the_log_is() -> None:
-    assert Position(1, 900) < Position(2, 0) < Position(2, 1)
+    assert LogPosition(1, 900) < LogPosition(2, 0) < LogPosition(2, 1)

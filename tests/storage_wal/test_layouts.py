@@ -9,7 +9,7 @@ import pytest
 from tests.storage_wal.rig import FLAT, Log, Model, new_log
 
 from topics.storage.data_dir import group_keys
-from topics.storage.wal.reader import newest_layout
+from topics.storage.wal.file_scan import newest_layout
 from topics.storage.wal.rotation import Layout
 from topics.testing import CrashPoints, SimCrash, SimFs
 

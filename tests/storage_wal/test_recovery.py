@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from tests.storage_wal.rig import FLAT, Log, Model, new_log
 
-from topics.storage.wal.files import Position
-from topics.storage.wal.reader import complete_from_first, count_frames, read_used
+from topics.storage.wal.file_scan import complete_from_first, count_frames, read_used
+from topics.storage.wal.wal_files import LogPosition
 from topics.testing import FOREVER, CrashPoints, SimFs
 
 
@@ -46,7 +46,7 @@ def test_the_generation_of_a_file_is_known_even_when_replay_begins_behind_its_op
 def test_a_position_behind_the_end_of_its_file_starts_a_new_file_that_the_next_start_reads(off: int) -> None:  # row 95
     log = new_log()
     log.send(2)
-    log.starts = {FLAT: Position(1, off)}
+    log.starts = {FLAT: LogPosition(1, off)}
     after = log.crash().restart()
     assert after.scans[FLAT].beyond
     assert after.group.position.file > 1
@@ -60,7 +60,7 @@ def test_a_position_behind_the_end_of_its_file_starts_a_new_file_that_the_next_s
 def test_a_position_in_a_file_that_is_gone_starts_a_file_above_it() -> None:  # row 95
     log = rotated()
     numbers = log.numbers()
-    log.starts = {FLAT: Position(5000, 84)}
+    log.starts = {FLAT: LogPosition(5000, 84)}
     after = log.crash().restart()
     assert after.scans[FLAT].beyond
     assert after.group.position.file == 5001
@@ -75,7 +75,7 @@ def test_a_group_without_files_starts_above_what_any_kept_snapshot_recorded() ->
     log = new_log(recorded={FLAT: 700})
     assert log.numbers() == [701]
     sent = log.send(1)[0]
-    log.starts = {FLAT: Position(700, 4000)}  # the older of the two snapshots
+    log.starts = {FLAT: LogPosition(700, 4000)}  # the older of the two snapshots
     assert log.crash().restart().found() == [sent.data]
 
 
@@ -83,7 +83,7 @@ def test_the_file_of_the_recorded_position_gone_with_files_behind_it_is_damage()
     log = rotated()
     first, second, third = log.numbers()
     log.disk.erase(log.path(second))
-    log.starts = {FLAT: Position(second, 500)}
+    log.starts = {FLAT: LogPosition(second, 500)}
     after = log.crash().restart()
     end = after.scans[FLAT].end
     assert (end.kind, end.reason) == ("damage", "file missing")
@@ -258,7 +258,7 @@ def test_frames_are_counted_by_their_lengths() -> None:
 
 
 def test_buffers_beyond_the_budget_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.storage.wal.reader.BUFFERS_KEPT_BYTES", 5000)
+    monkeypatch.setattr("topics.storage.wal.file_scan.BUFFERS_KEPT_BYTES", 5000)
     log = rotated()
     after = log.crash().restart().checked()
     kept = [scanned._buffer is not None for scanned in after.scans[FLAT].files]

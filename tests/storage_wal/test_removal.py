@@ -6,8 +6,8 @@ from random import Random
 
 from tests.storage_wal.rig import FLAT, Log, Model, new_log
 
-from topics.storage.wal.files import Position
-from topics.storage.wal.removal import remove_absorbed
+from topics.storage.wal.file_removal import remove_absorbed
+from topics.storage.wal.wal_files import LogPosition
 from topics.testing import CrashPoints
 
 
@@ -18,7 +18,7 @@ def rotated(count: int = 4) -> Log:
     return log
 
 
-def remove(log: Log, *positions: Position, referenced: frozenset[int] = frozenset(), key: str = FLAT) -> int:
+def remove(log: Log, *positions: LogPosition, referenced: frozenset[int] = frozenset(), key: str = FLAT) -> int:
     return remove_absorbed(
         log.fs,
         log.files,
@@ -33,17 +33,17 @@ def remove(log: Log, *positions: Position, referenced: frozenset[int] = frozense
 def test_a_file_goes_when_both_positions_lie_in_a_later_one() -> None:
     log = rotated()
     first, second, third, fourth = log.numbers()
-    assert remove(log, Position(third, 84), Position(second, 84)) == 1
+    assert remove(log, LogPosition(third, 84), LogPosition(second, 84)) == 1
     assert log.numbers() == [second, third, fourth]
     assert not log.disk.exists(log.path(first))
-    assert remove(log, Position(fourth, 84), Position(fourth, 84)) == 2
+    assert remove(log, LogPosition(fourth, 84), LogPosition(fourth, 84)) == 2
     assert log.numbers() == [fourth]
 
 
 def test_the_active_file_never_goes() -> None:
     log = rotated(2)
     first, active = log.numbers()
-    assert remove(log, Position(active + 100, 0), Position(active + 100, 0)) == 1
+    assert remove(log, LogPosition(active + 100, 0), LogPosition(active + 100, 0)) == 1
     assert log.numbers() == [active]
     assert first == 1
 
@@ -51,9 +51,9 @@ def test_the_active_file_never_goes() -> None:
 def test_one_snapshot_alone_lets_nothing_go() -> None:
     log = rotated()
     last = log.numbers()[-1]
-    assert remove(log, Position(last, 84)) == 0
+    assert remove(log, LogPosition(last, 84)) == 0
     assert remove_absorbed(
-        log.fs, log.files, key=FLAT, dir="data/wal", snapshots=[{FLAT: Position(last, 84)}, {}],
+        log.fs, log.files, key=FLAT, dir="data/wal", snapshots=[{FLAT: LogPosition(last, 84)}, {}],
         referenced=lambda _: False, active=last,
     ) == 0  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_a_file_that_a_location_points_into_stays_and_keeps_those_behind_it() ->
     log = rotated()
     numbers = log.numbers()
     held = frozenset({log.files.of_group(FLAT)[1].index})
-    assert remove(log, Position(numbers[-1], 84), Position(numbers[-1], 84), referenced=held) == 1
+    assert remove(log, LogPosition(numbers[-1], 84), LogPosition(numbers[-1], 84), referenced=held) == 1
     assert log.numbers() == numbers[1:]
 
 
@@ -84,7 +84,7 @@ def test_files_that_come_back_after_a_power_cut_are_passed_over() -> None:  # ro
     log = rotated()
     numbers = log.numbers()
     in_last = [s for s in log.model.sent[FLAT] if log.files.get(s.sub.file).number == numbers[-1]]
-    position = Position(numbers[-1], in_last[0].sub.offset)
+    position = LogPosition(numbers[-1], in_last[0].sub.offset)
     wanted = [s.data for s in in_last]
     points = CrashPoints(log.disk)
     log.faults.hook = points.before
@@ -103,7 +103,7 @@ def test_files_that_come_back_after_a_power_cut_are_passed_over() -> None:  # ro
 def test_either_snapshot_can_still_be_replayed_after_any_removal() -> None:  # row 90
     log = new_log()
     rng = Random(4)
-    positions = [Position(1, 0), Position(1, 0)]
+    positions = [LogPosition(1, 0), LogPosition(1, 0)]
     for _ in range(40):
         for _ in range(rng.randrange(1, 8)):
             log.send(rng.randrange(1, 4))
@@ -121,7 +121,7 @@ def test_either_snapshot_can_still_be_replayed_after_any_removal() -> None:  # r
             assert not after.scans[FLAT].beyond
 
 
-def left_over() -> tuple[Log, dict[str, Position]]:
+def left_over() -> tuple[Log, dict[str, LogPosition]]:
     """A flat log, then two shards; the flat group is no longer written."""
     log = rotated(2)
     log.shards = 2
@@ -132,9 +132,9 @@ def left_over() -> tuple[Log, dict[str, Position]]:
 def test_a_left_over_group_goes_whole_when_both_snapshots_have_its_end() -> None:
     log, ends = left_over()
     end = ends[FLAT]
-    early = Position(end.file, end.off - 1)
+    early = LogPosition(end.file, end.off - 1)
 
-    def attempt(*positions: Position) -> int:
+    def attempt(*positions: LogPosition) -> int:
         return remove_absorbed(
             log.fs, log.files, key=FLAT, dir="data/wal", snapshots=[{FLAT: p} for p in positions],
             referenced=lambda _: False, active=None, end=end,

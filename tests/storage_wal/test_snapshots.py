@@ -12,9 +12,9 @@ from topics.formats.snapshot import GroupPosition, Snapshot, encode_snapshot, wr
 from topics.storage.fs import Fs
 from topics.storage.osfs import RetryingFs
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
-from topics.storage.wal.files import Position
+from topics.storage.wal.wal_files import LogPosition
 from topics.testing import FOREVER, CrashPoints, FaultFs, SimCrash, SimFs
-from topics.testing.order.fs import OrderFs
+from topics.testing.order.order_fs import OrderFs
 
 META = "data/meta"
 
@@ -62,7 +62,7 @@ def test_the_newest_snapshot_is_loaded_and_nothing_is_changed() -> None:
     store, found = stored(disk)
     assert found == snapshot(4)
     assert store.next_number == 5
-    assert store.kept() == [{"": Position(40, 84)}, {"": Position(30, 84)}]
+    assert store.kept() == [{"": LogPosition(40, 84)}, {"": LogPosition(30, 84)}]
     assert store.recorded("") == 40
     assert store.recorded("shard-00") == 0
     assert disk.dump() == before
@@ -83,7 +83,7 @@ def test_installing_keeps_the_newest_two() -> None:
     store, _ = stored(disk)
     store.install(snapshot(5))
     assert numbers(disk) == ["snapshot.0004.bin", "snapshot.0005.bin"]
-    assert store.kept() == [{"": Position(50, 84)}, {"": Position(40, 84)}]
+    assert store.kept() == [{"": LogPosition(50, 84)}, {"": LogPosition(40, 84)}]
     assert disk.contents(f"{META}/foreign.txt") == b"kept"
     with pytest.raises(ValueError, match="not newer"):
         store.install(snapshot(5))
@@ -136,7 +136,7 @@ def test_a_valid_snapshot_stays_until_two_newer_valid_ones_exist() -> None:  # r
     store, _ = stored(disk)
     store.install(snapshot(5))
     assert numbers(disk) == ["snapshot.0003.bin", "snapshot.0004.bin", "snapshot.0005.bin"]
-    assert store.kept() == [{"": Position(50, 84)}, {"": Position(30, 84)}]
+    assert store.kept() == [{"": LogPosition(50, 84)}, {"": LogPosition(30, 84)}]
     disk.tamper(name(5), lambda data: data[:-1])
     assert stored(disk)[1] == snapshot(3)
 
@@ -204,7 +204,7 @@ def test_a_failed_install_unlinks_nothing_and_is_tried_again_under_a_new_number(
         store.install(snapshot(5))
     assert {"snapshot.0003.bin", "snapshot.0004.bin"} <= set(numbers(disk))
     assert not [call for call in faults.trace if call.kind == "unlink"]
-    assert store.kept() == [{"": Position(40, 84)}, {"": Position(30, 84)}]
+    assert store.kept() == [{"": LogPosition(40, 84)}, {"": LogPosition(30, 84)}]
     assert store.next_number == 6
     store.install(snapshot(6))
     assert stored(disk)[1] == snapshot(6)
@@ -256,11 +256,11 @@ def test_a_snapshot_whose_name_was_not_synced_before_a_kill_is_durable_before_it
     disk = disk.reboot()
     store, found = stored(disk)
     assert found == snapshot(5)
-    assert store.kept()[0] == {"": Position(50, 84)}
+    assert store.kept()[0] == {"": LogPosition(50, 84)}
     disk.power_cut()
     assert stored(disk.reboot())[1] == snapshot(5)
 
 
 def test_positions_and_layout_come_from_the_body() -> None:
-    assert positions_of(snapshot(2)) == {"": Position(20, 84)}
+    assert positions_of(snapshot(2)) == {"": LogPosition(20, 84)}
     assert layout_of(snapshot(2)) == (1, 1)

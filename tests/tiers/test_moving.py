@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from tests.tiers.world import OPENERS, World
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.errors import ColdStoreMismatch, ColdUnavailable, ConfigError
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
 from topics.model.router import RouterDef
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 
 both = pytest.mark.parametrize("store", list(OPENERS))
 

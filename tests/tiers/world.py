@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, PyFileSystem
 
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.reading.reads import ReadDone
 from topics.formats.wal.blob import split_blob
 from topics.model.config import patch_from, resolve_config

@@ -12,7 +12,8 @@ from topics.model.position import Position
 from topics.model.results import Appended, Tombstone, WatchStart
 from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.incoming.requests import TopicStart
-from topics.wire.outgoing import sse, ws
+from topics.wire.outgoing import sse
+from topics.wire.outgoing import ws_messages as ws
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
 PERFORMANCE = b'{"server_total_ms":0.2}'

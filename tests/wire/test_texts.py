@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from topics.core.reading.recent import Chunk, make_chunk
 from topics.formats.wal.frame import encode_appends
 from topics.wire.outgoing.records import View, render_runs
-from topics.wire.outgoing.texts import BLOCK, Texts
+from topics.wire.outgoing.render_cache import BLOCK, RenderCache
 
 VIEWS = [View(*flags) for flags in product((False, True), repeat=3)]
 
@@ -35,7 +35,7 @@ def chunk_of(first_seq: int, count: int, *, grows: bool = False, size: int = 10)
 
 
 CHUNKS = [chunk_of(1, 100), chunk_of(101, 300), chunk_of(401, 300, grows=True), chunk_of(701, 1)]
-TEXTS = Texts(bytes_max=40_000)  # less than all of it: texts come and go
+TEXTS = RenderCache(bytes_max=40_000)  # less than all of it: texts come and go
 
 
 @given(lo=st.integers(1, 701), count=st.integers(1, 701), view=st.sampled_from(VIEWS))
@@ -52,14 +52,14 @@ def test_a_text_is_what_rendering_gives(lo: int, count: int, view: View) -> None
 
 
 def test_records_picked_one_by_one_are_rendered_for_themselves() -> None:
-    texts, chunk = Texts(), chunk_of(1, 10)
+    texts, chunk = RenderCache(), chunk_of(1, 10)
     picked = chunk.pick(array("q", [2, 4, 9]))  # type: ignore[arg-type]
     assert texts.join([picked], VIEWS[-1]) == render_runs([picked], VIEWS[-1])
     assert texts.bytes == 0
 
 
 def test_what_can_still_grow_is_not_kept() -> None:
-    texts, chunk = Texts(), chunk_of(1, BLOCK + 5, grows=True)
+    texts, chunk = RenderCache(), chunk_of(1, BLOCK + 5, grows=True)
     run = chunk.run(1, BLOCK + 6)
     texts.join([run], VIEWS[-1])
     assert chunk.texts is not None
@@ -67,7 +67,7 @@ def test_what_can_still_grow_is_not_kept() -> None:
 
 
 def test_a_reader_of_few_records_does_not_pay_for_their_neighbours() -> None:
-    texts, chunk = Texts(), chunk_of(1, 100)
+    texts, chunk = RenderCache(), chunk_of(1, 100)
     texts.join([chunk.run(1, 10)], VIEWS[-1])
     assert chunk.texts is None
     texts.join([chunk.run(1, 60)], VIEWS[-1])
@@ -80,7 +80,7 @@ def test_a_reader_of_few_records_does_not_pay_for_their_neighbours() -> None:
 def test_the_oldest_texts_make_room(many: int) -> None:
     chunks = [chunk_of(1001 + 100 * at, 100) for at in range(many)]
     size = len(render_runs([chunks[0].run(1001, 1101)], VIEWS[-1]))
-    texts = Texts(bytes_max=2 * size)
+    texts = RenderCache(bytes_max=2 * size)
     for chunk in chunks:
         texts.join([chunk.run(chunk.first_seq, chunk.next_seq)], VIEWS[-1])
     assert [bool(chunk.texts) for chunk in chunks] == [False] * (many - 2) + [True] * 2
@@ -88,7 +88,7 @@ def test_the_oldest_texts_make_room(many: int) -> None:
 
 
 def test_texts_go_with_their_records() -> None:
-    texts = Texts(bytes_max=20_000)
+    texts = RenderCache(bytes_max=20_000)
     for at in range(50):
         texts.join([chunk_of(1 + at, 100).run(1 + at, 101 + at)], VIEWS[-1])
     gc.collect()
@@ -97,7 +97,7 @@ def test_texts_go_with_their_records() -> None:
 
 
 def test_a_huge_text_is_not_kept() -> None:
-    texts, chunk = Texts(), chunk_of(1, 100, size=5000)
+    texts, chunk = RenderCache(), chunk_of(1, 100, size=5000)
     run = chunk.run(1, 101)
     assert texts.join([run], VIEWS[-1]) == render_runs([run], VIEWS[-1])
     assert texts.bytes == 0

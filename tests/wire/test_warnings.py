@@ -26,7 +26,7 @@ from topics.wire.incoming.requests import (
     decode_write,
 )
 from topics.wire.incoming.warnings import SENTENCES_MAX, warnings_of, with_warnings
-from topics.wire.outgoing import ws
+from topics.wire.outgoing import ws_messages as ws
 
 BODIES: list[tuple[BodyDecoder[Any], dict[str, Any]]] = [
     (decode_config, {"type": "queue", "dead_letter": "d", "max_deliveries": 3}),

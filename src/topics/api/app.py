@@ -19,9 +19,9 @@ from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
 from topics.net.messages import Headers, Request, RequestHead, Responder, Response
 from topics.wire.access.auth import authenticate, check_rights
 from topics.wire.access.keys import Key, KeyRing
+from topics.wire.access.page_rules import PageRules
 from topics.wire.endpoints import implemented
 from topics.wire.incoming.paths import Routes, Target
-from topics.wire.outgoing.pages import PageRules
 
 Handler = Callable[[RequestCall], None]
 

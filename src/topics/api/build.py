@@ -18,7 +18,7 @@ from topics.api.endpoints.routers import RouterEndpoints
 from topics.api.endpoints.topics import TopicEndpoints
 from topics.api.links import links_out_of_reach
 from topics.api.live.live import Live
-from topics.api.live.work import WorkEndpoint
+from topics.api.live.work_endpoint import WorkEndpoint
 from topics.api.metrics import Metrics, tier_families
 from topics.clock import Clock, Host
 from topics.config import Settings
@@ -26,7 +26,7 @@ from topics.engine.reading.long_polls import LongPolls
 from topics.runtime.drivers.aio import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.access.keys import KeyRing
-from topics.wire.outgoing.pages import PageRules
+from topics.wire.access.page_rules import PageRules
 
 log = logging.getLogger("topics.api")
 

@@ -19,7 +19,7 @@ from topics.errors import Internal, InvalidRequest, Throttled, TopicsError, Unsu
 from topics.net.messages import BodyFault, Headers, Request, Responder, Response
 from topics.wire.access.auth import check_names, seen_by
 from topics.wire.access.keys import Holder, Key, holder_of
-from topics.wire.access.names import cut
+from topics.wire.access.visible_names import cut
 from topics.wire.incoming.json import Unknown
 from topics.wire.incoming.media import body_text
 from topics.wire.incoming.paths import Target

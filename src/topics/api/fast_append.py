@@ -1,4 +1,4 @@
-"""ExpressWrites: the short way of small writes, for all that come in one turn.
+"""FastAppendHead: the short way of small writes, for all that come in one turn.
 
 Most requests repeat the head of the one before on their connection, and most bring records and no further wish. Then
 only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends and then given to the

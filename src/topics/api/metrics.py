@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from topics.api.call import RequestCall
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.ticket import chain
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
@@ -99,7 +99,7 @@ class Gauges:
         self.streams: Callable[[], int] = lambda: 0
         self.watch_sessions: Callable[[], int] = lambda: 0
         self.leases: Callable[[], int] = lambda: 0
-        self.queue_counters: Callable[[TopicState], QueueCounters | None] = lambda _: None
+        self.queue_counters: Callable[[TopicLog], QueueCounters | None] = lambda _: None
         self.more: list[Callable[[], list[Family]]] = []
 
 
@@ -131,7 +131,7 @@ class Metrics:
 
     # --- sources --------------------------------------------------------------------------------------------------
 
-    def _topics(self) -> list[TopicState]:
+    def _topics(self) -> list[TopicLog]:
         return [] if self.kernel is None else list(self.kernel.engine.state.topics.values())
 
     def _wal(self) -> WalStats:
@@ -182,10 +182,10 @@ class Metrics:
     def _routers(self) -> int:
         return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
 
-    def _earliest(self, topic: TopicState) -> int:
+    def _earliest(self, topic: TopicLog) -> int:
         return topic.earliest_seq if self.kernel is None else self.kernel.engine.floor_log.sure_earliest(topic)
 
-    def _topic_families(self, topics: list[TopicState]) -> list[Family]:
+    def _topic_families(self, topics: list[TopicLog]) -> list[Family]:
         shown = list(islice(topics, TOPICS_SHOWN_MAX))
         queues = [(t.name, counters) for t in shown if (counters := self._counters(t)) is not None]
         by = "topic"
@@ -210,14 +210,14 @@ class Metrics:
             ),
         ]
 
-    def _counters(self, topic: TopicState) -> QueueCounters | None:
+    def _counters(self, topic: TopicLog) -> QueueCounters | None:
         return self.gauges.queue_counters(topic) if topic.config.is_queue else None
 
     def _ready(self) -> bool:
         """As the readiness probe says."""
         return self._progress() is None and (self.kernel is None or not self.kernel.commit.read_only_causes())
 
-    def _process_families(self, topics: list[TopicState]) -> list[Family]:
+    def _process_families(self, topics: list[TopicLog]) -> list[Family]:
         progress = self._progress()
         gauges = self.gauges
         queues = sum(t.config.is_queue for t in topics)
@@ -341,7 +341,7 @@ class Metrics:
         }
 
 
-def _by_class(topics: list[TopicState]) -> dict[str, int]:
+def _by_class(topics: list[TopicLog]) -> dict[str, int]:
     counted = Counter(topic.config.durability for topic in topics)
     return {name: counted[name] for name in DURABILITIES}
 

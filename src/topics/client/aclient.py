@@ -18,7 +18,7 @@ from topics.client.producing.batching import ProducerOptions
 from topics.client.transport import calls
 from topics.client.transport.address import checked_timeout, parse_address
 from topics.client.transport.atransport import AsyncTransport
-from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.calls import IdempotencyKeys, config_text
 from topics.client.transport.retry import RetryPolicy
 from topics.config import ClientSettings
 from topics.model.results import RouterSummary, TopicSummary
@@ -44,7 +44,7 @@ class AsyncClient:
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
-        self._keys = Keys()
+        self._keys = IdempotencyKeys()
 
     def __repr__(self) -> str:
         return f"AsyncClient({self._transport.address.url!r})"

@@ -18,8 +18,8 @@ from topics.client.producing.aproducer import AsyncProducer
 from topics.client.producing.batching import ProducerOptions
 from topics.client.transport import calls
 from topics.client.transport.atransport import AsyncTransport
-from topics.client.transport.bodies import piece_of, record_piece, whole
-from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.calls import IdempotencyKeys, config_text
+from topics.client.transport.request_bodies import piece_of, record_piece, whole
 from topics.client.transport.sse import Frame, SseReader
 from topics.errors import TopicsError, Unreachable
 from topics.model.config import TopicConfig
@@ -80,7 +80,9 @@ async def _frames(transport: AsyncTransport, following: Following) -> AsyncItera
 class AsyncTopic:
     """A topic by name: cheap and stateless. The first write creates the topic."""
 
-    def __init__(self, transport: AsyncTransport, keys: Keys, name: str, config: bytes | None = None) -> None:
+    def __init__(
+        self, transport: AsyncTransport, keys: IdempotencyKeys, name: str, config: bytes | None = None
+    ) -> None:
         self._transport = transport
         self._keys = keys
         self._config = config

@@ -16,7 +16,7 @@ from topics.client.producing.producer import Producer
 from topics.client.topic import Queue, Router, Topic
 from topics.client.transport import calls
 from topics.client.transport.address import checked_timeout, parse_address
-from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.calls import IdempotencyKeys, config_text
 from topics.client.transport.retry import RetryPolicy
 from topics.client.transport.transport import Transport
 from topics.config import ClientSettings
@@ -47,7 +47,7 @@ class Client:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._keys = Keys()
+        self._keys = IdempotencyKeys()
 
     def __repr__(self) -> str:
         return f"Client({self._transport.address.url!r})"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from topics import limits
 from topics.client.transport import calls
 from topics.client.transport.calls import decode_batch, decoder_of, stamped
-from topics.client.transport.exchange import ClientCall
+from topics.client.transport.http_messages import ClientCall
 from topics.client.transport.retry import Attempts, RetryPolicy
 from topics.client.transport.sse import Frame
 from topics.errors import MethodNotAllowed, NotFound, ShuttingDown, Throttled, TopicNotFound, TopicsError, Unauthorized

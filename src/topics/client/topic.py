@@ -18,8 +18,8 @@ from topics.client.jobs.worker import Handler, Worker, WorkerOptions
 from topics.client.producing.batching import ProducerOptions
 from topics.client.producing.producer import Producer
 from topics.client.transport import calls
-from topics.client.transport.bodies import piece_of, record_piece, whole
-from topics.client.transport.calls import Keys, config_text
+from topics.client.transport.calls import IdempotencyKeys, config_text
+from topics.client.transport.request_bodies import piece_of, record_piece, whole
 from topics.client.transport.sse import Frame, SseReader
 from topics.client.transport.transport import Transport
 from topics.errors import TopicsError, Unreachable
@@ -78,7 +78,7 @@ def _frames(transport: Transport, following: Following) -> Iterator[Frame]:
 class Topic(Reading):
     """A topic by name: cheap, stateless, good for any thread. The first write creates the topic."""
 
-    def __init__(self, transport: Transport, keys: Keys, name: str, config: bytes | None = None) -> None:
+    def __init__(self, transport: Transport, keys: IdempotencyKeys, name: str, config: bytes | None = None) -> None:
         self._transport = transport
         self._keys = keys
         self._config = config

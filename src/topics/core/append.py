@@ -26,11 +26,11 @@ import numpy as np
 from topics.core.effects import Effect, OpResult
 from topics.core.idempotency import WriteMemo
 from topics.core.reading.recent import RecentCache
-from topics.core.retention.front import Removal, blocks_from
+from topics.core.retention.removal import Removal, blocks_from
 from topics.core.retention.rules import trim_to_cap
-from topics.core.slots.load import written_until
+from topics.core.slots.restore import written_until
 from topics.core.slots.tail import locations
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import RecordTooLarge, TopicFull
 from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
 from topics.model.record import WriteBatch
@@ -65,7 +65,7 @@ class Busy(NamedTuple):
 # --- deciding --------------------------------------------------------------------------------------------------------
 
 
-def decide_append(topic: TopicState, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy:
+def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy:
     """Raises RecordTooLarge or TopicFull; then nothing has changed, not even the key's memory."""
     key = batch.key if topic.config.idempotency_window_ms else None
     if key is not None:
@@ -78,7 +78,7 @@ def decide_append(topic: TopicState, batch: WriteBatch, now: int) -> Reservation
     return reserve(topic, count=batch.count, size=batch.total_bytes, now=now, key=key)
 
 
-def admit(topic: TopicState, *, count: int, size: int, largest: int) -> None:
+def admit(topic: TopicLog, *, count: int, size: int, largest: int) -> None:
     """The table of section 7.2. Writes being committed count as if they were there."""
     config = topic.config
     cap_records, cap_bytes = config.cap_records, config.cap_bytes
@@ -100,7 +100,7 @@ def admit(topic: TopicState, *, count: int, size: int, largest: int) -> None:
         )
 
 
-def reserve(topic: TopicState, *, count: int, size: int, now: int, key: bytes | None = None) -> Reservation:
+def reserve(topic: TopicLog, *, count: int, size: int, now: int, key: bytes | None = None) -> Reservation:
     first_seq = topic.reserved_head + 1
     ts = max(now, topic.reserved_ts)
     topic.reserved_head += count
@@ -112,7 +112,7 @@ def reserve(topic: TopicState, *, count: int, size: int, now: int, key: bytes | 
     return Reservation(first_seq, count, size, ts, key)
 
 
-def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) -> None:
+def release(topic: TopicLog, reservation: Reservation, *, reuse_seqs: bool) -> None:
     """A failed commit. `reuse_seqs` only if the frames are certainly not in the log. Whatever was reserved behind it
     fails as well, perhaps later: seqs are given back once the newest has."""
     topic.staged_count -= reservation.count
@@ -127,7 +127,7 @@ def release(topic: TopicState, reservation: Reservation, *, reuse_seqs: bool) ->
 
 
 def make_append(
-    topic: TopicState,
+    topic: TopicLog,
     reservation: Reservation,
     batch: WriteBatch,
     *,
@@ -177,7 +177,7 @@ def _repeated(code: Literal["B", "Q"], value: int, count: int) -> array[int]:
     return one if count == 1 else one * count
 
 
-def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = None) -> Effect:
+def apply_append(topic: TopicLog, op: Append, recent: RecentCache | None = None) -> Effect:
     """Publish a batch. Of records known already nothing changes; of a batch ahead of the head nothing happens yet."""
     if topic.config.durability == "ephemeral" and op.file != RESIDENT:
         return Effect(OpResult.IGNORED, topic.id)  # a frame from the time before the topic became ephemeral
@@ -197,7 +197,7 @@ def apply_append(topic: TopicState, op: Append, recent: RecentCache | None = Non
     return Effect(OpResult.APPLIED, topic.id, first_seq=op.first_seq, last_seq=head, removal=removal)
 
 
-def _trim_behind(topic: TopicState, op: Append) -> Removal | None:
+def _trim_behind(topic: TopicLog, op: Append) -> Removal | None:
     """The count cap follows from the log: also from records that are in segments already when their frames come by."""
     if topic.replaying:
         topic.replay_head = max(topic.replay_head, op.last_seq)
@@ -205,7 +205,7 @@ def _trim_behind(topic: TopicState, op: Append) -> Removal | None:
     return trim_to_cap(topic, now=op.ts[-1]) if cap and topic.count > cap else None
 
 
-def _apply_by_time(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
+def _apply_by_time(topic: TopicLog, op: Append, recent: RecentCache | None) -> Effect:
     """Recovery joins writes. Where both cap and TTL rule, each moment is trimmed by itself, as it was then."""
     at = 0
     whole = Effect(OpResult.DUPLICATE, topic.id, removal=Removal())
@@ -216,7 +216,7 @@ def _apply_by_time(topic: TopicState, op: Append, recent: RecentCache | None) ->
     return whole
 
 
-def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) -> Effect:
+def _apply_overlap(topic: TopicLog, op: Append, recent: RecentCache | None) -> Effect:
     """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
     unknown = _unknown_runs(topic, op)
     for at, stop in unknown:
@@ -230,7 +230,7 @@ def _apply_overlap(topic: TopicState, op: Append, recent: RecentCache | None) ->
     return effect
 
 
-def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> None:
+def _add_slots(topic: TopicLog, op: Append, recent: RecentCache | None) -> None:
     """Slots, tags and bytes of records that have none yet, and their share of the totals."""
     run = topic.tail.run_for_append(op.first_seq)
     if op.count == 1:  # the commonest write of all
@@ -251,7 +251,7 @@ def _add_slots(topic: TopicState, op: Append, recent: RecentCache | None) -> Non
             recent.add(topic.id, op.first_seq, op.frames, op.offs, op.flags)
 
 
-def _release_reservation(topic: TopicState, op: Append) -> None:
+def _release_reservation(topic: TopicLog, op: Append) -> None:
     if topic.staged_count:  # never in recovery
         topic.staged_count -= op.count
         topic.staged_bytes -= total_bytes(op.sizes)
@@ -264,7 +264,7 @@ def _release_reservation(topic: TopicState, op: Append) -> None:
         topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
 
 
-def _unknown_runs(topic: TopicState, op: Append) -> list[tuple[int, int]]:
+def _unknown_runs(topic: TopicLog, op: Append) -> list[tuple[int, int]]:
     """Which records of the batch, at or below the head, have no slot: they are neither below the front, nor stored, nor
     lost."""
     runs: list[tuple[int, int]] = []

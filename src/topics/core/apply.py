@@ -15,16 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 from topics.core.append import apply_append
+from topics.core.create_drop import apply_config, apply_create, apply_delete_topic
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
-from topics.core.lifecycle import apply_config, apply_create, apply_delete_topic
 from topics.core.lineage import apply_fork
 from topics.core.queue.leases import apply_lease
 from topics.core.retention.ceiling import apply_head
-from topics.core.retention.front import Removal
+from topics.core.retention.removal import Removal
 from topics.core.retention.rules import apply_evict
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.ops import (
     Append,
     ConfigUpdate,
@@ -43,7 +43,7 @@ SLOTS_KEPT = 1024  # dead slots at the front are dropped together, so that dropp
 RECORDS_KEPT = 256  # likewise for records that died in the middle
 
 
-def forget_dead(topic: TopicState, removal: Removal) -> None:
+def forget_dead(topic: TopicLog, removal: Removal) -> None:
     """The front at once, by whole chunks; the middle when the dead are more than the living."""
     earliest = topic.earliest_seq
     topic.resident.drop_below(earliest)
@@ -75,36 +75,36 @@ def apply(state: State, op: Op) -> Effect:
     return effect
 
 
-def _append(state: State, topic: TopicState, op: Append) -> Effect:
+def _append(state: State, topic: TopicLog, op: Append) -> Effect:
     return apply_append(topic, op, state.recent)
 
 
-def _delete(_: State, topic: TopicState, op: Delete) -> Effect:
+def _delete(_: State, topic: TopicLog, op: Delete) -> Effect:
     effect = apply_delete(topic, op)
     if topic.queue is not None and op.reason == "dead_letter" and effect.fate is not OpResult.IGNORED:
         topic.queue.dead_lettered += len(op.seqs or ())
     return effect
 
 
-def _evict(_: State, topic: TopicState, op: Evict) -> Effect:
+def _evict(_: State, topic: TopicLog, op: Evict) -> Effect:
     return Effect(OpResult.APPLIED, topic.id, removal=apply_evict(topic, op))
 
 
-def _head(state: State, topic: TopicState, op: HeadMark) -> Effect:
+def _head(state: State, topic: TopicLog, op: HeadMark) -> Effect:
     if op.fork is not None:
         apply_fork(state, topic, op.fork)
     return apply_head(topic, op)
 
 
-def _config(state: State, topic: TopicState, op: ConfigUpdate) -> Effect:
+def _config(state: State, topic: TopicLog, op: ConfigUpdate) -> Effect:
     return apply_config(topic, op, fed=topic.id in state.fed)
 
 
-def _lease(_: State, topic: TopicState, op: LeaseEvent) -> Effect:
+def _lease(_: State, topic: TopicLog, op: LeaseEvent) -> Effect:
     return apply_lease(topic, op)
 
 
-_ON_TOPIC: dict[type, Callable[[State, TopicState, Any], Effect]] = {
+_ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     Append: _append,
     Delete: _delete,
     Evict: _evict,

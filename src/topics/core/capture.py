@@ -15,9 +15,9 @@ import numpy as np
 
 from topics.core.idempotency import IdemWindow, WriteMemo
 from topics.core.retention.floors import LostRanges
-from topics.core.retention.front import ACTIVE_LOC, blocks_from
-from topics.core.slots.slots import I64
-from topics.core.topic import TopicState
+from topics.core.retention.removal import ACTIVE_LOC, blocks_from
+from topics.core.slots.slot_range import I64
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Lost
@@ -61,7 +61,7 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     idem: list[IdemRow]
 
 
-def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool = False) -> TopicImage:
+def capture(topic: TopicLog, *, config: TopicConfig | None = None, clean: bool = False) -> TopicImage:
     """The topic as it is published. `clean` is for the last snapshot of a clean stop: nothing can be above the head."""
     floors = topic.floors
     return TopicImage(
@@ -93,10 +93,10 @@ def capture(topic: TopicState, *, config: TopicConfig | None = None, clean: bool
     )
 
 
-def restore(image: TopicImage) -> TopicState:
+def restore(image: TopicImage) -> TopicLog:
     """The topic without its records: its segments are loaded next, then the log. `head` is not taken over: it only
     raises the ceiling, for replay must not skip frames that are still needed."""
-    topic = TopicState(
+    topic = TopicLog(
         topic_id=image.id, name=image.name, epoch=image.epoch, config=image.config, created_ts=image.created_ts
     )
     topic.ancestors = image.ancestors
@@ -120,7 +120,7 @@ def restore(image: TopicImage) -> TopicState:
     return topic
 
 
-def durable_seq(topic: TopicState) -> int:
+def durable_seq(topic: TopicLog) -> int:
     """Where replay may start: everything up to here lies in segments, is lost, or never was."""
     for run in topic.tail.runs:
         placed = np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC
@@ -129,7 +129,7 @@ def durable_seq(topic: TopicState) -> int:
     return topic.head
 
 
-def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:
+def dead_ranges(topic: TopicLog) -> list[tuple[int, int]]:
     """Deleted seqs above the front whose flag is not known to be in their segment; inclusive ranges."""
     pieces: list[I64] = [segment.unflagged() + segment.first_seq for segment in topic.sealed]
     for run in topic.tail.runs:
@@ -140,7 +140,7 @@ def dead_ranges(topic: TopicState) -> list[tuple[int, int]]:
     return _ranges(np.concatenate(pieces)) if pieces else []
 
 
-def deleted_after(topic: TopicState, seq: int) -> tuple[tuple[int, int], ...] | None:
+def deleted_after(topic: TopicLog, seq: int) -> tuple[tuple[int, int], ...] | None:
     """Seqs above `seq` that were deleted on request, as inclusive ranges; None where an index is not loaded or where
     they are too many to note. What retention took counts as deleted only where the record had been deleted before."""
     if seq >= topic.head:
@@ -160,7 +160,7 @@ def deleted_after(topic: TopicState, seq: int) -> tuple[tuple[int, int], ...] | 
     return tuple(ranges) if len(ranges) <= DELETED_RANGES_MAX else None
 
 
-def dead_in_files(topic: TopicState) -> list[int]:
+def dead_in_files(topic: TopicLog) -> list[int]:
     """Deleted seqs above the front whose records lie in a file that does not say so for certain."""
     pieces: list[I64] = [segment.unflagged() + segment.first_seq for segment in topic.sealed]
     for run in topic.tail.runs:
@@ -179,7 +179,7 @@ def _ranges(seqs: I64) -> list[tuple[int, int]]:
     return list(zip(firsts, lasts, strict=True))
 
 
-def _active_totals(topic: TopicState) -> tuple[int, int]:
+def _active_totals(topic: TopicLog) -> tuple[int, int]:
     live = size = 0
     for run in topic.tail.runs:
         placed = int(np.count_nonzero(np.frombuffer(run.locs[:], np.uint64) >= ACTIVE_LOC))

@@ -15,12 +15,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from topics.core.effects import Effect, OpResult
-from topics.core.retention.front import Removal, advance_front, alive_of, blocks_from, kill_below, kill_slots, verify
+from topics.core.retention.removal import Removal, advance_front, alive_of, blocks_from, kill_below, kill_slots, verify
 from topics.core.retention.rules import trim_to_cap
-from topics.core.slots.sealed import Sealed
-from topics.core.slots.slots import I64
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import I64
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable, InvalidRequest
 from topics.model.names import TagMatch
 from topics.model.ops import Delete, DeleteReason, RouterMark
@@ -29,7 +29,7 @@ from topics.model.ops import Delete, DeleteReason, RouterMark
 
 
 def decide_delete(
-    topic: TopicState, *, before_seq: int | None, match: TagMatch | None, routed: tuple[RouterMark, ...] = ()
+    topic: TopicLog, *, before_seq: int | None, match: TagMatch | None, routed: tuple[RouterMark, ...] = ()
 ) -> Delete:
     """Writes reserved before this moment are within the bound, later ones are not."""
     if before_seq is None and match is None:
@@ -40,7 +40,7 @@ def decide_delete(
 
 
 def decide_delete_seqs(
-    topic: TopicState, seqs: tuple[int, ...], *, reason: DeleteReason, routed: tuple[RouterMark, ...] = ()
+    topic: TopicLog, seqs: tuple[int, ...], *, reason: DeleteReason, routed: tuple[RouterMark, ...] = ()
 ) -> Delete:
     """Exactly these records, as acks and dead-letter moves need it. A seq without a live record is left out: such a
     delete has no bound, so replay would take a record that was written later. Without any, nothing needs logging."""
@@ -49,18 +49,18 @@ def decide_delete_seqs(
     return Delete(topic_id=topic.id, seqs=chosen, reason=reason, routed=routed)
 
 
-def removes_nothing(topic: TopicState, op: Delete) -> bool:
+def removes_nothing(topic: TopicLog, op: Delete) -> bool:
     """Is it certain that the op would change nothing, so that it need not be logged?"""
     return not op.seqs if op.seqs is not None else bound_of(op) <= topic.earliest_seq
 
 
-def unsearchable_seqs(topic: TopicState, seqs: tuple[int, ...]) -> list[int]:
+def unsearchable_seqs(topic: TopicLog, seqs: tuple[int, ...]) -> list[int]:
     """As `unsearchable`, for a delete of exactly these records."""
     segments = {found.first_seq: found for seq in seqs if (found := topic.sealed.find(seq)) is not None}
     return [first for first, sealed in sorted(segments.items()) if sealed.live and not _is_searchable(sealed, None)]
 
 
-def unsearchable(topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> list[int]:
+def unsearchable(topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> list[int]:
     """Cold segments (first seqs) whose index must be loaded before such a delete can tell what it removes. The engine
     has them loaded and settled first; a delete applied all the same is completed by `settle_cold`."""
     bound = topic.reserved_head + 1 if before_seq is None else min(before_seq, topic.reserved_head + 1)
@@ -95,7 +95,7 @@ def bound_of(op: Delete) -> int:
 # --- applying --------------------------------------------------------------------------------------------------------
 
 
-def apply_delete(topic: TopicState, op: Delete) -> Effect:
+def apply_delete(topic: TopicLog, op: Delete) -> Effect:
     if op.seqs is None and topic.config.durability == "ephemeral" and topic.replaying:
         return Effect(OpResult.IGNORED, topic.id)
     removal = Removal()
@@ -110,7 +110,7 @@ def apply_delete(topic: TopicState, op: Delete) -> Effect:
     return Effect(OpResult.APPLIED, topic.id, removal=removal)
 
 
-def _kill_chosen(topic: TopicState, op: Delete, removal: Removal) -> None:
+def _kill_chosen(topic: TopicLog, op: Delete, removal: Removal) -> None:
     """Records named one by one, or found by their tag."""
     tail_seqs = topic.tags.take(op.match, below=bound_of(op)) if op.match is not None else op.seqs or ()
     wanted = np.array(sorted(set(tail_seqs)), np.int64)  # mostly a few acked jobs: `np.unique` is slow to start
@@ -124,7 +124,7 @@ def _kill_chosen(topic: TopicState, op: Delete, removal: Removal) -> None:
             kill_slots(topic, block, alive_of(block, _inside(block.first_seq, block.next_seq, wanted)), removal)
 
 
-def _kill_in_sealed(topic: TopicState, block: Sealed, op: Delete, wanted: I64, removal: Removal) -> None:
+def _kill_in_sealed(topic: TopicLog, block: Sealed, op: Delete, wanted: I64, removal: Removal) -> None:
     if block.live == 0:
         return
     try:
@@ -137,7 +137,7 @@ def _kill_in_sealed(topic: TopicState, block: Sealed, op: Delete, wanted: I64, r
         kill_slots(topic, block, alive_of(block, slots), removal)
 
 
-def _chosen_slots(topic: TopicState, block: Sealed, op: Delete, wanted: I64) -> I64:
+def _chosen_slots(topic: TopicLog, block: Sealed, op: Delete, wanted: I64) -> I64:
     if op.match is None:
         return _inside(block.first_seq, block.next_seq, wanted)
     if block.first_seq >= bound_of(op):
@@ -154,7 +154,7 @@ def _inside(first_seq: int, next_seq: int, wanted: I64) -> I64:
     return wanted[lo:hi] - first_seq
 
 
-def awaited_deletes(topic: TopicState) -> list[Delete]:
+def awaited_deletes(topic: TopicLog) -> list[Delete]:
     """What waits for the index of a cold segment, each once and no wider than the segments it waits for."""
     ends: dict[Delete, int] = {}
     for first_seq, ops in sorted(topic.awaiting.items()):
@@ -167,7 +167,7 @@ def awaited_deletes(topic: TopicState) -> list[Delete]:
     return list(dict.fromkeys(narrowed))
 
 
-def finish_cold_delete(topic: TopicState, first_seq: int) -> Removal:
+def finish_cold_delete(topic: TopicLog, first_seq: int) -> Removal:
     """The index of a cold segment has come: do what had to wait for it. The segment may be read afterwards."""
     removal = Removal()
     ops = topic.awaiting.pop(first_seq, [])
@@ -192,7 +192,7 @@ def finish_cold_delete(topic: TopicState, first_seq: int) -> Removal:
     return removal
 
 
-def _forget_dead_jobs(topic: TopicState, block: Sealed) -> None:
+def _forget_dead_jobs(topic: TopicLog, block: Sealed) -> None:
     """A start keeps the leases it cannot look behind; their jobs may have been dead in the flags already."""
     if topic.queue is not None:
         for seq in [seq for seq in topic.queue.jobs if block.first_seq <= seq < block.next_seq]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from topics.core.retention.front import Removal
+from topics.core.retention.removal import Removal
 
 
 class OpResult(Enum):

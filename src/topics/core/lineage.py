@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.ops import Fork, HeadMark
 from topics.model.position import Position
 
@@ -28,7 +28,7 @@ def new_epoch(state: State, *, now: int, chance: int) -> int:
     return state.last_epoch
 
 
-def epoch_of(topic: TopicState, seq: int) -> int:
+def epoch_of(topic: TopicLog, seq: int) -> int:
     """The epoch under which this seq was written, or will be."""
     for epoch, head in topic.ancestors:
         if seq <= head:
@@ -36,14 +36,14 @@ def epoch_of(topic: TopicState, seq: int) -> int:
     return topic.epoch
 
 
-def is_foreign(topic: TopicState, seq: int, epoch: int | None) -> bool:
+def is_foreign(topic: TopicLog, seq: int, epoch: int | None) -> bool:
     """Is this a position of another life? Without an epoch only the head can tell."""
     if epoch is None or epoch == topic.epoch:
         return seq > topic.head
     return not any(epoch == ancestor and seq <= head for ancestor, head in topic.ancestors)
 
 
-def epoch_to_read(topic: TopicState, start: Position) -> int:
+def epoch_to_read(topic: TopicLog, start: Position) -> int:
     """What a reader that keeps its place on the server begins with: the topic's own epoch where the position is one of
     the topic, else the foreign one, which its first read announces."""
     if start.epoch is None or not is_foreign(topic, start.seq, start.epoch):
@@ -51,13 +51,13 @@ def epoch_to_read(topic: TopicState, start: Position) -> int:
     return start.epoch
 
 
-def decide_fork(state: State, topic: TopicState, *, now: int, chance: int) -> HeadMark:
+def decide_fork(state: State, topic: TopicLog, *, now: int, chance: int) -> HeadMark:
     """The directory is a copy: what was written up to here is shared with another one, and nothing from here on."""
     fork = Fork(new_epoch(state, now=now, chance=chance), topic.head)
     return HeadMark(topic_id=topic.id, ceiling=topic.ceiling, fork=fork)
 
 
-def apply_fork(state: State, topic: TopicState, fork: Fork) -> None:
+def apply_fork(state: State, topic: TopicLog, fork: Fork) -> None:
     state.last_epoch = max(state.last_epoch, fork.epoch)
     if fork.epoch <= topic.epoch:
         return  # a snapshot had it already

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 
-from topics.core.retention.front import blocks_from
-from topics.core.slots.sealed import Sealed
+from topics.core.retention.removal import blocks_from
+from topics.core.slots.sealed_slots import Sealed
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class StoredBlock:
     source: Sealed | list[TailRun]
 
 
-def stored_blocks(topic: TopicState) -> list[StoredBlock]:
+def stored_blocks(topic: TopicLog) -> list[StoredBlock]:
     """Every block that holds a live record."""
     blocks: list[StoredBlock] = []
     earliest = topic.floors.earliest_seq

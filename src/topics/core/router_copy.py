@@ -15,11 +15,11 @@ import msgspec
 from topics import limits
 from topics.core.lineage import epoch_of
 from topics.core.meta import with_keys
-from topics.core.retention.front import blocks_from
+from topics.core.retention.removal import blocks_from
 from topics.core.router import RouterProgress
-from topics.core.slots.sealed import Sealed
+from topics.core.slots.sealed_slots import Sealed
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.ops import HOPS_SHIFT
 from topics.model.payload import accounted_bytes, make_blob, split_blob
 from topics.model.record import WriteBatch
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     hops: int
 
 
-def chosen(router: RouterProgress, source: TopicState, run: RecordRun, hops: Sequence[int]) -> list[Copy]:
+def chosen(router: RouterProgress, source: TopicLog, run: RecordRun, hops: Sequence[int]) -> list[Copy]:
     """The records that pass, in order. `hops` are those of the run's records."""
     definition = router.definition
     match = definition.filter
@@ -66,7 +66,7 @@ def chosen(router: RouterProgress, source: TopicState, run: RecordRun, hops: Seq
     return copies
 
 
-def _signed(definition: RouterDef, source: TopicState, record: StoredRecord) -> bytes:
+def _signed(definition: RouterDef, source: TopicLog, record: StoredRecord) -> bytes:
     """The blob with what makes a second copy recognisable."""
     data, meta = split_blob(record.blob)
     epoch = epoch_of(source, record.seq)
@@ -82,7 +82,7 @@ def _signed(definition: RouterDef, source: TopicState, record: StoredRecord) -> 
     return make_blob(data, with_keys(meta, added, keys_max=limits.META_KEYS_MAX))
 
 
-def hops_of(topic: TopicState, seqs: Sequence[int]) -> list[int]:
+def hops_of(topic: TopicLog, seqs: Sequence[int]) -> list[int]:
     """How many routers each of these records has come through. 0 where a restart has forgotten it."""
     found = dict.fromkeys(seqs, 0)
     left = iter(seqs)
@@ -117,7 +117,7 @@ def batch_of(copies: Sequence[Copy]) -> WriteBatch:
     )
 
 
-def admitted(dest: TopicState, copies: list[Copy]) -> tuple[int, str | None]:
+def admitted(dest: TopicLog, copies: list[Copy]) -> tuple[int, str | None]:
     """How many copies the destination takes, and what stops the next one: `cap` for ever, `full` for now."""
     config = dest.config
     records_left = bytes_left = None

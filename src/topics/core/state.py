@@ -11,7 +11,7 @@ from sortedcontainers import SortedDict
 
 from topics.core.reading.recent import RecentCache
 from topics.core.router import RouterTable
-from topics.core.topic import TopicState, Totals
+from topics.core.topic import TopicLog, Totals
 from topics.errors import TopicNotFound
 
 
@@ -30,9 +30,9 @@ class State:
     )
 
     def __init__(self, *, recent_bytes: int = 0) -> None:
-        self.topics: SortedDict[str, TopicState] = SortedDict()
-        self.by_id: dict[int, TopicState] = {}
-        self.shadowed: dict[int, TopicState] = {}  # older instances of a name whose deletion was not seen yet
+        self.topics: SortedDict[str, TopicLog] = SortedDict()
+        self.by_id: dict[int, TopicLog] = {}
+        self.shadowed: dict[int, TopicLog] = {}  # older instances of a name whose deletion was not seen yet
         self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
         self.routers = RouterTable(self.fed)
         self.next_topic_id = 1
@@ -46,14 +46,14 @@ class State:
         """Live bytes of all topics."""
         return self.totals.bytes
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, name: str) -> TopicLog:
         """The live instance of a name; raises TopicNotFound."""
         topic = self.topics.get(name)
         if topic is None:
             raise TopicNotFound(name)
         return topic
 
-    def add(self, topic: TopicState) -> None:
+    def add(self, topic: TopicLog) -> None:
         """A new or recovered instance."""
         self.by_id[topic.id] = topic
         self.next_topic_id = max(self.next_topic_id, topic.id + 1)
@@ -67,7 +67,7 @@ class State:
         if older is not topic:
             self.topics[topic.name] = topic
 
-    def remove(self, topic: TopicState) -> None:
+    def remove(self, topic: TopicLog) -> None:
         """An instance is gone; its id is never used again."""
         del self.by_id[topic.id]
         self.routers.drop_topic(topic.id)

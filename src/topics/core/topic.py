@@ -9,10 +9,10 @@ functions change the reservations (`reserved_*`, `staged_*`). Touched on the own
 from __future__ import annotations
 
 from topics.core.idempotency import IdemWindow
-from topics.core.queue.state import QueueState
+from topics.core.queue.queue import QueueState
 from topics.core.reading.recent import Resident
 from topics.core.retention.floors import SEQ_BASE, Floors, LostRanges
-from topics.core.slots.sealed import SealedRun
+from topics.core.slots.sealed_slots import SealedRun
 from topics.core.slots.tail import Tail, TailTags
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
@@ -31,7 +31,7 @@ class Totals:
 SEQ_RESERVE = 256  # seqs of a ceiling block to begin with; the engine grows it for busy topics
 
 
-class TopicState:
+class TopicLog:
     __slots__ = (
         "ancestors",
         "awaiting",

@@ -17,7 +17,7 @@ from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.embedded.queue import Queue, Router
 from topics.embedded.topic import Topic
-from topics.engine.delivery.delivery import Delivery
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.ticket import Ticket, resolved
@@ -70,7 +70,7 @@ class Database:
         self._kernel = kernel
         self._driver = driver
         engine = kernel.engine
-        delivery = Delivery(engine.context, engine.reads, soon=driver.soon, later=driver.later)
+        delivery = DeliveryLoop(engine.context, engine.reads, soon=driver.soon, later=driver.later)
         engine.admission.pressure = lambda: delivery.pressure
         self.long_polls = LongPolls(engine, delivery)
         kernel.scheduler.every_tick += (delivery.tick, self.long_polls.tick)

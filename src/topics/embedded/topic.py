@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from topics import limits
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.embedded.follow import afollow, follow, wait
 from topics.embedded.views import read_view
 from topics.model.config import TopicConfig, patch_from, resolve_config

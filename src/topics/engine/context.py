@@ -1,4 +1,4 @@
-"""Parking: names held exclusively by a lifecycle command, and the commands that wait for them.
+"""NameLocks: names held exclusively by a lifecycle command, and the commands that wait for them.
 
 Creating, reconfiguring or deleting a topic or router holds the names it touches from its decision until it is applied
 or failed. Whatever arrives for such a name meanwhile waits in order of arrival, so core never meets a topic that is
@@ -25,13 +25,13 @@ from topics.clock import EngineClock
 from topics.config import Settings
 from topics.core.effects import Effect
 from topics.core.state import State
-from topics.core.topic import TopicState
-from topics.engine.file_requests import Jobs
+from topics.core.topic import TopicLog
+from topics.engine.file_requests import FileRequests
 from topics.engine.routers.evidence import RouterEvidence
 from topics.engine.ticket import Ticket, callback_failed, guarded
 from topics.engine.writing.commit import Commit
 from topics.errors import TopicNotFound
-from topics.formats.names import shard_of
+from topics.formats.file_names import shard_of
 from topics.model.config import TopicConfig
 from topics.model.ops import HeadMark
 
@@ -80,23 +80,23 @@ class Ceilings:
         self._staged: dict[int, int] = {}
         self._raised_ms: dict[int, int] = {}
 
-    def staged(self, topic: TopicState) -> int:
+    def staged(self, topic: TopicLog) -> int:
         """The highest seq that a ceiling covers once everything submitted is synced."""
         return max(topic.ceiling, self._staged.get(topic.id, 0))
 
-    def raise_over(self, topic: TopicState, last_seq: int, now: int) -> HeadMark | None:
+    def raise_over(self, topic: TopicLog, last_seq: int, now: int) -> HeadMark | None:
         """The mark to be synced before `last_seq` may be seen; None if one on its way covers it already."""
         if last_seq <= self.staged(topic):
             return None
         return self._mark(topic, last_seq, now)
 
-    def refill(self, topic: TopicState, now: int) -> HeadMark | None:
+    def refill(self, topic: TopicLog, now: int) -> HeadMark | None:
         """The mark to sync in the background when less than half a block is left; None if there is enough."""
         if self.staged(topic) - topic.reserved_head >= topic.block // 2:
             return None
         return self._mark(topic, topic.reserved_head, now)
 
-    def release(self, topic: TopicState) -> None:
+    def release(self, topic: TopicLog) -> None:
         """Whatever was staged for this topic is applied or has failed as far as `topic.ceiling` says."""
         if self._staged.get(topic.id, 0) <= topic.ceiling:
             self._staged.pop(topic.id, None)
@@ -105,7 +105,7 @@ class Ceilings:
         self._staged.pop(topic_id, None)
         self._raised_ms.pop(topic_id, None)
 
-    def _mark(self, topic: TopicState, last_seq: int, now: int) -> HeadMark:
+    def _mark(self, topic: TopicLog, last_seq: int, now: int) -> HeadMark:
         busy = now - self._raised_ms.get(topic.id, -BUSY_MS) < BUSY_MS
         topic.block = min(topic.block * 2, BLOCK_MAX) if busy else self._block
         self._raised_ms[topic.id] = now
@@ -114,7 +114,7 @@ class Ceilings:
         return HeadMark(topic_id=topic.id, ceiling=ceiling)
 
 
-Listener = Callable[[TopicState], None]
+Listener = Callable[[TopicLog], None]
 
 
 class Context:
@@ -126,7 +126,7 @@ class Context:
         clock: EngineClock,
         settings: Settings,
         shards: int,
-        jobs: Jobs,
+        jobs: FileRequests,
         chance: Callable[[], int],
     ) -> None:
         self.state = state
@@ -149,9 +149,9 @@ class Context:
         """By topic id, while a config is in the log and not applied yet; resolved when that is over."""
         self.on_published: list[Listener] = []
         """Told after records of a topic became visible: delivery, long polls, routers, queues."""
-        self.on_removed: list[Callable[[TopicState, Effect], None]] = []
+        self.on_removed: list[Callable[[TopicLog, Effect], None]] = []
         """Told after records of a topic died, whatever the cause."""
-        self.on_config: list[Callable[[TopicState, TopicConfig], None]] = []
+        self.on_config: list[Callable[[TopicLog, TopicConfig], None]] = []
         """Told after a config took effect, with the one it replaced."""
         self.on_deleted: list[Listener] = []
         """Told after a topic instance is gone."""
@@ -166,19 +166,19 @@ class Context:
             group = self._groups[topic_id] = shard_of(topic_id, self.shards)
         return group
 
-    def check_exists(self, topic: TopicState) -> None:
+    def check_exists(self, topic: TopicLog) -> None:
         """After a wait: the instance a command began with may be gone."""
         if self.state.by_id.get(topic.id) is not topic:
             raise TopicNotFound(topic.name)
 
-    def published(self, topic: TopicState) -> None:
+    def published(self, topic: TopicLog) -> None:
         for listener in self.on_published:
             try:
                 listener(topic)
             except Exception as error:
                 callback_failed(error)
 
-    def removed(self, topic: TopicState, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
+    def removed(self, topic: TopicLog, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
         """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""
         if flag_after is None:
             guarded(self.jobs.flag_deleted, topic, effect)
@@ -187,7 +187,7 @@ class Context:
         for listener in self.on_removed:
             guarded(listener, topic, effect)
 
-    def deleted(self, topic: TopicState) -> None:
+    def deleted(self, topic: TopicLog) -> None:
         self.ceilings.forget(topic.id)
         self._groups.pop(topic.id, None)
         self.jobs.topic_removed(topic)

@@ -13,7 +13,7 @@ import msgspec
 from topics.core.apply import apply
 from topics.core.delete import awaited_deletes, decide_delete, removes_nothing, unsearchable
 from topics.core.retention.rules import unlogged
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, failed, resolved
@@ -38,12 +38,12 @@ class Deletes:
     def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
         self.carried_bytes = 0
         """Of the log, all that `carry_over` took."""
 
-    def delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+    def delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         """Copies first that a read would see, then retention: a record that has expired counts as lost, not as deleted.
         Then the indexes of cold segments that have to be searched; a delete that cannot have one takes place all the
         same, and counts less."""
@@ -53,7 +53,7 @@ class Deletes:
         return self._delete_with_floors_logged(topic, before_seq=before_seq, match=match)
 
     def _delete_with_floors_logged(
-        self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None
+        self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None
     ) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)
 
@@ -63,18 +63,18 @@ class Deletes:
         ready = chain(self._floor_log.ensure_logged_exactly(topic), load)
         return chain(ready, lambda _: self._delete(topic, before_seq=before_seq, match=match))
 
-    def _delete(self, topic: TopicState, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+    def _delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
         self._ctx.check_exists(topic)
         op = decide_delete(topic, before_seq=before_seq, match=match)
         done = resolved(_deleted(topic, 0)) if removes_nothing(topic, op) else self.log(topic, op)
         return chain(done, lambda deleted: self._shown(topic, deleted))
 
-    def _shown(self, topic: TopicState, deleted: Deleted) -> Ticket[Deleted]:
+    def _shown(self, topic: TopicLog, deleted: Deleted) -> Ticket[Deleted]:
         """Writes that were on their way may have moved the floor of a count cap."""
         sure = self._floor_log.shown(topic, deleted.earliest_seq)
         return chain(sure, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
-    def log(self, topic: TopicState, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
+    def log(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
         they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
@@ -103,7 +103,7 @@ class Deletes:
         ctx.witness.hold_until(topic, ticket)
         return ticket
 
-    def carry_over(self, topic: TopicState) -> Ticket[None]:
+    def carry_over(self, topic: TopicLog) -> Ticket[None]:
         """Log once more what waits for the index of a cold segment, so that a snapshot may let go of the frames before.
         Nothing is applied: in memory it waits already. Refused where the frames would be ignored by a replay."""
         ctx = self._ctx
@@ -124,7 +124,7 @@ class Deletes:
     def _carried(self, sub: Submission) -> None:
         self.carried_bytes += sub.size
 
-    def _finish(self, topic: TopicState, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
+    def _finish(self, topic: TopicLog, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
         """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the
         appends did, and would trim too little among records that are flagged already."""
         if floors is not None:
@@ -136,5 +136,5 @@ class Deletes:
         return _deleted(topic, effect.removed_count)
 
 
-def _deleted(topic: TopicState, count: int) -> Deleted:
+def _deleted(topic: TopicLog, count: int) -> Deleted:
     return Deleted(count, topic.earliest_seq, topic.head, topic.count, topic.bytes)

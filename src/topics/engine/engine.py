@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from topics.clock import EngineClock
 from topics.config import Settings
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
-from topics.engine.file_requests import Jobs
+from topics.engine.file_requests import FileRequests
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle, Put
 from topics.engine.queues.queues import Queues
@@ -24,10 +24,10 @@ from topics.engine.reading.reads import ReadDone, Reads
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.routers.routers import Routers
 from topics.engine.ticket import Ticket
-from topics.engine.writing.append import Writes
 from topics.engine.writing.coalesced import AppendWaiter
 from topics.engine.writing.commit import Commit
 from topics.engine.writing.quota import Quota
+from topics.engine.writing.writes import Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model import results
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
@@ -47,7 +47,7 @@ class Engine:
         clock: EngineClock,
         settings: Settings,
         shards: int,
-        jobs: Jobs,
+        jobs: FileRequests,
         chance: Callable[[], int],
     ) -> None:
         self.context = Context(
@@ -99,7 +99,7 @@ class Engine:
         group = self.context.group_of(self.state.next_topic_id if topic is None else topic.id)
         return self.admission.admit(group, command, may_refuse=may_refuse)
 
-    def _admit_ephemeral(self, topic: TopicState, command: Callable[[], Ticket[T]], *, may_refuse: bool) -> Ticket[T]:
+    def _admit_ephemeral(self, topic: TopicLog, command: Callable[[], Ticket[T]], *, may_refuse: bool) -> Ticket[T]:
         """What is written nowhere rarely needs a place, but now and then a ceiling above it does; then those behind it
         wait too."""
         is_first = topic.id not in self._ephemeral_waits

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from topics.core.effects import Effect
 from topics.core.slots.extent import Extent
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.ticket import Ticket
 from topics.model.run import RecordRun
 
@@ -26,14 +26,14 @@ class FetchedRecords:
         self.cold_segments = cold_segments
 
 
-class Jobs(Protocol):
-    def fetch(self, topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
+class FileRequests(Protocol):
+    def fetch(self, topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
         """Read stored records that are not in memory."""
 
-    def flag_deleted(self, topic: TopicState, effect: Effect) -> None:
+    def flag_deleted(self, topic: TopicLog, effect: Effect) -> None:
         """Set the delete flags of records that lie in segments; issued before the delete call returns."""
 
-    def topic_removed(self, topic: TopicState) -> None:
+    def topic_removed(self, topic: TopicLog) -> None:
         """The topic's directory is no longer needed."""
 
     def checkpoint_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""Settling: floors are logged before anyone may see them (semantics.md section 6.4).
+"""FloorLog: floors are logged before anyone may see them (semantics.md section 6.4).
 
 TTL and byte caps move no floor before that is logged: every observer of a topic (read, state, list, delete, claim) asks
 for its topics to be settled first. Always holds when the ticket resolves: nothing was due at the time of asking, or
@@ -15,7 +15,7 @@ from functools import partial
 from topics.core.apply import apply
 from topics.core.retention.rules import due, floors_op, unlogged
 from topics.core.slots.extent import index_of
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.ticket import Ticket, chain, either_way, failed, gathered, resolved
 from topics.engine.writing.encode import submission
@@ -47,7 +47,7 @@ class FloorLog:
         for wait in over:
             wait.resolve(None)
 
-    def is_logged(self, topic: TopicState) -> bool:
+    def is_logged(self, topic: TopicLog) -> bool:
         """Nothing is due and nothing is on its way; an ephemeral topic is settled on the spot."""
         if topic.id in self._pending:
             return False
@@ -59,7 +59,7 @@ class FloorLog:
             return True
         return False
 
-    def ensure_logged(self, topic: TopicState) -> Ticket[None]:
+    def ensure_logged(self, topic: TopicLog) -> Ticket[None]:
         """Log what is due. A floor that cannot be logged fails the ticket, and with it the observer."""
         if self.is_logged(topic):
             return resolved(None)
@@ -70,7 +70,7 @@ class FloorLog:
         assert evict is not None
         return self._log(topic, evict)
 
-    def ensure_logged_exactly(self, topic: TopicState) -> Ticket[None]:
+    def ensure_logged_exactly(self, topic: TopicLog) -> Ticket[None]:
         """As `settle`, and what only the index of a cold segment can tell is asked there. One that cannot be had, or
         not soon, is left out: whoever only counts goes on with what is known."""
         ticket = self.ensure_logged(topic)
@@ -78,7 +78,7 @@ class FloorLog:
             return ticket
         return chain(ticket, lambda _: self._load_awaited(topic, set()))
 
-    def _load_awaited(self, topic: TopicState, asked: set[int]) -> Ticket[None]:
+    def _load_awaited(self, topic: TopicLog, asked: set[int]) -> Ticket[None]:
         waiting = [first for first in topic.awaiting if first not in asked]
         asked.update(waiting)
         if not waiting:
@@ -86,7 +86,7 @@ class FloorLog:
         again = chain(self.load_indexes(topic, waiting), lambda _: self.ensure_logged(topic))
         return chain(again, lambda _: self._load_awaited(topic, asked))
 
-    def load_indexes(self, topic: TopicState, firsts: Iterable[int]) -> Ticket[None]:
+    def load_indexes(self, topic: TopicLog, firsts: Iterable[int]) -> Ticket[None]:
         """Have the indexes of these cold segments loaded, as far as that works and does not take long."""
         blocks = [block for first in firsts if (block := topic.sealed.by_first_seq(first)) is not None]
         fetch = self._ctx.jobs.fetch
@@ -105,12 +105,12 @@ class FloorLog:
         loaded.then(lambda _: None if wait.done else wait.resolve(None), wait.abandon)
         return wait
 
-    def _due(self, topic: TopicState) -> Evict | None:
+    def _due(self, topic: TopicLog) -> Evict | None:
         return due(topic, self._ctx.clock.now_ms())
 
     # --- floors that count caps moved -----------------------------------------------------------------------------
 
-    def is_sure(self, topic: TopicState) -> bool:
+    def is_sure(self, topic: TopicLog) -> bool:
         """Does a start after any crash find the floors where they are? Those of a count cap follow from the log: where
         writes are synced before they are seen, and the records that pushed others out have frames, and the cold store
         need not be asked how many lived below."""
@@ -118,7 +118,7 @@ class FloorLog:
             return True
         return topic.config.is_fsync and topic.id not in self._ctx.fed and not _lies_in_cold(topic)
 
-    def make_sure(self, topic: TopicState) -> Ticket[None]:
+    def make_sure(self, topic: TopicLog) -> Ticket[None]:
         """Log the floors as they are now, unless they are on their way already."""
         lost = topic.floors.lost
         known = self._surer.get(topic.id)
@@ -134,7 +134,7 @@ class FloorLog:
         if topic_id in self._surer and self._surer[topic_id][1] is done:
             del self._surer[topic_id]
 
-    def shown(self, topic: TopicState, earliest_seq: int) -> Ticket[int]:
+    def shown(self, topic: TopicLog, earliest_seq: int) -> Ticket[int]:
         """The `earliest_seq` that an answer made now may show, once it may; a lower one if it cannot be logged."""
         if self.is_sure(topic):
             return resolved(earliest_seq)
@@ -144,27 +144,27 @@ class FloorLog:
         )
         return ticket
 
-    def sure_earliest(self, topic: TopicState) -> int:
+    def sure_earliest(self, topic: TopicLog) -> int:
         """The `earliest_seq` that no crash can undo: for whoever cannot wait."""
         earliest = topic.earliest_seq
         return earliest if self.is_sure(topic) else min(earliest, topic.logged_lost + 1)
 
-    def settle_shown(self, topics: Iterable[TopicState]) -> Ticket[None]:
+    def settle_shown(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """As `settle_all`, then `log_all`."""
         topics = list(topics)
         return chain(self.ensure_all_logged(topics), lambda _: self.log_all(topics))
 
     @staticmethod
-    def unlogged_floors(topics: Iterable[TopicState]) -> list[Evict]:
+    def unlogged_floors(topics: Iterable[TopicLog]) -> list[Evict]:
         """Of topics whose records are about to be written out: what count caps have taken is not written."""
         capped = (topic for topic in topics if topic.config.cap_records and not topic.config.is_ephemeral)
         return [floors for floors in map(unlogged, capped) if floors is not None]
 
-    def log_all(self, topics: Iterable[TopicState]) -> Ticket[None]:
+    def log_all(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """Log the floors of this moment as far as that is possible; `sure_earliest` has them then."""
         return gathered([either_way(self.make_sure(topic)) for topic in topics if not self.is_sure(topic)])
 
-    def ensure_all_logged(self, topics: Iterable[TopicState]) -> Ticket[None]:
+    def ensure_all_logged(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """One ticket for many topics; the first failure fails it."""
         tickets = [ticket for ticket in map(self.ensure_logged, topics) if not (ticket.done and ticket.error is None)]
         if not tickets:
@@ -186,21 +186,21 @@ class FloorLog:
             ticket.then(one_done)
         return target
 
-    def log_soon(self, topics: Iterable[TopicState]) -> Ticket[None]:
+    def log_soon(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """As `settle_possible`, for whoever does not wait for long either."""
         return self._patiently(self.ensure_logged_if_possible(topics))
 
-    def ensure_logged_if_possible(self, topics: Iterable[TopicState]) -> Ticket[None]:
+    def ensure_logged_if_possible(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """For whoever has to answer in any case: a floor that cannot be logged stays where it was."""
         return gathered([either_way(ticket) for ticket in map(self._try_to_log, topics) if not ticket.done])
 
-    def _try_to_log(self, topic: TopicState) -> Ticket[None]:
+    def _try_to_log(self, topic: TopicLog) -> Ticket[None]:
         try:
             return self.ensure_logged(topic)
         except TopicsError as error:
             return failed(error)
 
-    def log_floors(self, topic: TopicState) -> Ticket[None]:
+    def log_floors(self, topic: TopicLog) -> Ticket[None]:
         """Log the floors as they are: a count cap moved them, and what comes next must not hide from replay why."""
         ctx, evict = self._ctx, floors_op(topic)
         sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
@@ -210,10 +210,10 @@ class FloorLog:
         except TopicsError as error:
             return failed(error)
 
-    def _applied(self, topic: TopicState, evict: Evict, _sub: Submission) -> None:
+    def _applied(self, topic: TopicLog, evict: Evict, _sub: Submission) -> None:
         self._apply(topic, evict)
 
-    def _log(self, topic: TopicState, evict: Evict) -> Ticket[None]:
+    def _log(self, topic: TopicLog, evict: Evict) -> Ticket[None]:
         ctx = self._ctx
         evict = ctx.witness.evict_with_evidence(topic, evict)
         sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
@@ -225,20 +225,20 @@ class FloorLog:
         ticket.then(lambda _: self._over(topic))
         return ticket
 
-    def _finish(self, topic: TopicState, evict: Evict, _sub: Submission) -> None:
+    def _finish(self, topic: TopicLog, evict: Evict, _sub: Submission) -> None:
         self._over(topic)
         self._apply(topic, evict)
 
-    def _over(self, topic: TopicState) -> None:
+    def _over(self, topic: TopicLog) -> None:
         self._pending.pop(topic.id, None)
 
-    def _apply(self, topic: TopicState, evict: Evict) -> None:
+    def _apply(self, topic: TopicLog, evict: Evict) -> None:
         effect = apply(self._ctx.state, evict)
         if effect.removal is not None:
             self._ctx.removed(topic, effect)
 
 
-def _lies_in_cold(topic: TopicState) -> bool:
+def _lies_in_cold(topic: TopicLog) -> bool:
     """Whether the floor lies in a cold segment that has deletes: only its index tells how many live ones are below."""
     segment = topic.sealed.find(topic.floors.lost) if len(topic.sealed) else None
     return segment is not None and segment.tier == "cold" and segment.deleted != 0

@@ -20,13 +20,13 @@ import msgspec
 
 from topics.core.append import Reservation, decide_append
 from topics.core.apply import apply
-from topics.core.lifecycle import decide_create, decide_delete_topic, decide_put
-from topics.core.topic import TopicState
+from topics.core.create_drop import decide_create, decide_delete_topic, decide_put
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
-from topics.engine.writing.append import Writes
 from topics.engine.writing.encode import submission
+from topics.engine.writing.writes import Writes
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 class Put(NamedTuple):
     created: bool
-    topic: TopicState
+    topic: TopicLog
 
 
 class Dropped(NamedTuple):
@@ -52,11 +52,11 @@ class Lifecycle:
     def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.detach: Callable[[TopicState], Ticket[list[RouterDef]]] = lambda _: resolved([])
+        self.detach: Callable[[TopicLog], Ticket[list[RouterDef]]] = lambda _: resolved([])
         """Has the copies made from a topic that is being deleted made durable, and stops its routers; which."""
-        self.detached: Callable[[TopicState, list[RouterDef]], Ticket[None]] = lambda *_: resolved(None)
+        self.detached: Callable[[TopicLog, list[RouterDef]], Ticket[None]] = lambda *_: resolved(None)
         """The topic is gone, its routers with it, or its deletion failed."""
-        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if nothing is to do. All three are set by the router service."""
 
     # --- holding names --------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Lifecycle:
         # No frame in front of the update can hold its floors: what the old config took goes now.
         return chain(self._floor_log.ensure_logged(topic), lambda _: self._put_with_floors_logged(name, config))
 
-    def _in_segments(self, topic: TopicState) -> Ticket[None]:
+    def _in_segments(self, topic: TopicLog) -> Ticket[None]:
         """Checkpoints pass over an ephemeral topic, and snapshots let go of the log behind them: what the topic had
         before must be in segments by then, or a later change back would find it gone. If that fails, it stays where it
         is, and only a snapshot could take it."""
@@ -205,14 +205,14 @@ class Lifecycle:
         either_way = chain(feeding or resolved(None), lambda _: self._floor_log.ensure_logged(topic))
         return chain(either_way, lambda _: self._drop_with_floors_logged(topic, if_empty=True))
 
-    def _drop_with_floors_logged(self, topic: TopicState, *, if_empty: bool) -> Ticket[Dropped]:
+    def _drop_with_floors_logged(self, topic: TopicLog, *, if_empty: bool) -> Ticket[Dropped]:
         if if_empty and topic.staged_count:
             # Writes on their way count as there.
             return chain(self.drain(topic), lambda _: self._drop_with_floors_logged(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
         return chain(self.detach(topic), lambda routers: self._drop_detached(topic, op, routers))
 
-    def _drop_detached(self, topic: TopicState, op: TopicDelete, routers: list[RouterDef]) -> Ticket[Dropped]:
+    def _drop_detached(self, topic: TopicLog, op: TopicDelete, routers: list[RouterDef]) -> Ticket[Dropped]:
         try:
             logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
         except BaseException:
@@ -221,7 +221,7 @@ class Lifecycle:
         over = chain(either_way(logged), lambda _: self.detached(topic, routers))
         return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, routers))))
 
-    def drain(self, topic: TopicState) -> Ticket[None]:
+    def drain(self, topic: TopicLog) -> Ticket[None]:
         """Wait for the writes on their way, by an empty submission behind them."""
         sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)
         return self._ctx.commit.submit(self._ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
@@ -253,7 +253,7 @@ class CreatingWrites:
             controls.append(mark)
         return self._commit(controls, fresh, self._writes.encode(fresh, batch, reservation, durable=True), batch)
 
-    def _commit(self, controls: list[Op], fresh: TopicState, op: Append, batch: WriteBatch) -> Ticket[Appended]:
+    def _commit(self, controls: list[Op], fresh: TopicLog, op: Append, batch: WriteBatch) -> Ticket[Appended]:
         ctx = self._ctx
         ephemeral = fresh.config.is_ephemeral
         sub = submission(
@@ -295,9 +295,9 @@ class CreatingWrites:
         return msgspec.structs.replace(self._writes.publish(topic, op, sub), created=True)
 
 
-def provisional(create: TopicCreate) -> TopicState:
+def provisional(create: TopicCreate) -> TopicLog:
     """The topic as it will be; decisions are made on it, and it is dropped when the real one is applied."""
-    return TopicState(
+    return TopicLog(
         topic_id=create.topic_id,
         name=create.name,
         epoch=create.epoch,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.formats.wal.bodies import (
     CKPT_ITEMS_MAX,
-    ActiveSegment,
+    ActiveSegmentItem,
     Body,
     CkptMark,
     RouterMark,
@@ -26,7 +26,7 @@ from topics.model.submission import Submission
 T = TypeVar("T")
 
 
-def topic_mark(topic: TopicState, *, seq: int, active: tuple[int, int, int] | None, sealed_to: int) -> TopicMark:
+def topic_mark(topic: TopicLog, *, seq: int, active: tuple[int, int, int] | None, sealed_to: int) -> TopicMark:
     """What a checkpoint made durable of one topic, with its floors of this moment."""
     floors = topic.floors
     return TopicMark(
@@ -40,7 +40,7 @@ def topic_mark(topic: TopicState, *, seq: int, active: tuple[int, int, int] | No
         restart_lost=floors.restart_lost,
         earliest_seq=topic.earliest_seq,
         delete_below=floors.delete_below,
-        active=None if active is None else ActiveSegment(*active),
+        active=None if active is None else ActiveSegmentItem(*active),
         sealed_to=sealed_to,
     )
 

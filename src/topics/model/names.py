@@ -19,7 +19,7 @@ from topics.errors import InvalidRequest
 NAMES = "names"
 TopicName = Annotated[str, msgspec.Meta(extra={NAMES: "topic"})]
 """The type of every field of a request or an answer that names a topic: rights are checked, and answers are cut, by
-this type (`topics.wire.access.names`), so a field that has it needs no further word."""
+this type (`topics.wire.access.visible_names`), so a field that has it needs no further word."""
 RouterName = Annotated[str, msgspec.Meta(extra={NAMES: "router"})]
 
 # `fullmatch`, never `match` with `$`: a dollar would let a trailing newline through.

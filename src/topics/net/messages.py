@@ -243,7 +243,7 @@ class Responder(Protocol):
         """Send this head now and the body piece by piece. A HEAD request gets the head and a sink that is closed."""
 
     def upgrade_websocket(self) -> WsSink:
-        """Switch protocols. Only after `topics.net.ws.handshake_problem` found none."""
+        """Switch protocols. Only after `topics.net.websocket.handshake_problem` found none."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call back if the peer goes before it was answered, so that a waiting handler can stop waiting."""
@@ -266,7 +266,7 @@ class Responder(Protocol):
 
 class FastAppendResponder(Responder, Protocol):
     def reply_ok_all(self, responders: Sequence[Any], bodies: Sequence[bytes]) -> None:
-        """`reply_ok` of each of several that were taken by one head's `Express`, this one among them."""
+        """`reply_ok` of each of several that were taken by one head's `FastAppends`, this one among them."""
 
     def decline(self, body: bytes) -> None:
         """In place of an answer: the request, with this body, goes the usual way after all."""

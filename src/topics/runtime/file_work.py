@@ -1,4 +1,4 @@
-"""KernelJobs: file work that the engine asks for, carried out with the store on the driver's pools.
+"""FileWork: file work that the engine asks for, carried out with the store on the driver's pools.
 
 Reads go to the read pool, or to the cold pool when they may wait for the cold store. Delete flags are single bytes of
 hot files and are written at once; everything that syncs or unlinks is left to maintenance."""
@@ -15,7 +15,7 @@ import numpy as np
 from topics.core.delete import finish_cold_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.slots.extent import Extent, RecordPlace
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
@@ -23,24 +23,24 @@ from topics.model.run import EMPTY_RUN
 from topics.runtime.drivers.driver import Driver, carried_out
 from topics.runtime.store import Store
 from topics.storage.fetch import ActiveRead, FetchResult, Read, RecordsMoved, SealedRead, WalRead
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 
 
-class KernelJobs:
+class FileWork:
     def __init__(self, store: Store, driver: Driver) -> None:
         self._store = store
         self._driver = driver
         self.dead_segments: deque[tuple[int, int]] = deque()
         """Topic id and first seq of sealed segments that hold nothing live any more."""
-        self.removed_topics: deque[TopicState] = deque()
-        self.settled: Callable[[TopicState, Effect], None] = lambda topic, effect: None
+        self.removed_topics: deque[TopicLog] = deque()
+        self.settled: Callable[[TopicLog, Effect], None] = lambda topic, effect: None
         """Told what died when the index of a cold segment came; set by the kernel."""
         self.ask_checkpoint: Callable[[], None] = lambda: None
         self.run_checkpoint: Callable[[], Ticket[Any]] = lambda: resolved(None)
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, topic: TopicState, extent: Extent) -> Ticket[FetchedRecords]:
+    def fetch(self, topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
         ticket: Ticket[FetchedRecords] = Ticket()
         if extent.place is RecordPlace.INDEX:
             self._load_index(topic, extent, ticket)
@@ -78,7 +78,7 @@ class KernelJobs:
         result.cold_segments = int(asked or result.cold_segments > 0)
         return result
 
-    def _load_index(self, topic: TopicState, extent: Extent, ticket: Ticket[FetchedRecords]) -> None:
+    def _load_index(self, topic: TopicLog, extent: Extent, ticket: Ticket[FetchedRecords]) -> None:
         """What waits for a cold segment's index is done as soon as it is here."""
         view: SealedSegment = extent.view  # type: ignore[assignment]
         asked = not view.ready
@@ -92,7 +92,7 @@ class KernelJobs:
 
         carried_out(self._driver.run_cold, view.load_index).then(came, ticket.abandon)
 
-    def index_came(self, topic: TopicState, first_seq: int) -> None:
+    def index_came(self, topic: TopicLog, first_seq: int) -> None:
         block = topic.sealed.by_first_seq(first_seq)
         if block is not None and block.view.tier == "cold":
             with suppress(ColdUnavailable):  # closed again already, for lack of room
@@ -105,7 +105,7 @@ class KernelJobs:
         """Absorbed and removed while the read waited: the records lie in segments now."""
         return extent.place is RecordPlace.WAL and not self._store.files.holds(extent.file)
 
-    def _read_of(self, topic: TopicState, extent: Extent) -> Read | None:
+    def _read_of(self, topic: TopicLog, extent: Extent) -> Read | None:
         """None: the place it was located in is no more."""
         if extent.place is RecordPlace.SEALED:
             return SealedRead(extent.view, extent.slots)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ class KernelJobs:
 
     # --- deletes --------------------------------------------------------------------------------------------------
 
-    def flag_deleted(self, topic: TopicState, effect: Effect) -> None:
+    def flag_deleted(self, topic: TopicLog, effect: Effect) -> None:
         removal = effect.removal
         if removal is None:
             return
@@ -131,7 +131,7 @@ class KernelJobs:
             self.flag_active(topic, np.concatenate(removal.active_flips))
         self.dead_segments.extend((topic.id, first_seq) for first_seq in removal.dead_segments)
 
-    def note_if_dead(self, topic: TopicState, first_seq: int) -> None:
+    def note_if_dead(self, topic: TopicLog, first_seq: int) -> None:
         """A segment appeared, by a seal or by a start, in which everything may have died before."""
         sealed = topic.sealed.by_first_seq(first_seq)
         if sealed is None:
@@ -140,7 +140,7 @@ class KernelJobs:
         if sealed.next_seq <= topic.earliest_seq or (is_counted and not sealed.live):
             self.dead_segments.append((topic.id, first_seq))
 
-    def flag_active(self, topic: TopicState, seqs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def flag_active(self, topic: TopicLog, seqs: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         """Records of the active segment. One that was sealed a moment ago is flagged where it lies now."""
         active = self._store.topics[topic.id].active
         if active is None:
@@ -149,7 +149,7 @@ class KernelJobs:
         if len(inside):
             self._store.flips.flip(active, inside - active.first_seq)
 
-    def topic_removed(self, topic: TopicState) -> None:
+    def topic_removed(self, topic: TopicLog) -> None:
         self.removed_topics.append(topic)
 
     def checkpoint_soon(self) -> None:

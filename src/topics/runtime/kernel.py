@@ -28,7 +28,7 @@ from topics.runtime.background.snapshotter import Snapshotter
 from topics.runtime.background.tiers import Tiers
 from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver
-from topics.runtime.file_work import KernelJobs
+from topics.runtime.file_work import FileWork
 from topics.runtime.log_writers import GroupRunner, Writers
 from topics.runtime.recovery.recover import OpenCold, Progress, Recovered, Recovery
 from topics.storage.checkpoint.converter_process import ConverterProcess
@@ -88,7 +88,7 @@ class Kernel:
         self.driver = driver
         shards = recovered.store.layout.shards
         self.commit = Commit(shards, queue_max=settings.wal_queue, wake=self._wake)
-        self.jobs = KernelJobs(self.store, driver)
+        self.jobs = FileWork(self.store, driver)
         self.engine = Engine(
             state=recovered.state,
             commit=self.commit,

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from topics.storage.data_dir import DataDir, DataDirLock
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
-from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.flips import Flips
-from topics.storage.segments.place import SegmentEnv, TopicDir
+from topics.storage.segments.active_segment import ActiveSegment
+from topics.storage.segments.flips import DeleteFlags
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.snapshots import SnapshotStore
 from topics.storage.tiers.cold_tier import ColdTier
-from topics.storage.wal.files import Position, WalFiles
 from topics.storage.wal.group import WalGroup
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.wal_files import LogPosition, WalFiles
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Store:
     layout: Layout
     snapshots: SnapshotStore
     env: SegmentEnv
-    flips: Flips
+    flips: DeleteFlags
     fetcher: Fetcher
     """For pools that must not wait for the cold store."""
     cold_fetcher: Fetcher
@@ -44,7 +44,7 @@ class Store:
     boot: str = ""
     next_ckpt: int = 1
     cold: ColdTier | None = None
-    leftovers: dict[str, Position] = field(default_factory=dict)
+    leftovers: dict[str, LogPosition] = field(default_factory=dict)
     """Groups of earlier layouts that are still on disk, and where their logs end."""
     topics: dict[int, TopicFiles] = field(default_factory=dict)
     owes_marks: bool = False

@@ -1,11 +1,11 @@
-"""Room: what is made for peers ahead of what they take, and the one budget for all of it (delivery.md section 12).
+"""ResponseBudget: what is made for peers ahead of what they take, and the one budget for all of it (delivery.md section
+12).
 
-An answer or a frame is held from the time it is made until its peer has taken it. A `Share` counts what one connection
-holds of plain answers and puts further pages off while that is too much; a `StreamShare` (`stream_share.py`) counts
-what is held for one stream or socket; `Room` adds the shares up. A connection that keeps everybody else waiting and
-takes next to nothing is cut. Always holds: whoever waits here has nothing new made for it, and waits for bytes that are
-being taken, or whose peer is cut for not taking them.
-"""
+An answer or a frame is held from the time it is made until its peer has taken it. A `ConnectionBudget` counts what one
+connection holds of plain answers and puts further pages off while that is too much; a `StreamBudget`
+(`stream_share.py`) counts what is held for one stream or socket; `ResponseBudget` adds the shares up. A connection that
+keeps everybody else waiting and takes next to nothing is cut. Always holds: whoever waits here has nothing new made for
+it, and waits for bytes that are being taken, or whose peer is cut for not taking them. """
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from topics.net.limits import (
+from topics.net.transport_limits import (
     ROOM_GRACE_S,
     TAKEN_BYTES_MIN,
     UNSENT_ALL_BYTES_MAX,
@@ -30,7 +30,7 @@ MEASURE_S = 0.1  # between two looks at everybody while there is no room
 ENOUGH_BYTES = UNSENT_ALL_BYTES_MAX // 2  # held by all: nobody is cut any more
 
 
-class Holder(Protocol[E]):
+class BudgetHolder(Protocol[E]):
     """A connection whose answers are counted."""
 
     def unsent_bytes(self) -> int:
@@ -49,7 +49,7 @@ class Holder(Protocol[E]):
         """End the connection at once, and its share."""
 
 
-class Member(Protocol):
+class BudgetMember(Protocol):
     """A share, as the room sees it."""
 
     held_bytes: int
@@ -98,7 +98,7 @@ class ConnectionBudget(Generic[E]):
         "unsent_bytes",
     )
 
-    def __init__(self, holder: Holder[E], room: ResponseBudget) -> None:
+    def __init__(self, holder: BudgetHolder[E], room: ResponseBudget) -> None:
         self._holder = holder
         self._room = room
         self._waiting: dict[E, WaitingRequest] = {}
@@ -230,14 +230,14 @@ class ResponseBudget:
         self._monotonic = monotonic
         self.held_bytes = 0
         self._reading_bytes = 0
-        self._shares: dict[Member, None] = {}  # that hold something
-        self._waiting: dict[Member, None] = {}
-        self._waking: dict[Member, None] = {}
+        self._shares: dict[BudgetMember, None] = {}  # that hold something
+        self._waiting: dict[BudgetMember, None] = {}
+        self._waking: dict[BudgetMember, None] = {}
         self._is_waking = False
         self._measured_s = 0.0
         self._short_since_s: float | None = None  # patience began; somebody waits for others to take something
 
-    def has_room(self, share: Member, size_bytes: int, *, in_turn: bool = False) -> bool:
+    def has_room(self, share: BudgetMember, size_bytes: int, *, in_turn: bool = False) -> bool:
         """For a page of this size; 0 if nothing is known of it yet. A large one does not overtake those that wait."""
         if size_bytes <= UNSENT_FREE_BYTES and share.held_bytes < UNSENT_FREE_BYTES:
             return True
@@ -251,7 +251,7 @@ class ResponseBudget:
     def _has_room_for_large(self) -> bool:
         return self.held_bytes + self._reading_bytes < UNSENT_LARGE_BYTES_MAX
 
-    def measured(self, share: Member, held_bytes: int, reading_bytes: int) -> None:
+    def measured(self, share: BudgetMember, held_bytes: int, reading_bytes: int) -> None:
         self.held_bytes += held_bytes - share.held_bytes
         self._reading_bytes += reading_bytes - share.reading_bytes
         share.held_bytes, share.reading_bytes = held_bytes, reading_bytes
@@ -263,7 +263,7 @@ class ResponseBudget:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def waits(self, share: Member) -> None:
+    def waits(self, share: BudgetMember) -> None:
         """For others to take something."""
         self._waiting[share] = None
         self.is_short()
@@ -273,7 +273,7 @@ class ResponseBudget:
         if self._short_since_s is None:
             self._be_patient()
 
-    def left(self, share: Member) -> None:
+    def left(self, share: BudgetMember) -> None:
         self._waiting.pop(share, None)
         self._waking.pop(share, None)
 

@@ -17,8 +17,8 @@ from functools import partial
 
 from topics.errors import PayloadTooLarge
 from topics.limits import RENDER_INLINE_BYTES_MAX
-from topics.net.limits import INFLATE_INLINE_BYTES_MAX
 from topics.net.messages import JSON, BodyFault, Request, RequestHead, Response
+from topics.net.transport_limits import INFLATE_INLINE_BYTES_MAX
 from topics.server.hub import Hub, log
 
 _GZIP_WBITS = 31  # zlib's code for a gzip wrapper

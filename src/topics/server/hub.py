@@ -1,4 +1,4 @@
-"""Wheel: one coarse clock for the deadlines of all connections.
+"""DeadlineWheel: one coarse clock for the deadlines of all connections.
 
 A connection stands in at most one slot, and in an early one rather than a late one: when its slot comes up it is asked
 (`Timed.on_timer`) and says when to ask again. So traffic never touches the wheel, only the start of a shorter wait
@@ -24,8 +24,8 @@ import msgspec
 from topics.clock import Clock
 from topics.limits import KIB, MIB
 from topics.net.h1.render import H1Renderer
-from topics.net.limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.net.messages import Application, Request
+from topics.net.transport_limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.server.allocator import Burst, give_back
 from topics.server.budget import ResponseBudget
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
-from topics.net.limits import LINGER_S, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
+from topics.net.transport_limits import LINGER_S, WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
 from topics.wire.access.keys import network_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recovery.recover import Recovered
 from topics.server.allocator import settle_allocator
-from topics.server.bind import (
+from topics.server.hub import TransportSettings
+from topics.server.listen import (
     bound_address,
     connections_max,
     open_listeners,
@@ -30,13 +31,12 @@ from topics.server.bind import (
     refuse_open_door,
     write_port_file,
 )
-from topics.server.hub import TransportSettings
 from topics.server.server import Server
 from topics.server.tls import tls_context
 from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.access.keys import KeyRing, parse_keys, share_of
-from topics.wire.outgoing.pages import PageRules
+from topics.wire.access.page_rules import PageRules
 
 log = logging.getLogger("topics.server")
 

@@ -1,4 +1,4 @@
-"""StreamShare: what is held for one stream or socket, of the budget of all connections.
+"""StreamBudget: what is held for one stream or socket, of the budget of all connections.
 
 Counts what the sink has not passed on, what its owner holds back, and what is being rendered. The owner asks before it
 reads, and is told when there is room again; an owner whose client keeps others waiting is told that it is too slow.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topics.net.limits import TAKEN_BYTES_MIN, UNSENT_FREE_BYTES, UNSENT_SMALL_BYTES
 from topics.net.messages import AllowanceOwner
+from topics.net.transport_limits import TAKEN_BYTES_MIN, UNSENT_FREE_BYTES, UNSENT_SMALL_BYTES
 from topics.server.budget import ResponseBudget
 from topics.server.callbacks import guarded
 
 
-class StreamShare:
+class StreamBudget:
     __slots__ = (
         "_buffered_bytes",
         "_has_turn",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from topics.errors import ConfigError
 from topics.limits import KIB
-from topics.net.limits import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
+from topics.net.transport_limits import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
 
 if TYPE_CHECKING:
     from topics.server.peer import Peer

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.limits import H2_PING_MS, KIB, WS_MESSAGE_BYTES_MAX
-from topics.net.limits import (
+from topics.net.messages import AllowanceOwner
+from topics.net.transport_limits import (
     BODY_BYTES_PER_S_MIN,
     BODY_GRACE_S,
     LINGER_S,
@@ -18,8 +19,7 @@ from topics.net.limits import (
     WRITE_LOW_BYTES,
     WS_CONTROL_PENDING_BYTES_MAX,
 )
-from topics.net.messages import AllowanceOwner
-from topics.net.ws import (
+from topics.net.websocket import (
     GOING_AWAY,
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
@@ -32,7 +32,7 @@ from topics.net.ws import (
 from topics.server.callbacks import CloseCallbacks
 from topics.server.hub import Hub, log
 from topics.server.peer import NEVER_S, Peer
-from topics.server.stream_budget import StreamShare
+from topics.server.stream_budget import StreamBudget
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
 _LOOK_S = H2_PING_MS / 1000
@@ -71,7 +71,7 @@ class WsConnection(Peer):
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
         self._is_deaf = False  # what still comes is thrown away: the peer broke the protocol
-        self._share: StreamShare | None = None
+        self._share: StreamBudget | None = None
         self.closed = False
 
     def begin(self, data: bytes) -> None:
@@ -147,8 +147,8 @@ class WsConnection(Peer):
                 self.transport.write(text_header(len(payload)))
                 self.transport.write(payload)
 
-    def allowance(self, owner: AllowanceOwner) -> StreamShare:
-        self._share = StreamShare(self.hub.room, owner, self.buffered_bytes)
+    def allowance(self, owner: AllowanceOwner) -> StreamBudget:
+        self._share = StreamBudget(self.hub.room, owner, self.buffered_bytes)
         return self._share
 
     def on_message(self, callback: Callable[[bytes, bool], None]) -> None:

@@ -108,7 +108,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from topics.spark.planning.batch import read_spec
-        from topics.spark.scanning.scan import scan
+        from topics.spark.scanning.task_scan import scan
 
         if partition.value is None:  # Spark's stand-in for an empty list of partitions
             return iter(())
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from topics.spark.planning.batch import read_spec
-        from topics.spark.scanning.scan import scan
+        from topics.spark.scanning.task_scan import scan
 
         if partition.value is None:
             return iter(())

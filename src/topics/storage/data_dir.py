@@ -31,7 +31,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from topics.errors import DataDirLocked
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.storage.fs import Fs, LockHandle, install, is_in_place, make_dirs, parent, read_file
 
 _ID: Final = re.compile(r"id=([0-9a-f]{32})\n").fullmatch

@@ -18,28 +18,28 @@ GAP_BYTES_MAX: Final = 4096
 """A page read for nothing costs less than a system call."""
 
 
-class Gathered(NamedTuple):
+class GatheredFrames(NamedTuple):
     """Frames in one buffer, and where each of them now starts."""
 
     buffer: bytes
     offs: I64
 
 
-def read_spans(read: Callable[[int, int], bytes], offs: I64, lens: I64) -> Gathered:
+def read_spans(read: Callable[[int, int], bytes], offs: I64, lens: I64) -> GatheredFrames:
     """`read(offset, length)` the frames at ascending `offs`; a short read is a StorageIo."""
     if not len(offs):
-        return Gathered(b"", offs)
+        return GatheredFrames(b"", offs)
     ends = offs + lens
     breaks = np.flatnonzero(offs[1:] - ends[:-1] > GAP_BYTES_MAX) + 1
     if not len(breaks):
         low = int(offs[0])
-        return Gathered(_read_exactly(read, low, int(ends[-1]) - low), offs - low)
+        return GatheredFrames(_read_exactly(read, low, int(ends[-1]) - low), offs - low)
     firsts = np.concatenate(([0], breaks))
     lows, highs = offs[firsts], ends[np.concatenate((breaks, [len(offs)])) - 1]
     parts = [_read_exactly(read, a, b - a) for a, b in zip(lows.tolist(), highs.tolist(), strict=True)]
     starts = np.cumsum(highs - lows) - (highs - lows)
     cluster = np.repeat(np.arange(len(firsts)), np.diff(np.concatenate((firsts, [len(offs)]))))
-    return Gathered(b"".join(parts), offs - lows[cluster] + starts[cluster])
+    return GatheredFrames(b"".join(parts), offs - lows[cluster] + starts[cluster])
 
 
 def _read_exactly(read: Callable[[int, int], bytes], offset: int, length: int) -> bytes:

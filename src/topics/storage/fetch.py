@@ -47,11 +47,11 @@ from topics.formats.wal import frame as wal_frame
 from topics.formats.wal.blob import HEAD, TAIL, accounted_size
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, SEGMENT_BODY_AT, WAL_BODY_AT, RecordRun
 from topics.storage.disk_spans import read_spans
-from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.pair import Pair
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.active_segment import ActiveSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.tiers.cold_cache import ColdCache
-from topics.storage.wal.files import ReadWal
+from topics.storage.wal.wal_files import ReadWal
 
 FEW: Final = 16
 FEW_SLOTS: Final = 64
@@ -95,7 +95,7 @@ def few_slots(idx: bytes, data: bytes, *, first_seq: int, count: int, data_len: 
     return FewSlots(sizes, tags) if at == data_len else None
 
 
-def few_of_segment(pair: Pair, slots: Sequence[int], first_seq: int) -> RecordRun | None:
+def few_of_segment(pair: SegmentArrays, slots: Sequence[int], first_seq: int) -> RecordRun | None:
     """Records of a mapped segment; deleted ones are left out. None: ask the decoder."""
     assert pair.data is not None
     entries = [(*pair.entries[slot].item()[:4], first_seq + slot) for slot in slots]
@@ -262,7 +262,9 @@ class Fetcher:
             segment.mark_bad(bad)
         return _up_to_damage(segment, slots, found, data, bad, first=first)
 
-    def _bytes(self, segment: SealedSegment, pair: Pair, slots: I64, result: FetchResult) -> tuple[memoryview, int]:
+    def _bytes(
+        self, segment: SealedSegment, pair: SegmentArrays, slots: I64, result: FetchResult
+    ) -> tuple[memoryview, int]:
         """The bytes that hold these slots, and the `.data` offset of the first of them."""
         if pair.data is not None:
             return pair.data, 0
@@ -292,7 +294,7 @@ def _last_seq(read: Read) -> int:
     return int(read.seqs[-1]) if len(read.seqs) else -1
 
 
-def _bad_slots(pair: Pair, slots: I64, found: Sequence[BadSlot]) -> I64:
+def _bad_slots(pair: SegmentArrays, slots: I64, found: Sequence[BadSlot]) -> I64:
     bad = np.array([slot.slot for slot in found], np.int64)
     if pair.bad is not None:
         bad = np.union1d(bad, slots[pair.bad[slots]])

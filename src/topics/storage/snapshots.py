@@ -14,12 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from topics.errors import Corruption, UnsupportedVersion
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from topics.storage.fs import Fs, install, read_file
-from topics.storage.wal.files import Position
-from topics.storage.wal.removal import SNAPSHOTS_KEPT, Positions
+from topics.storage.wal.file_removal import SNAPSHOTS_KEPT, Positions
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.wal_files import LogPosition
 
 log = logging.getLogger("topics.storage")
 
@@ -136,7 +136,7 @@ class SnapshotStore:
 
 def positions_of(snapshot: Snapshot) -> Positions:
     """Recorded WAL positions by group key."""
-    return {group.key: Position(group.file, group.off) for group in snapshot.groups}
+    return {group.key: LogPosition(group.file, group.off) for group in snapshot.groups}
 
 
 def layout_of(snapshot: Snapshot) -> Layout:

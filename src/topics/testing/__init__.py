@@ -16,8 +16,8 @@ Shipped with the package so that users can test on it too; never imported by the
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState, crash_states
 from topics.testing.faultfs import FOREVER, FaultFs, SimCrash
-from topics.testing.order.fs import OrderFs
 from topics.testing.order.monitor import OrderMonitor, OrderViolation
+from topics.testing.order.order_fs import OrderFs
 from topics.testing.powercut import POWER_PATTERNS
 from topics.testing.simfs import SimFs
 

@@ -1,4 +1,4 @@
-"""Turns: bulk reads take turns, page by page, and rest between pages while the server has live traffic.
+"""BulkReadQueue: bulk reads take turns, page by page, and rest between pages while the server has live traffic.
 
 Always holds: at most one page of all bulk reads is being read and framed at a time, so however many executors ask, a
 writer or a watcher meets one page at most. A page that waits for a store (a cold one may hang) loses its turn after a
@@ -7,9 +7,8 @@ moment and keeps nobody up. Called by the frame endpoint on the owner's thread.
 Bulk endpoints: the manifest of a topic's segments, and its records as segment frames (docs/bulk-endpoints.md).
 
 They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
-through the one read pipeline and framed on the read pool, one page of all requests at a time (`Turns`); memory is
-bounded by `FRAMES_BYTES_MAX` per request, and each waits for room before its first page.
-"""
+through the one read pipeline and framed on the read pool, one page of all requests at a time (`BulkReadQueue`); memory
+is bounded by `FRAMES_BYTES_MAX` per request, and each waits for room before its first page. """
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.lineage import epoch_of
 from topics.core.manifest import StoredBlock, stored_blocks
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.core.slots.extent import index_of
-from topics.core.slots.sealed import Sealed
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.topic import TopicLog
 from topics.engine.reading.reads import ReadDone
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
@@ -134,7 +133,7 @@ class BulkEndpoints:
         times = chain(self._engine.floor_log.ensure_logged(topic), lambda _: self._times_known(topic))
         call.when(chain(times, lambda _: self._manifest(topic)), partial(self._send_manifest, call))
 
-    def _times_known(self, topic: TopicState) -> Ticket[None]:
+    def _times_known(self, topic: TopicLog) -> Ticket[None]:
         """After a start the times of a cold segment are in its index only, which is fetched once. Segments whose index
         cannot be had are listed without times."""
         ticket: Ticket[None] = Ticket()
@@ -155,7 +154,7 @@ class BulkEndpoints:
         one_less(None)
         return ticket
 
-    def _manifest(self, topic: TopicState) -> Ticket[bytes]:
+    def _manifest(self, topic: TopicLog) -> Ticket[bytes]:
         """As it is now, once the floors in it are logged: whoever reads segments by it passes over what lies below."""
         self._engine.context.check_exists(topic)
         floor_log = self._engine.floor_log
@@ -187,7 +186,7 @@ class BulkEndpoints:
         call.reply(200, b'%b,"performance":%b}' % (body[:-1], performance(call.elapsed_ms())))
 
     @staticmethod
-    def _rows(topic: TopicState) -> list[dict[str, object]]:
+    def _rows(topic: TopicLog) -> list[dict[str, object]]:
         dead = dead_ranges(topic)
         return [_row(block, dead) for block in stored_blocks(topic)]
 
@@ -202,7 +201,7 @@ class BulkEndpoints:
         call.when(job.ticket, partial(self._send, call, topic))
         call.when_budget(job.begin, size_bytes=budget)
 
-    def _send(self, call: RequestCall, topic: TopicState, done: Framed) -> None:
+    def _send(self, call: RequestCall, topic: TopicLog, done: Framed) -> None:
         headers = [
             (b"topics-epoch", b"%d" % topic.epoch),
             (b"topics-head-seq", b"%d" % topic.head),
@@ -215,7 +214,7 @@ class BulkEndpoints:
             headers.append((b"topics-tombstone", _encode(done.tombstone)))
         call.respond(Response(200, done.body, FRAMES, tuple(headers)))
 
-    def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+    def read(self, topic: TopicLog, request: ReadRequest) -> Ticket[ReadDone]:
         return self._engine.reads.read(topic, request)
 
     def frame(self, runs: list[RecordRun]) -> Ticket[list[bytes]]:
@@ -264,7 +263,7 @@ class _Frames:
     """One answer being put together, page by page."""
 
     def __init__(
-        self, bulk: BulkEndpoints, topic: TopicState, *, start: Position, to_seq: int | None, budget: int
+        self, bulk: BulkEndpoints, topic: TopicLog, *, start: Position, to_seq: int | None, budget: int
     ) -> None:
         self._bulk = bulk
         self._topic = topic

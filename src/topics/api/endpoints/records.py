@@ -8,14 +8,14 @@ from functools import partial
 from topics import limits
 from topics.api.call import RequestCall
 from topics.api.live.batches import OffLoop, size_of
-from topics.core.reading.plan import ReadRequest
+from topics.core.reading.walk import ReadRequest
 from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.reading.reads import ReadDone
 from topics.engine.ticket import Ticket, forward
-from topics.engine.writing.quota import RoomTicket
+from topics.engine.writing.quota import QuotaTicket
 from topics.errors import Forbidden, TopicNotFound
 from topics.model.config import ConfigPatch, TopicConfig, resolve_config
 from topics.model.position import position_of
@@ -24,13 +24,13 @@ from topics.wire.access.auth import check_config_on_write, may_configure
 from topics.wire.incoming.query import bool_param
 from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
 from topics.wire.outgoing.records import View
+from topics.wire.outgoing.render_cache import RenderCache
 from topics.wire.outgoing.replies import (
     append_performance,
     append_reply,
     diff_performance,
     diff_reply,
 )
-from topics.wire.outgoing.texts import Texts
 
 
 class _Written:
@@ -76,7 +76,7 @@ class RecordEndpoints:
         self._engine = engine
         self._long_polls = long_polls
         self._off_loop = off_loop
-        self._texts = Texts()
+        self._texts = RenderCache()
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class RecordEndpoints:
             config=config,
             may_refuse=not request.disable_backpressure,
         )
-        if isinstance(ticket, RoomTicket) and not ticket.done:
+        if isinstance(ticket, QuotaTicket) and not ticket.done:
             call.responder.keep_order()
         if is_bound:
             ticket = _forbidden_if_absent(ticket, call.name)

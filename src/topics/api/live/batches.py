@@ -22,9 +22,9 @@ from weakref import WeakSet
 
 from topics import limits
 from topics.api.live.history_throttle import BITE_BYTES, BITE_RECORDS, HistoryThrottle
-from topics.core.reading.plan import ReadOutcome, ReadRequest
 from topics.core.reading.request import ReadAhead
-from topics.core.topic import TopicState
+from topics.core.reading.walk import ReadOutcome, ReadRequest
+from topics.core.topic import TopicLog
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
@@ -302,11 +302,11 @@ def hide(whole: RenderedBatch, nodes: frozenset[bytes], watched: Watched) -> Ren
     return WithoutNodes(whole, [at for at, node in enumerate(authors[0]) if node not in nodes], watched)
 
 
-class BatchReader:
+class NextBatch:
     """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
 
     def __init__(
-        self, reads: Reads, *, head_limit: Callable[[TopicState], int], off_loop: OffLoop, pace: HistoryThrottle
+        self, reads: Reads, *, head_limit: Callable[[TopicLog], int], off_loop: OffLoop, pace: HistoryThrottle
     ) -> None:
         self._reads = reads
         self._head_limit = head_limit

@@ -1,4 +1,4 @@
-"""Audience: level streams of one topic that are sent the same bytes, in one go.
+"""BroadcastGroup: level streams of one topic that are sent the same bytes, in one go.
 
 A stream whose client has taken everything there is, and that asked for the same as others, sits down among them: one
 read, one frame and one chunk serve them all, and what remains per stream is a write.
@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from topics.api.live.batches import BatchReader, Options, RenderedBatch
+from topics.api.live.batches import NextBatch, Options, RenderedBatch
 from topics.api.live.outbound import Monitored
 from topics.api.live.sessions import SessionCursor
 from topics.api.live.sse_frames import frames_of
@@ -34,7 +34,7 @@ class Listener(Protocol):
         """It is served alone again; while it sat it was sent so much, for the last time then."""
 
 
-class _Seat(NamedTuple):
+class _Member(NamedTuple):
     waiting: Callable[[], int]
     listener: Listener
     sent_bytes: int  # of the audience, when the stream sat down
@@ -46,7 +46,7 @@ def sit_down(
     place: SessionCursor,
     listener: Listener,
     *,
-    batches: BatchReader,
+    batches: NextBatch,
     look_after: Callable[[Monitored], None],
     bytes_max: int,
 ) -> None:
@@ -95,7 +95,7 @@ class BroadcastGroup:
         framed: Callable[[bytes], bytes],
         *,
         at: int,
-        batches: BatchReader,
+        batches: NextBatch,
         look_after: Callable[[Monitored], None],
         bytes_max: int,
     ) -> None:
@@ -105,7 +105,7 @@ class BroadcastGroup:
         self._look_after = look_after
         self._is_looked_after = False
         self._bytes_max = bytes_max
-        self._seats: dict[Subscription, _Seat] = {}
+        self._seats: dict[Subscription, _Member] = {}
         self._lines: dict[Subscription, tuple[Callable[[bytes], object], SessionCursor]] = {}  # all a push has to touch
         self._sent_bytes = 0
         self._looked_bytes = 0  # sent when all clients were last seen to have taken everything
@@ -124,7 +124,7 @@ class BroadcastGroup:
     # --- coming and going -------------------------------------------------------------------------------------------
 
     def sit(self, feed: Subscription, line: Line, place: SessionCursor, listener: Listener) -> None:
-        self._seats[feed] = _Seat(line.waiting, listener, self._sent_bytes)
+        self._seats[feed] = _Member(line.waiting, listener, self._sent_bytes)
         self._lines[feed] = line.write, place
         self._watched.watchers.pop(feed, None)
         feed.audience = self

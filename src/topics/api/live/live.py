@@ -1,6 +1,6 @@
 """Live: everything behind streams and sockets, put together over one kernel.
 
-Delivery wakes feeds, feeds read through `Batches` and push into streams and sockets, `Streams` looks after those; one
+Delivery wakes feeds, feeds read through `NextBatch` and push into streams and sockets, `Streams` looks after those; one
 tick of the kernel drives all clocks. Made by `build` when recovery is over."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from topics.api.app import Handler
-from topics.api.live.batches import BatchReader
+from topics.api.live.batches import NextBatch
 from topics.api.live.history_throttle import HistoryThrottle
 from topics.api.live.outbound import SlowConsumerLimits
 from topics.api.live.sessions import Sessions
@@ -17,7 +17,7 @@ from topics.api.live.streams import Streams
 from topics.api.live.watch import WatchEndpoints, WatchServices
 from topics.api.metrics import Family, single
 from topics.config import Settings
-from topics.engine.delivery.delivery import Delivery
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.delivery.pressure import Tuning, commit_window_ms
 from topics.runtime.kernel import Kernel
 from topics.wire.access.keys import KeyRing, share_of
@@ -37,7 +37,7 @@ class Live:
         engine, driver = kernel.engine, kernel.driver
         self._kernel = kernel
         self._calm_window_s = settings.commit_window_us / 1e6
-        self.delivery = Delivery(
+        self.delivery = DeliveryLoop(
             engine.context, engine.reads, soon=driver.soon, later=driver.later, busy=busy, tuning=tuning
         )
         engine.admission.pressure = lambda: self.delivery.pressure
@@ -61,7 +61,7 @@ class Live:
             now_ms=self.delivery.now_ms,
             traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
         )
-        batches = BatchReader(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, pace=pace)
+        batches = NextBatch(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, pace=pace)
         self.services = WatchServices(
             engine, self.delivery, batches, self.streams, self.sessions, patience or SlowConsumerLimits()
         )

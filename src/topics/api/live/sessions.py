@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from topics import limits
 from topics.api.live.batches import Options
 from topics.core.lineage import is_foreign
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position
 from topics.wire.access.keys import Holder
@@ -57,7 +57,7 @@ class SessionCursor:
         """Moving on is all there is to a move: no id has to be remembered."""
         return self._ids_since is None
 
-    def go_back(self, given: Position, topic: TopicState | None) -> None:
+    def go_back(self, given: Position, topic: TopicLog | None) -> None:
         """A client came back with this position in its id; it may only move the place back, or to another life, which
         the next read announces."""
         if given.epoch is None:
@@ -97,7 +97,7 @@ class Session:
         self.streams = 0
         self.idle_since_ms = now_ms
 
-    def resume(self, given: dict[str, Position] | None, topics: Mapping[str, TopicState]) -> None:
+    def resume(self, given: dict[str, Position] | None, topics: Mapping[str, TopicLog]) -> None:
         """Apply a `Last-Event-ID`."""
         if given:
             for place in self.places:

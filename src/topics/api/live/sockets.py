@@ -22,20 +22,20 @@ from topics.api.live.batches import Bounds, Options, RenderedBatch
 from topics.api.live.outbound import Messages
 from topics.api.live.subscription import Subscription
 from topics.api.live.watch import WatchServices, epoch_of_start, start_of, still_there
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
 from topics.model.config import resolve_config
 from topics.model.results import Appended, WatchStart
 from topics.net.messages import WsSink
-from topics.net.ws import GOING_AWAY, POLICY_VIOLATION, handshake_problem
+from topics.net.websocket import GOING_AWAY, POLICY_VIOLATION, handshake_problem
 from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.access.keys import READ, WRITE, Holder, Key
 from topics.wire.incoming.json import Unknown
 from topics.wire.incoming.requests import TopicStart, node_set
 from topics.wire.incoming.warnings import warnings_of, with_warnings
-from topics.wire.outgoing import ws
+from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.replies import append_performance
 
@@ -141,7 +141,7 @@ class Socket:
             lambda _: self._subscribed(command, starts, still_there(self._services, topics, command.lenient)),
         )
 
-    def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicState]) -> None:
+    def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicLog]) -> None:
         engine, options = self._services.engine, _options(command)
         sure_earliest = engine.floor_log.sure_earliest
         shown: dict[str, WatchStart] = {

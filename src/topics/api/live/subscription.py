@@ -10,10 +10,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from topics.api.live.batches import BatchReader, Options, RenderedBatch, size_of
+from topics.api.live.batches import NextBatch, Options, RenderedBatch, size_of
 from topics.api.live.history_throttle import CatchUp
-from topics.core.topic import TopicState
-from topics.engine.delivery.delivery import Delivery
+from topics.core.topic import TopicLog
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound
@@ -101,7 +101,7 @@ class Subscription:
 
     # --- beginning and end ----------------------------------------------------------------------------------------
 
-    def attach(self, delivery: Delivery, batches: BatchReader, topic: TopicState, *, now_ms: int) -> None:
+    def attach(self, delivery: DeliveryLoop, batches: NextBatch, topic: TopicLog, *, now_ms: int) -> None:
         """Register first, then ask to be served: what is published in between is not missed."""
         self._delivery = delivery
         self._batches = batches
@@ -148,7 +148,7 @@ class Subscription:
 
     # --- being served ---------------------------------------------------------------------------------------------
 
-    def _is_behind(self, topic: TopicState) -> bool:
+    def _is_behind(self, topic: TopicLog) -> bool:
         """Is there something to read, or to say?"""
         if self.epoch != topic.epoch:
             return True

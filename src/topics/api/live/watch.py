@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from topics import limits
 from topics.api.call import RequestCall
-from topics.api.live.batches import BatchReader, Bounds, Options, RenderedBatch
+from topics.api.live.batches import Bounds, NextBatch, Options, RenderedBatch
 from topics.api.live.broadcast import sit_down
 from topics.api.live.outbound import Outbound, SlowConsumerLimits
 from topics.api.live.sessions import Session, SessionCursor, Sessions
@@ -21,8 +21,8 @@ from topics.api.live.sse_frames import SseFrames, frames_of, id_of, piece
 from topics.api.live.streams import Streams
 from topics.api.live.subscription import Subscription
 from topics.core.lineage import epoch_to_read
-from topics.core.topic import TopicState
-from topics.engine.delivery.delivery import Delivery
+from topics.core.topic import TopicLog
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.engine import Engine
 from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
 from topics.model.position import position_of
@@ -52,8 +52,8 @@ class WatchServices(NamedTuple):
     """What every stream works with."""
 
     engine: Engine
-    delivery: Delivery
-    batches: BatchReader
+    delivery: DeliveryLoop
+    batches: NextBatch
     streams: Streams
     sessions: Sessions
     patience: SlowConsumerLimits
@@ -336,14 +336,14 @@ class WatchEndpoints:
         settled = self._services.engine.floor_log.settle_shown(topics)
         call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
-    def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicState]:
+    def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicLog]:
         known = self._services.engine.state.topics
         missing = [name for name in request.topics if name not in known]
         if missing and not lenient:
             raise TopicNotFound(missing[0])
         return [known[name] for name in request.topics if name in known]
 
-    def _created(self, call: RequestCall, request: WatchRequest, topics: list[TopicState]) -> None:
+    def _created(self, call: RequestCall, request: WatchRequest, topics: list[TopicLog]) -> None:
         sure_earliest = self._services.engine.floor_log.sure_earliest
         starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
         places = [
@@ -382,7 +382,7 @@ class WatchEndpoints:
         WatchStream(services, session, sink, holder).begin()
 
 
-def still_there(services: WatchServices, topics: list[TopicState], lenient: bool) -> list[TopicState]:
+def still_there(services: WatchServices, topics: list[TopicLog], lenient: bool) -> list[TopicLog]:
     """After a wait: topics that were dropped meanwhile do not exist, as if they never had."""
     context = services.engine.context
     if lenient:
@@ -392,13 +392,13 @@ def still_there(services: WatchServices, topics: list[TopicState], lenient: bool
     return topics
 
 
-def start_of(topic: TopicState, start: TopicStart, earliest_seq: int) -> WatchStart:
+def start_of(topic: TopicLog, start: TopicStart, earliest_seq: int) -> WatchStart:
     """Where a subscription begins, and what there is."""
     from_seq = topic.head if start.tail else position_of(start.from_seq).seq
     return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
 
 
-def epoch_of_start(topic: TopicState, starts: dict[str, TopicStart]) -> int:
+def epoch_of_start(topic: TopicLog, starts: dict[str, TopicStart]) -> int:
     """The life of the topic that the start belongs to."""
     start = starts[topic.name]
     return topic.epoch if start.tail else epoch_to_read(topic, position_of(start.from_seq))

@@ -17,7 +17,7 @@ from topics.errors import TopicsError
 if TYPE_CHECKING:
     from topics.formats.snapshot import Snapshot
     from topics.storage.fs import Mode
-    from topics.storage.wal.scan import GroupScan
+    from topics.storage.wal.group_scan import GroupScan
 
 TOPIC_COLUMNS = ("topic", "id", "durability", "head", "earliest", "count", "bytes", "segments")
 SEGMENT_COLUMNS = ("first", "last", "bytes", "sealed", "tier", "live", "live_bytes")
@@ -98,9 +98,9 @@ def _scans(path: str, snapshot: Snapshot | None) -> Iterator[GroupScan]:
     from topics.storage.data_dir import DataDir
     from topics.storage.osfs import OsFile, OsFs
     from topics.storage.snapshots import positions_of
-    from topics.storage.wal.files import WalFiles
-    from topics.storage.wal.reader import scan_group
-    from topics.storage.wal.scan import discover
+    from topics.storage.wal.file_scan import scan_group
+    from topics.storage.wal.group_scan import discover
+    from topics.storage.wal.wal_files import WalFiles
 
     class ReadOnlyScanFs(OsFs):
         """A scan opens the log to go on with it; here it may lie on a disk that can only be read."""

@@ -39,7 +39,7 @@ def verify(
     """
     from topics.spark.jobs.verify import verify as run
     from topics.spark.logs.directory import layout
-    from topics.spark.logs.files import open_files
+    from topics.spark.logs.read_files import open_files
 
     with (
         resumable(),

@@ -14,8 +14,8 @@ from topics.client.producing.batching import Batch, Batches, Delivery, ProducerO
 from topics.client.producing.producer import no_topic
 from topics.client.transport import calls
 from topics.client.transport.atransport import AsyncTransport
-from topics.client.transport.bodies import piece_of, record_piece
-from topics.client.transport.calls import Keys
+from topics.client.transport.calls import IdempotencyKeys
+from topics.client.transport.request_bodies import piece_of, record_piece
 from topics.errors import Throttled, TopicsError, Unreachable
 from topics.model.values import several
 
@@ -28,7 +28,7 @@ class AsyncProducer:
     def __init__(
         self,
         transport: AsyncTransport,
-        keys: Keys,
+        keys: IdempotencyKeys,
         options: ProducerOptions,
         *,
         topic: str | None = None,

@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from topics.client.producing.batching import Batch, Batches, Delivery, ProducerOptions, Report, log
 from topics.client.transport import calls
-from topics.client.transport.bodies import piece_of, record_piece
-from topics.client.transport.calls import Keys
+from topics.client.transport.calls import IdempotencyKeys
 from topics.client.transport.forks import tell_of_forks
+from topics.client.transport.request_bodies import piece_of, record_piece
 from topics.client.transport.transport import Transport
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
 from topics.limits import SIGNAL_LOOK_S
@@ -34,7 +34,7 @@ class Producer:
     def __init__(
         self,
         transport: Transport,
-        keys: Keys,
+        keys: IdempotencyKeys,
         options: ProducerOptions,
         *,
         topic: str | None = None,

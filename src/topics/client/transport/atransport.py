@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from topics.client.transport.address import Address
-from topics.client.transport.exchange import (
+from topics.client.transport.http_messages import (
     ClientAnswer,
     ClientCall,
     ResponseReader,

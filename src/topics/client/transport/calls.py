@@ -24,9 +24,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from topics import limits
-from topics.client.transport.bodies import write_body
-from topics.client.transport.exchange import ClientCall
 from topics.client.transport.forks import tell_of_forks
+from topics.client.transport.http_messages import ClientCall
+from topics.client.transport.request_bodies import write_body
 from topics.errors import InvalidRequest
 from topics.model.config import ConfigPatch, patch_from
 from topics.model.doors import Match, Seqs, listed
@@ -160,7 +160,7 @@ def decode_batch(data: bytes) -> RecordBatch:
 _encode = msgspec.json.Encoder().encode
 
 
-class Keys:
+class IdempotencyKeys:
     """Idempotency keys of one client: unlike every other client's, and each used once."""
 
     def __init__(self) -> None:

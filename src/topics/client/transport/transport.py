@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from topics.client.transport.address import Address
-from topics.client.transport.exchange import (
+from topics.client.transport.forks import tell_of_forks
+from topics.client.transport.http_messages import (
     ClientAnswer,
     ClientCall,
     ResponseReader,
@@ -24,7 +25,6 @@ from topics.client.transport.exchange import (
     render_request,
     result_of,
 )
-from topics.client.transport.forks import tell_of_forks
 from topics.client.transport.retry import Attempts, RetryPolicy
 from topics.errors import ConfigError, TopicsError, Unreachable
 

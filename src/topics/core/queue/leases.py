@@ -18,9 +18,9 @@ from typing import Final
 import msgspec
 
 from topics.core.effects import Effect, OpResult
-from topics.core.queue.state import ACKING, DELAYED, LEASED, QueueState
-from topics.core.retention.front import awaited
-from topics.core.topic import TopicState
+from topics.core.queue.queue import ACKING, DELAYED, LEASED, QueueState
+from topics.core.retention.removal import awaited
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.ops import LeaseEvent
@@ -31,7 +31,7 @@ EXTENDED: Final = 2
 ACKED: Final = 3
 
 
-def apply_lease(topic: TopicState, op: LeaseEvent) -> Effect:
+def apply_lease(topic: TopicLog, op: LeaseEvent) -> Effect:
     queue = topic.queue
     if queue is None or (topic.replaying and topic.config.is_ephemeral):
         return Effect(OpResult.IGNORED, topic.id)
@@ -63,7 +63,7 @@ def _change(queue: QueueState, op: LeaseEvent) -> bool:
     return True
 
 
-def drop_dead_jobs(topic: TopicState) -> None:
+def drop_dead_jobs(topic: TopicLog) -> None:
     """Replay is over: what a restart leaves of leases (section 16.8). Ids go on above every one that may be out."""
     queue = topic.queue
     if queue is None:
@@ -83,7 +83,7 @@ def drop_dead_jobs(topic: TopicState) -> None:
     queue.streams.clear()
 
 
-def _may_be_live(topic: TopicState, seq: int) -> bool:
+def _may_be_live(topic: TopicLog, seq: int) -> bool:
     """Where only the index of a cold segment could tell, the job stays until `settle_cold` looks at it."""
     try:
         with awaited(topic, topic.sealed.find(seq)):

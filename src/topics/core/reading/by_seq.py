@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from topics.core.reading.recent import RecentCache
-from topics.core.retention.front import blocks_from
+from topics.core.retention.removal import blocks_from
 from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
-from topics.core.slots.sealed import Sealed
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.run import RecordRun
 
@@ -28,7 +28,7 @@ Found = dict[int, tuple[RecordRun, int]]
 class PickWalk:
     __slots__ = ("_extent", "_left", "_recent", "_topic", "found", "missed")
 
-    def __init__(self, topic: TopicState, seqs: Sequence[int], recent: RecentCache) -> None:
+    def __init__(self, topic: TopicLog, seqs: Sequence[int], recent: RecentCache) -> None:
         self._topic = topic
         self._recent = recent
         self._left = sorted(seqs)

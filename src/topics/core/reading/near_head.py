@@ -9,12 +9,12 @@ from __future__ import annotations
 from topics.core.lineage import epoch_of, is_foreign
 from topics.core.reading.recent import RecentCache
 from topics.core.reading.request import ReadOutcome, ReadRequest
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 
 FRESH_MAX = 16
 
 
-def read_fresh(topic: TopicState, request: ReadRequest, recent: RecentCache) -> ReadOutcome | None:
+def read_fresh(topic: TopicLog, request: ReadRequest, recent: RecentCache) -> ReadOutcome | None:
     first, head = request.from_seq + 1, topic.head
     count = head - first + 1
     if not 0 < count <= min(FRESH_MAX, request.limit) or not _is_plain(topic, request) or not _fits(topic, request):
@@ -36,14 +36,14 @@ def read_fresh(topic: TopicState, request: ReadRequest, recent: RecentCache) -> 
     )
 
 
-def _is_plain(topic: TopicState, request: ReadRequest) -> bool:
+def _is_plain(topic: TopicLog, request: ReadRequest) -> bool:
     """Everything behind the reader is live and for its eyes."""
     if request.nodes is not None or request.head_limit is not None or len(topic.lost):
         return False
     return topic.floors.earliest_seq <= request.from_seq + 1 and not is_foreign(topic, request.from_seq, request.epoch)
 
 
-def _fits(topic: TopicState, request: ReadRequest) -> bool:
+def _fits(topic: TopicLog, request: ReadRequest) -> bool:
     """All slots are in the last run, none was deleted, and together they are within the budget."""
     runs, first = topic.tail.runs, request.from_seq + 1
     if not runs or runs[-1].deleted or runs[-1].first_seq > first or runs[-1].next_seq != topic.head + 1:

@@ -17,7 +17,7 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
-from topics.core.slots.slots import FEW
+from topics.core.slots.slot_range import FEW
 from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun, RunSource
 
 CHUNK_BYTES = 64 * 1024  # small writes share a chunk up to here; larger ones are chunks as they are, uncopied

@@ -1,4 +1,4 @@
-"""Ahead: records that one reader of old history was brought together with those it had asked for.
+"""ReadAhead: records that one reader of old history was brought together with those it had asked for.
 
 A trip to the files costs several times what the records of a batch cost, and it takes the interpreter from everybody
 else; so a reader that is going to read on is brought more than its batch, and finds the next ones here. Only bytes are
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from topics.core.slots.slots import I64
+from topics.core.slots.slot_range import I64
 from topics.model.results import Tombstone
 from topics.model.run import EMPTY_RUN, RecordRun
 

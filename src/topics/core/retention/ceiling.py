@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topics.core.effects import Effect, OpResult
-from topics.core.retention.front import Removal, advance_front, blocks_from, kill_below, kill_slots
+from topics.core.retention.removal import Removal, advance_front, blocks_from, kill_below, kill_slots
 from topics.core.retention.rules import absorb_lost, trim_to_cap
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.ops import HeadMark, Lost
 
 
-def apply_head(topic: TopicState, op: HeadMark) -> Effect:
+def apply_head(topic: TopicLog, op: HeadMark) -> Effect:
     old_head = topic.head
     topic.ceiling = max(topic.ceiling, op.ceiling)
     if topic.queue is not None:
@@ -36,7 +36,7 @@ def apply_head(topic: TopicState, op: HeadMark) -> Effect:
     return Effect(OpResult.APPLIED, topic.id, first_seq=old_head + 1, last_seq=new_head, removal=removal)
 
 
-def _without_slot(topic: TopicState, next_seq: int) -> Iterator[Lost]:
+def _without_slot(topic: TopicLog, next_seq: int) -> Iterator[Lost]:
     """An ephemeral topic went on to be of another class, and a restart came: its own records are in no file."""
     at = topic.floors.earliest_seq
     for block in blocks_from(topic, at):
@@ -49,7 +49,7 @@ def _without_slot(topic: TopicState, next_seq: int) -> Iterator[Lost]:
         yield at, next_seq - 1, "restart"
 
 
-def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
+def _lose(topic: TopicLog, ranges: tuple[Lost, ...]) -> Removal | None:
     """Open lost ranges, at once part of the floor where that has reached them. What is in them is dead."""
     removal = Removal()
     floor = topic.floors.lost + 1
@@ -71,7 +71,7 @@ def _lose(topic: TopicState, ranges: tuple[Lost, ...]) -> Removal | None:
     return removal if removal.count or removal.dead_segments else None
 
 
-def _kill_inside(topic: TopicState, lo: int, hi: int, removal: Removal) -> None:
+def _kill_inside(topic: TopicLog, lo: int, hi: int, removal: Removal) -> None:
     """Records inside a lost range: none, unless logs disagree, and then the announced loss holds."""
     lo = max(lo, topic.floors.earliest_seq)
     for block in list(blocks_from(topic, lo)):
@@ -81,14 +81,14 @@ def _kill_inside(topic: TopicState, lo: int, hi: int, removal: Removal) -> None:
         kill_slots(topic, block, slots, removal)
 
 
-def hole_op(topic: TopicState, next_seq: int) -> HeadMark:
+def hole_op(topic: TopicLog, next_seq: int) -> HeadMark:
     """Recovery holds records from `next_seq` on and will not see what lies before them: that is lost."""
     lost: Lost = (topic.head + 1, next_seq - 1, "restart")
     return HeadMark(topic_id=topic.id, ceiling=topic.ceiling, resume_at=next_seq, lost=(lost,))
 
 
 def decide_restart(
-    topic: TopicState, *, same_boot: bool, behind: int = 0, is_whole: bool | None = None
+    topic: TopicLog, *, same_boot: bool, behind: int = 0, is_whole: bool | None = None
 ) -> HeadMark | None:
     """What a restart took: seqs that may have been acked and did not come back. None if nothing is missing.
 
@@ -109,7 +109,7 @@ def decide_restart(
     return None
 
 
-def _restart_ephemeral(topic: TopicState, head: int) -> HeadMark | None:
+def _restart_ephemeral(topic: TopicLog, head: int) -> HeadMark | None:
     """No record comes back, and readers are told: the whole front up to the head is lost."""
     floor = topic.floors.lost + 1
     if floor > head and topic.head == head:

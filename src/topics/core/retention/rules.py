@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from topics.core.retention.front import Removal, awaited, blocks_from, first_live, kill_below, last_lives_below
-from topics.core.slots.sealed import Sealed
-from topics.core.topic import TopicState
+from topics.core.retention.removal import Removal, awaited, blocks_from, first_live, kill_below, last_lives_below
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.ops import Evict
 
 # --- what is due -----------------------------------------------------------------------------------------------------
 
 
-def due(topic: TopicState, now: int) -> Evict | None:
+def due(topic: TopicLog, now: int) -> Evict | None:
     """The floors that TTL and the byte cap ask for at `now`; None if they are where they should be, or if only a cold
     segment whose index is not loaded could tell."""
     config = topic.config
@@ -38,7 +38,7 @@ def due(topic: TopicState, now: int) -> Evict | None:
     return floors_op(topic, ttl_lost=ttl_lost, cap_lost=cap_lost)
 
 
-def _ttl_lost(topic: TopicState, now: int) -> int:
+def _ttl_lost(topic: TopicLog, now: int) -> int:
     cutoff_ts = now - topic.config.ttl_ms
     try:
         return _expired_to(topic, cutoff_ts) if _may_have_expired(topic, cutoff_ts) else 0
@@ -46,14 +46,14 @@ def _ttl_lost(topic: TopicState, now: int) -> int:
         return 0
 
 
-def _cap_lost(topic: TopicState) -> int:
+def _cap_lost(topic: TopicLog) -> int:
     try:
         return _over_bytes_to(topic, topic.bytes - topic.config.cap_bytes)
     except ColdUnavailable:
         return 0
 
 
-def unlogged(topic: TopicState) -> Evict | None:
+def unlogged(topic: TopicLog) -> Evict | None:
     """The floors, if a count cap moved them since they were last logged.
 
     Replay finds such floors again by trimming as the appends did. But where slots are flagged or empty before that, it
@@ -62,7 +62,7 @@ def unlogged(topic: TopicState) -> Evict | None:
     return floors_op(topic) if topic.floors.lost > topic.logged_lost else None
 
 
-def floors_op(topic: TopicState, *, ttl_lost: int = 0, cap_lost: int = 0) -> Evict:
+def floors_op(topic: TopicLog, *, ttl_lost: int = 0, cap_lost: int = 0) -> Evict:
     """The topic's floors as they are, or raised by what is given."""
     floors = topic.floors
     ttl_lost, cap_lost = max(floors.ttl_lost, ttl_lost), max(floors.cap_lost, cap_lost)
@@ -82,7 +82,7 @@ def floors_op(topic: TopicState, *, ttl_lost: int = 0, cap_lost: int = 0) -> Evi
     )
 
 
-def first_ts(topic: TopicState) -> int:
+def first_ts(topic: TopicLog) -> int:
     """Timestamp of the oldest live record; the topic must have one."""
     known = topic.first_ts
     if known is None:
@@ -92,21 +92,21 @@ def first_ts(topic: TopicState) -> int:
     return known
 
 
-def expires_at(topic: TopicState) -> int | None:
+def expires_at(topic: TopicLog) -> int | None:
     """When the oldest live record will have expired; for the sweep's schedule."""
     if topic.count == 0 or topic.config.ttl_ms == 0:
         return None
     return first_ts(topic) + topic.config.ttl_ms + 1
 
 
-def _may_have_expired(topic: TopicState, cutoff_ts: int) -> bool:
+def _may_have_expired(topic: TopicLog, cutoff_ts: int) -> bool:
     try:
         return first_ts(topic) < cutoff_ts
     except ColdUnavailable:
         return True
 
 
-def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
+def _expired_to(topic: TopicLog, cutoff_ts: int) -> int:
     """The highest live seq with a timestamp below the cutoff, as far as can be told now; 0 if there is none."""
     bound = _expired_bound(topic, cutoff_ts)
     for last in last_lives_below(topic, bound) if bound else ():
@@ -115,7 +115,7 @@ def _expired_to(topic: TopicState, cutoff_ts: int) -> int:
     return 0
 
 
-def _expired_bound(topic: TopicState, cutoff_ts: int) -> int:
+def _expired_bound(topic: TopicLog, cutoff_ts: int) -> int:
     """Everything below has expired. Where an index is not loaded, what lies behind it still tells: time never falls."""
     bound = 0
     for block in blocks_from(topic, topic.floors.earliest_seq):
@@ -131,7 +131,7 @@ def _expired_bound(topic: TopicState, cutoff_ts: int) -> int:
     return bound
 
 
-def _expired_bound_behind(topic: TopicState, seq: int, cutoff_ts: int) -> int:
+def _expired_bound_behind(topic: TopicLog, seq: int, cutoff_ts: int) -> int:
     for block in reversed(list(blocks_from(topic, seq))):
         try:
             expired = block.expired(cutoff_ts)
@@ -142,14 +142,14 @@ def _expired_bound_behind(topic: TopicState, seq: int, cutoff_ts: int) -> int:
     return 0
 
 
-def _really_expired(topic: TopicState, seq: int, cutoff_ts: int) -> bool:
+def _really_expired(topic: TopicLog, seq: int, cutoff_ts: int) -> bool:
     """An index entry is not checksummed: before a floor rests on one, the record's own frame must agree."""
     sealed = topic.sealed.find(seq)
     with awaited(topic, sealed):
         return sealed is None or sealed.view.checked_ts(seq - sealed.first_seq) < cutoff_ts
 
 
-def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
+def _over_bytes_to(topic: TopicLog, need_bytes: int) -> int:
     """The seq up to which live records must go to free so many bytes."""
     earliest = topic.floors.earliest_seq
     for block in blocks_from(topic, earliest):
@@ -167,7 +167,7 @@ def _over_bytes_to(topic: TopicState, need_bytes: int) -> int:
 # --- applying --------------------------------------------------------------------------------------------------------
 
 
-def apply_evict(topic: TopicState, op: Evict) -> Removal | None:
+def apply_evict(topic: TopicLog, op: Evict) -> Removal | None:
     """Raise every floor to the op's; never lower one."""
     topic.floors.raise_to(op)
     absorb_lost(topic)
@@ -177,14 +177,14 @@ def apply_evict(topic: TopicState, op: Evict) -> Removal | None:
     return removal if removal.count or removal.dead_segments else None
 
 
-def absorb_lost(topic: TopicState) -> None:
+def absorb_lost(topic: TopicLog) -> None:
     """Lost ranges that the floor has reached become part of it."""
     if len(topic.lost):
         for lost in topic.lost.absorb(topic.floors.lost + 1):
             topic.floors.absorb(lost.hi, lost.reason)
 
 
-def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
+def trim_to_cap(topic: TopicLog, *, now: int) -> Removal | None:
     """Evict the oldest live records beyond `cap_records`. What had expired by `now` was lost to its TTL instead."""
     config = topic.config
     if config.cap_records == 0 or topic.count <= config.cap_records or config.discard != "old":
@@ -204,7 +204,7 @@ def trim_to_cap(topic: TopicState, *, now: int) -> Removal | None:
     return removal
 
 
-def _note_trim(topic: TopicState, last: int, now: int) -> None:
+def _note_trim(topic: TopicLog, last: int, now: int) -> None:
     floors, ttl_ms = topic.floors, topic.config.ttl_ms
     expired_to = 0
     if ttl_ms and _may_have_expired(topic, now - ttl_ms):
@@ -214,7 +214,7 @@ def _note_trim(topic: TopicState, last: int, now: int) -> None:
         floors.cap_lost = max(floors.cap_lost, last)
 
 
-def _live_above(topic: TopicState, seq: int) -> int:
+def _live_above(topic: TopicLog, seq: int) -> int:
     """Live records that were not written yet at this point of the log."""
     total = 0
     for block in blocks_from(topic, seq + 1):
@@ -223,7 +223,7 @@ def _live_above(topic: TopicState, seq: int) -> int:
     return total
 
 
-def _nth_live(topic: TopicState, nth: int) -> int:
+def _nth_live(topic: TopicLog, nth: int) -> int:
     """Seq of the nth live record from the front."""
     earliest = topic.floors.earliest_seq
     for block in blocks_from(topic, earliest):

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from topics.core.retention.front import ACTIVE_LOC
-from topics.core.slots.sealed import Sealed, SegmentView
-from topics.core.slots.slots import I64, U32, Bools
+from topics.core.retention.removal import ACTIVE_LOC
+from topics.core.slots.sealed_slots import Sealed, SegmentView
+from topics.core.slots.slot_range import I64, U32, Bools
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.model.ops import HOPS_SHIFT, RESIDENT
 from topics.model.run import WAL_BODY_AT
 
@@ -40,7 +40,7 @@ class PendingBatch:
     dead: Bools
 
 
-def pending(topic: TopicState, *, below: int | None = None) -> list[PendingBatch]:
+def pending(topic: TopicLog, *, below: int | None = None) -> list[PendingBatch]:
     """Everything that lies only in the log or in memory, in seq order, up to `below`."""
     bound = topic.head + 1 if below is None else below
     batches: list[PendingBatch] = []
@@ -74,7 +74,7 @@ def _same_file_until(run: TailRun, lo: int, hi: int) -> int:
     return lo + int(other.argmax()) if other.any() else hi
 
 
-def _batch(topic: TopicState, run: TailRun, lo: int, hi: int) -> PendingBatch:
+def _batch(topic: TopicLog, run: TailRun, lo: int, hi: int) -> PendingBatch:
     locs = np.frombuffer(run.locs[lo:hi], np.uint64)
     dead = run.dead(lo, hi)
     below = _dead_below(topic) - run.first_seq - lo
@@ -91,14 +91,14 @@ def _batch(topic: TopicState, run: TailRun, lo: int, hi: int) -> PendingBatch:
     )
 
 
-def _dead_below(topic: TopicState) -> int:
+def _dead_below(topic: TopicLog) -> int:
     """Below here everything is dead by position, and the log says so. What a count cap took since is written out as if
     it lived: replay finds such floors by counting, and would count too few among slots that are empty already."""
     floors = topic.floors
     return min(floors.earliest_seq, max(topic.logged_lost + 1, floors.delete_below))
 
 
-def _add_resident(topic: TopicState, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
+def _add_resident(topic: TopicLog, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
     """Records that lie in memory: one batch per chunk, or of the dead whose chunk has gone. Returns how far it came."""
     chunk = topic.resident.find(run.first_seq + lo)
     if chunk is None:
@@ -112,7 +112,7 @@ def _add_resident(topic: TopicState, run: TailRun, lo: int, hi: int, batches: li
     return hi
 
 
-def _add_forgotten(topic: TopicState, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
+def _add_forgotten(topic: TopicLog, run: TailRun, lo: int, hi: int, batches: list[PendingBatch]) -> int:
     live = np.flatnonzero(~_batch(topic, run, lo, hi).dead)
     hi = lo + int(live[0]) if len(live) else hi
     assert lo < hi, "a live resident record is in no chunk"
@@ -123,7 +123,7 @@ def _add_forgotten(topic: TopicState, run: TailRun, lo: int, hi: int, batches: l
     return hi
 
 
-def placed(topic: TopicState, first_seq: int, offs: npt.NDArray[np.uint32], lens: npt.NDArray[np.uint32]) -> I64:
+def placed(topic: TopicLog, first_seq: int, offs: npt.NDArray[np.uint32], lens: npt.NDArray[np.uint32]) -> I64:
     """Records now lie in the active segment at these offsets; length 0 is an empty slot. Returns the seqs that died
     since they were written there: their frames need the delete flag. Seqs that left the tail meanwhile are passed."""
     late: list[I64] = []
@@ -144,7 +144,7 @@ def placed(topic: TopicState, first_seq: int, offs: npt.NDArray[np.uint32], lens
     return np.concatenate(late) if late else np.empty(0, np.int64)
 
 
-def sealed(topic: TopicState, view: SegmentView, *, keep_hops: bool = False) -> I64:
+def sealed(topic: TopicLog, view: SegmentView, *, keep_hops: bool = False) -> I64:
     """A sealed segment has these slots now; they leave the tail. Returns its slots that died since they were written
     and need their flag on disk."""
     first_seq, next_seq = view.first_seq, view.first_seq + view.count
@@ -183,27 +183,27 @@ def _carry_dead(segment: Sealed, dead: Bools) -> None:
         segment.flagged()
 
 
-def _drop_resident(topic: TopicState) -> None:
+def _drop_resident(topic: TopicLog) -> None:
     """Copies in memory are no longer needed for what lies in segments; an ephemeral topic has no segments."""
     if not topic.config.is_ephemeral:
         topic.resident.drop_below(topic.ckpt_seq + 1)
 
 
-def flagged(topic: TopicState, first_seq: int) -> None:
+def flagged(topic: TopicLog, first_seq: int) -> None:
     """The flags of a sealed segment's deletes are durable."""
     segment = topic.sealed.by_first_seq(first_seq)
     if segment is not None:
         segment.flagged()
 
 
-def replaced(topic: TopicState, view: SegmentView) -> None:
+def replaced(topic: TopicLog, view: SegmentView) -> None:
     """A rewrite or a move put other files in the place of a segment."""
     segment = topic.sealed.by_first_seq(view.first_seq)
     assert segment is not None, "a segment was replaced that is not there"
     segment.replace(view)
 
 
-def dropped(topic: TopicState, first_seq: int) -> None:
+def dropped(topic: TopicLog, first_seq: int) -> None:
     """The files of a wholly dead segment are gone, or are about to go."""
     segment = topic.sealed.by_first_seq(first_seq)
     if segment is not None:
@@ -212,7 +212,7 @@ def dropped(topic: TopicState, first_seq: int) -> None:
         topic.awaiting.pop(first_seq, None)
 
 
-def droppable(topic: TopicState) -> list[int]:
+def droppable(topic: TopicLog) -> list[int]:
     """Sealed segments that hold nothing live, by first seq."""
     return [segment.first_seq for segment in topic.sealed if segment.live == 0]
 

@@ -13,8 +13,8 @@ from enum import Enum
 
 import numpy as np
 
-from topics.core.slots.sealed import Sealed, SegmentView
-from topics.core.slots.slots import I64, U32, Slots
+from topics.core.slots.sealed_slots import Sealed, SegmentView
+from topics.core.slots.slot_range import I64, U32, Slots
 from topics.core.slots.tail import TailRun
 from topics.model.ops import IN_ACTIVE
 

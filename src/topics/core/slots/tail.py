@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from topics.core.slots.slots import FEW, I64, U32, Bools, Slots
+from topics.core.slots.slot_range import FEW, I64, U32, Bools, Slots
 from topics.model.names import TagMatch
 from topics.model.ops import DELETED
 

@@ -15,20 +15,20 @@ from collections.abc import Callable
 from itertools import pairwise
 from math import ceil
 
-from topics.core.retention.front import blocks_from
-from topics.core.topic import TopicState
+from topics.core.retention.removal import blocks_from
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.delivery import pressure as ladder
-from topics.engine.delivery.pressure import Governor, Tuning
+from topics.engine.delivery.pressure import BackPressure, Tuning
 from topics.engine.delivery.priority import base_priority
 from topics.engine.delivery.ready import IDLE, NOT_HELD, QUEUED, Entry, ReadySet
-from topics.engine.delivery.synced import Synced
+from topics.engine.delivery.sync_limits import SyncLimits
 from topics.engine.delivery.watched import DeferredRouters, Watched, Watcher
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import guarded
 
 
-def bytes_since(topic: TopicState, seq: int) -> int:
+def bytes_since(topic: TopicLog, seq: int) -> int:
     """Accounted bytes of the slots above `seq`; these are recent, so they lie in the tail."""
     total = 0
     for block in blocks_from(topic, seq + 1):
@@ -40,7 +40,7 @@ def bytes_since(topic: TopicState, seq: int) -> int:
 TOP_PRIORITY = 1000.0
 
 
-class Delivery:
+class DeliveryLoop:
     def __init__(
         self,
         context: Context,
@@ -62,9 +62,9 @@ class Delivery:
             for _ in range(self.tuning.workers)
         ]
         self._watched: dict[int, Watched] = {}
-        self.governor = Governor(self.tuning)
+        self.governor = BackPressure(self.tuning)
         self._deferral = ladder.Deferral(self.tuning)
-        self.synced = Synced(context, self._became_visible)
+        self.synced = SyncLimits(context, self._became_visible)
         self.on_sample: list[Callable[[float], None]] = []
         """Told the pressure after each sample: the commit window follows it."""
         self.services_total = 0
@@ -99,7 +99,7 @@ class Delivery:
     # --- who watches ----------------------------------------------------------------------------------------------
 
     def watch(
-        self, topic: TopicState, watcher: Watcher, *, fill_records: int, fill_bytes: int, strong: bool = False
+        self, topic: TopicLog, watcher: Watcher, *, fill_records: int, fill_bytes: int, strong: bool = False
     ) -> Watched:
         """Register; from here on no publication is missed. A batch of the watcher is full at `fill_*`."""
         watched = self._of(topic)
@@ -119,7 +119,7 @@ class Delivery:
             self.synced.unfollow(watched.topic)
         self._forget_idle(watched)
 
-    def _of(self, topic: TopicState) -> Watched:
+    def _of(self, topic: TopicLog) -> Watched:
         watched = self._watched.get(topic.id)
         if watched is None:
             watched = self._watched[topic.id] = Watched(topic)
@@ -133,7 +133,7 @@ class Delivery:
 
     # --- marks ----------------------------------------------------------------------------------------------------
 
-    def published(self, topic: TopicState) -> None:
+    def published(self, topic: TopicLog) -> None:
         """Records of a topic became visible: all the write path does for delivery."""
         watched = self._watched.get(topic.id)
         if watched is not None:
@@ -147,7 +147,7 @@ class Delivery:
             watched.behind[watcher] = None
             self._mark(watched)
 
-    def put_off(self, topic: TopicState, routing: Callable[[], None]) -> bool:
+    def put_off(self, topic: TopicLog, routing: Callable[[], None]) -> bool:
         """Stage 3: a topic's router work waits as an entry of its own, one band below. False: there is no need to."""
         if not self.deferring:
             return False
@@ -158,13 +158,13 @@ class Delivery:
         self._mark(watched.router)
         return True
 
-    def _became_visible(self, topic: TopicState) -> None:
+    def _became_visible(self, topic: TopicLog) -> None:
         """More of the topic is synced."""
         watched = self._watched.get(topic.id)
         if watched is not None:
             self._mark_fresh(watched)
 
-    def _deleted(self, topic: TopicState) -> None:
+    def _deleted(self, topic: TopicLog) -> None:
         watched = self._watched.pop(topic.id, None)
         if watched is not None:
             watched.deleted = True

@@ -62,7 +62,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Longest run of services before the loop looks at its sockets; a service itself is not cut."""
 
 
-class Governor:
+class BackPressure:
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
         self._ewma_ms = 0.0

@@ -6,10 +6,10 @@ consumption and `now`."""
 import math
 
 from topics import limits
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 
 
-def base_priority(topic: TopicState, now: int) -> float:
+def base_priority(topic: TopicLog, now: int) -> float:
     config = topic.config
     if config.priority is not None:
         return limits.EFFECTIVE_PRIORITY(config.priority)
@@ -21,6 +21,6 @@ def base_priority(topic: TopicState, now: int) -> float:
     return float(limits.PRIORITY_AUTO_MAX) * math.pow(2.0, -idle_ms / limits.PRIORITY_HALF_LIFE_MS)
 
 
-def effective_priority(topic: TopicState, now: int) -> int:
+def effective_priority(topic: TopicLog, now: int) -> int:
     """Rounded to the nearest integer, halves upwards."""
     return int(base_priority(topic, now) + 0.5) if topic.config.priority is None else int(base_priority(topic, now))

@@ -1,4 +1,5 @@
-"""Bands: which entries of a shard are served next, by weighted round robin with deficits (delivery.md section 5).
+"""PriorityBands: which entries of a shard are served next, by weighted round robin with deficits (delivery.md section
+5).
 
 Always holds: within a band the oldest `enqueued_at` goes first; a round serves a band at most its weight; an empty band
 keeps no credit. A band without credit (`B0` while deferring) is passed over. Used by `ReadySet` alone.
@@ -39,7 +40,7 @@ def band_of(priority: float, floors: tuple[int, ...]) -> int:
     return B0
 
 
-class Bands(Generic[T]):
+class PriorityBands(Generic[T]):
     """`weights` are those of B4 down to B0."""
 
     def __init__(self, weights: tuple[int, ...]) -> None:
@@ -135,7 +136,7 @@ class ReadySet:
         self._now_ms = now_ms
         self._base = base
         self._deferred = deferred
-        self._bands: Bands[Entry] = Bands(tuning.band_weights)
+        self._bands: PriorityBands[Entry] = PriorityBands(tuning.band_weights)
         self._held: list[tuple[float, int, Entry]] = []
         self._held_live = 0
         self._order = 0

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Callable, Sized
 from typing import Any, Protocol
 
-from topics.core.reading.plan import ReadRequest
-from topics.core.topic import TopicState
+from topics.core.reading.walk import ReadRequest
+from topics.core.topic import TopicLog
 from topics.engine.delivery.ready import Entry
 from topics.engine.reading.reads import ReadDone, Reads
 from topics.engine.ticket import Ticket, guarded
@@ -100,7 +100,7 @@ class Watched(Entry):
         "watchers",
     )
 
-    def __init__(self, topic: TopicState) -> None:
+    def __init__(self, topic: TopicLog) -> None:
         super().__init__()
         self.topic = topic
         self.watchers: dict[Watcher, None] = {}

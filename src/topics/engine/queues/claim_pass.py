@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.core.apply import apply
-from topics.core.queue.calls import claim_events, claim_index_needed, deal, give_back, pick, queue_of
-from topics.core.topic import TopicState
+from topics.core.queue.operations import claim_events, claim_index_needed, deal, give_back, pick, queue_of
+from topics.core.topic import TopicLog
 from topics.engine.reading.payloads import Payload
 from topics.engine.ticket import Ticket, gathered, resolved
 from topics.model.ops import LeaseEvent
@@ -65,7 +65,7 @@ class Claimer:
 
 
 class ClaimPass:
-    def __init__(self, queues: Queues, topic: TopicState, cohort: Sequence[Claimer]) -> None:
+    def __init__(self, queues: Queues, topic: TopicLog, cohort: Sequence[Claimer]) -> None:
         self._queues = queues
         self._ctx = queues.context
         self._topic = topic

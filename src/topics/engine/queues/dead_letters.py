@@ -19,9 +19,9 @@ import msgspec
 
 from topics.core.delete import decide_delete_seqs
 from topics.core.meta import with_keys
-from topics.core.queue.calls import queue_of
-from topics.core.queue.state import MOVING
-from topics.core.topic import TopicState
+from topics.core.queue.operations import queue_of
+from topics.core.queue.queue import MOVING
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.reading.payloads import Payload, Payloads
@@ -84,7 +84,7 @@ class DeadLetters:
         self._payloads = payloads
         self._append = append
 
-    def move(self, topic: TopicState, seqs: Sequence[int]) -> Ticket[None]:
+    def move(self, topic: TopicLog, seqs: Sequence[int]) -> Ticket[None]:
         """Resolves when every one of these jobs is gone or back in line."""
         return _Move(self._ctx, self._deletes, self._append, topic, seqs).begin(self._payloads)
 
@@ -94,7 +94,7 @@ class _Move:
     end at once or later, so the steps are a loop and not calls inside calls."""
 
     def __init__(
-        self, context: Context, deletes: Deletes, append: Append, topic: TopicState, seqs: Sequence[int]
+        self, context: Context, deletes: Deletes, append: Append, topic: TopicLog, seqs: Sequence[int]
     ) -> None:
         self._ctx = context
         self._deletes = deletes

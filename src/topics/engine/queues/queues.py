@@ -21,9 +21,17 @@ from typing import NamedTuple, TypeVar
 from topics import limits
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
-from topics.core.queue.calls import HeldJobs, ack_events, extend_events, held_by, nack_events, queue_of, release_events
 from topics.core.queue.leases import note_position
-from topics.core.topic import TopicState
+from topics.core.queue.operations import (
+    HeldJobs,
+    ack_events,
+    extend_events,
+    held_by,
+    nack_events,
+    queue_of,
+    release_events,
+)
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.floor_log import FloorLog
@@ -47,7 +55,7 @@ class LeaseIds:
         self._ctx = context
         self._raising: dict[int, Ticket[None]] = {}
 
-    def wait(self, topic: TopicState, count: int) -> Ticket[None] | None:
+    def wait(self, topic: TopicLog, count: int) -> Ticket[None] | None:
         """What has to happen before so many ids may be handed out; None if nothing. Reserves ahead of need."""
         if topic.config.keeps_leases:
             return None
@@ -58,7 +66,7 @@ class LeaseIds:
         ticket = self._raise(topic, count)
         return ticket if left < count else None
 
-    def _raise(self, topic: TopicState, count: int) -> Ticket[None]:
+    def _raise(self, topic: TopicLog, count: int) -> Ticket[None]:
         pending = self._raising.get(topic.id)
         if pending is not None:
             return pending
@@ -119,7 +127,7 @@ class Extended(NamedTuple):
 class Window(NamedTuple):
     """Claims that are served together when it closes."""
 
-    topic: TopicState
+    topic: TopicLog
     closes_at: int
     cohort: list[Claimer]
 
@@ -134,7 +142,7 @@ class Queues:
         self._deletes = deletes
         self._windows: dict[int, Window] = {}
         self._lost_in_flight = 0  # in queues that are gone
-        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a queue; None if there is nothing to do. Set by the router service."""
         self.payloads = Payloads(context)
         self.ids = LeaseIds(context)
@@ -143,7 +151,7 @@ class Queues:
         context.on_barrier.append(self._at_barrier)
         context.on_deleted.append(self._deleted)
 
-    def queue(self, name: str) -> TopicState:
+    def queue(self, name: str) -> TopicLog:
         """The topic of a queue call; raises TopicNotFound or NotAQueue."""
         topic = self.context.state.topic(name)
         if topic.queue is None:
@@ -151,10 +159,10 @@ class Queues:
         return topic
 
     @staticmethod
-    def gone(topic: TopicState) -> TopicsError:
+    def gone(topic: TopicLog) -> TopicsError:
         return TopicNotFound(topic.name)
 
-    def counters(self, topic: TopicState) -> QueueCounters | None:
+    def counters(self, topic: TopicLog) -> QueueCounters | None:
         queue = topic.queue
         if queue is None:
             return None
@@ -181,7 +189,7 @@ class Queues:
         self._lifecycle.when_free(name, begin).then(claimer.begun, claimer.ticket.abandon)
         return claimer
 
-    def join(self, topic: TopicState, claimers: list[Claimer]) -> None:
+    def join(self, topic: TopicLog, claimers: list[Claimer]) -> None:
         """Serve claimers at once, or together with others when the coalescing window closes."""
         jitter_ms = topic.config.claim_jitter_ms
         clock = self.context.clock
@@ -198,7 +206,7 @@ class Queues:
         else:
             ClaimPass(self, topic, claimers).run()
 
-    def withdraw(self, topic: TopicState, claimer: Claimer) -> bool:
+    def withdraw(self, topic: TopicLog, claimer: Claimer) -> bool:
         """Somebody who wants nothing any more takes no share of a window that is still open. False: it is closed."""
         window = self._windows.get(topic.id)
         if window is None or claimer not in window.cohort:
@@ -223,7 +231,7 @@ class Queues:
         """Delete jobs that this node holds."""
         return self._on_held(name, node, seqs, fences, self._ack)
 
-    def _ack(self, topic: TopicState, held: HeldJobs, now: int) -> Ticket[Acked]:
+    def _ack(self, topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Acked]:
         if not held.jobs:
             return resolved(self._acked(topic, held))
         events = ack_events(topic, held.jobs, now)
@@ -248,11 +256,11 @@ class Queues:
         ticket.then(over, answer.abandon)
         return answer
 
-    def _acked(self, topic: TopicState, held: HeldJobs, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
+    def _acked(self, topic: TopicLog, held: HeldJobs, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
         queue = queue_of(topic)
         return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms, held.lost)
 
-    def _ack_failed(self, topic: TopicState, events: Sequence[LeaseEvent]) -> None:
+    def _ack_failed(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
         """The jobs are there still, and nobody's."""
         jobs = queue_of(topic).jobs
         kept = [jobs[event.seq] for event in events if event.seq in jobs]
@@ -268,13 +276,13 @@ class Queues:
         """Drop leases; the jobs are ready at once or after a delay."""
         delay_ms = limits.NACK_DELAY_MS(delay_ms)
 
-        def act(topic: TopicState, held: HeldJobs, now: int) -> Ticket[Nacked]:
+        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Nacked]:
             events = nack_events(topic, held.jobs, delay_ms=delay_ms, now=now)
             return chain(self._change(topic, events), lambda _: resolved(self._nacked(topic, held)))
 
         return self._on_held(name, node, seqs, fences, act)
 
-    def _nacked(self, topic: TopicState, held: HeldJobs) -> Nacked:
+    def _nacked(self, topic: TopicLog, held: HeldJobs) -> Nacked:
         queue = queue_of(topic)
         ready = queue.ready(topic.count)
         return Nacked(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
@@ -285,7 +293,7 @@ class Queues:
         """Set the deadline of leases to `lease_ms` from now."""
         lease_ms = limits.LEASE_MS(lease_ms)
 
-        def act(topic: TopicState, held: HeldJobs, now: int) -> Ticket[Extended]:
+        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Extended]:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
             deadlines = {event.seq: event.deadline for event in events}
             done = Extended(topic.name, len(events), held.skipped, deadlines, held.lost)
@@ -301,7 +309,7 @@ class Queues:
         node: str,
         seqs: Sequence[int],
         fences: Fences,
-        act: Callable[[TopicState, HeldJobs, int], Ticket[T]],
+        act: Callable[[TopicLog, HeldJobs, int], Ticket[T]],
     ) -> Ticket[T]:
         if not node:
             raise InvalidRequest("node must not be empty")
@@ -316,7 +324,7 @@ class Queues:
                 return settled(topic)
             return chain(self.floor_log.ensure_logged(topic), lambda _: settled(topic))
 
-        def settled(topic: TopicState) -> Ticket[T]:
+        def settled(topic: TopicLog) -> Ticket[T]:
             self.context.check_exists(topic)
             now = self.context.clock.now_ms()
             if queue_of(topic).expire(now):
@@ -325,7 +333,7 @@ class Queues:
 
         return self._lifecycle.when_free(name, begin)
 
-    def _change(self, topic: TopicState, events: Sequence[LeaseEvent]) -> Ticket[None]:
+    def _change(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
         """Apply events now; the answer waits for the log, where there is one."""
         logged: Ticket[None] = resolved(None)
         if events and topic.config.keeps_leases:
@@ -335,7 +343,7 @@ class Queues:
         self.streams.stir(topic)
         return logged
 
-    def log_leases(self, topic: TopicState, events: Sequence[LeaseEvent]) -> Ticket[None]:
+    def log_leases(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
         """Sync lease events; they commute with everything else of their topic, so nothing waits for them."""
         ctx = self.context
         sub = submission(
@@ -343,7 +351,7 @@ class Queues:
         )
         return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, barrier=False, internal=True)
 
-    def log_quietly(self, topic: TopicState, events: Sequence[LeaseEvent]) -> None:
+    def log_quietly(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
         """For releases nobody waits for: a lost one means that the lease runs out instead."""
         try:
             self.log_leases(topic, events).then(lambda _: None)
@@ -374,7 +382,7 @@ class Queues:
         queues = (topic.queue for topic in self.context.state.by_id.values() if topic.queue is not None)
         return self._lost_in_flight + sum(queue.lost_in_flight for queue in queues)
 
-    def _deleted(self, topic: TopicState) -> None:
+    def _deleted(self, topic: TopicLog) -> None:
         if topic.queue is not None:
             self._lost_in_flight += topic.queue.lost_in_flight
         window = self._windows.pop(topic.id, None)

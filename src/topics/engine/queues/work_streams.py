@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from topics import limits
 from topics.core.apply import apply
-from topics.core.queue.calls import queue_of, release_events
-from topics.core.topic import TopicState
+from topics.core.queue.operations import queue_of, release_events
+from topics.core.topic import TopicLog
 from topics.engine.queues.claim_pass import Claimed, ClaimedJob, Claimer
 from topics.engine.ticket import Ticket
 from topics.errors import TopicNotFound, TopicsError
@@ -33,7 +33,7 @@ class WorkStream:
     `on_settled` is told when that claim is over, whatever it brought."""
 
     def __init__(
-        self, streams: WorkStreams, topic: TopicState, *, number: int, node: str, max: int, lease_ms: int | None
+        self, streams: WorkStreams, topic: TopicLog, *, number: int, node: str, max: int, lease_ms: int | None
     ) -> None:
         self._streams = streams
         self.topic = topic
@@ -128,7 +128,7 @@ class WorkStreams:
         self._ctx = queues.context
         self._numbers = count(1)
         self._by_topic: dict[int, dict[int, WorkStream]] = {}
-        self._stirred: dict[int, TopicState] = {}
+        self._stirred: dict[int, TopicLog] = {}
         self._look_at: dict[int, int] = {}
         self._ctx.on_published.append(self.stir)
         self._ctx.on_removed.append(lambda topic, _: self.stir(topic))
@@ -138,7 +138,7 @@ class WorkStreams:
     def __len__(self) -> int:
         return sum(map(len, self._by_topic.values()))
 
-    def open(self, topic: TopicState, *, node: str, max: int, lease_ms: int | None) -> WorkStream:
+    def open(self, topic: TopicLog, *, node: str, max: int, lease_ms: int | None) -> WorkStream:
         """Set its callbacks before the turn ends: jobs come from the next one on."""
         stream = WorkStream(self, topic, number=next(self._numbers), node=node, max=max, lease_ms=lease_ms)
         self._by_topic.setdefault(topic.id, {})[stream.number] = stream
@@ -176,7 +176,7 @@ class WorkStreams:
 
     # --- waking ---------------------------------------------------------------------------------------------------
 
-    def stir(self, topic: TopicState) -> None:
+    def stir(self, topic: TopicLog) -> None:
         """Something about this queue changed: look at its streams at the end of the turn."""
         if topic.id in self._by_topic and topic.id not in self._stirred:
             self._stirred[topic.id] = topic
@@ -196,7 +196,7 @@ class WorkStreams:
                 if topic is not None:
                     self._top_up(topic)
 
-    def _top_up(self, topic: TopicState) -> None:
+    def _top_up(self, topic: TopicLog) -> None:
         streams = self._by_topic.get(topic.id)
         queue = topic.queue
         if not streams or queue is None:
@@ -215,7 +215,7 @@ class WorkStreams:
             if claimers:
                 self._queues.join(topic, claimers)
 
-    def _plan_look(self, topic: TopicState, now: int) -> None:
+    def _plan_look(self, topic: TopicLog, now: int) -> None:
         due = queue_of(topic).next_due()
         look_at = now + limits.WORK_RECHECK_MS
         if due is not None and now < due < look_at:
@@ -225,7 +225,7 @@ class WorkStreams:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def _deleted(self, topic: TopicState) -> None:
+    def _deleted(self, topic: TopicLog) -> None:
         self._look_at.pop(topic.id, None)
         self._stirred.pop(topic.id, None)
         for stream in self._by_topic.pop(topic.id, {}).values():

@@ -9,9 +9,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from topics.core.reading.plan import ReadRequest
-from topics.core.topic import TopicState
-from topics.engine.delivery.delivery import Delivery
+from topics.core.reading.walk import ReadRequest
+from topics.core.topic import TopicLog
+from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.engine import Engine
 from topics.engine.reading.reads import ReadDone
@@ -27,9 +27,7 @@ class Poll:
 
     __slots__ = ("_again", "_polls", "_reading", "deadline_ms", "number", "request", "ticket", "topic", "watched")
 
-    def __init__(
-        self, polls: LongPolls, topic: TopicState, request: ReadRequest, deadline_ms: int, number: int
-    ) -> None:
+    def __init__(self, polls: LongPolls, topic: TopicLog, request: ReadRequest, deadline_ms: int, number: int) -> None:
         self._polls = polls
         self.number = number
         self.topic = topic
@@ -95,7 +93,7 @@ class Poll:
 
 
 class LongPolls:
-    def __init__(self, engine: Engine, delivery: Delivery) -> None:
+    def __init__(self, engine: Engine, delivery: DeliveryLoop) -> None:
         self.engine = engine
         self._delivery = delivery
         self._waiting: dict[int, Poll] = {}

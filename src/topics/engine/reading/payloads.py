@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from topics.core.reading.by_seq import Found, PickWalk
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.ticket import Ticket, resolved
@@ -28,7 +28,7 @@ class Payloads:
     def __init__(self, context: Context) -> None:
         self._ctx = context
 
-    def of(self, topic: TopicState, seqs: Sequence[int]) -> Ticket[Payload]:
+    def of(self, topic: TopicLog, seqs: Sequence[int]) -> Ticket[Payload]:
         walk = PickWalk(topic, seqs, self._ctx.state.recent)
         if walk.need() is None:
             return resolved(Payload(walk.found, walk.missed, None))
@@ -38,7 +38,7 @@ class Payloads:
 class _Search:
     __slots__ = ("_ctx", "_ticket", "_topic", "_walk")
 
-    def __init__(self, context: Context, topic: TopicState, walk: PickWalk) -> None:
+    def __init__(self, context: Context, topic: TopicLog, walk: PickWalk) -> None:
         self._ctx = context
         self._topic = topic
         self._walk = walk

@@ -13,18 +13,17 @@ from typing import TypeVar
 import msgspec
 
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.delivery.priority import effective_priority
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, gathered, resolved
 from topics.model import results
-from topics.model.results import QueueCounters, TopicSummary
-from topics.model.results import TopicState as TopicReport
+from topics.model.results import QueueCounters, TopicState, TopicSummary
 
 
-def report(topic: TopicState, *, now: int, queue: QueueCounters | None = None) -> TopicReport:
-    return TopicReport(
+def report(topic: TopicLog, *, now: int, queue: QueueCounters | None = None) -> TopicState:
+    return TopicState(
         topic=topic.name,
         type=topic.config.type,
         head_seq=topic.head,
@@ -40,7 +39,7 @@ def report(topic: TopicState, *, now: int, queue: QueueCounters | None = None) -
     )
 
 
-def summary(topic: TopicState, *, now: int) -> TopicSummary:
+def summary(topic: TopicLog, *, now: int) -> TopicSummary:
     return TopicSummary(
         topic=topic.name,
         head_seq=topic.head,
@@ -65,27 +64,27 @@ class Queries:
     def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.queue_counters: Callable[[TopicState], results.QueueCounters | None] = lambda _: None
+        self.queue_counters: Callable[[TopicLog], results.QueueCounters | None] = lambda _: None
         """Counters of a queue topic; set by the queue service."""
-        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
 
-    def state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+    def state(self, topic: TopicLog, *, touch: bool) -> Ticket[results.TopicState]:
         feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
         if feeding is not None:
             return chain(feeding, lambda _: self._state_with_floors_logged(topic, touch=touch))
         return self._state_with_floors_logged(topic, touch=touch)
 
-    def _state_with_floors_logged(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+    def _state_with_floors_logged(self, topic: TopicLog, *, touch: bool) -> Ticket[results.TopicState]:
         self._ctx.check_exists(topic)
         return chain(self._floor_log.ensure_logged_exactly(topic), lambda _: self._shown_state(topic, touch=touch))
 
-    def _shown_state(self, topic: TopicState, *, touch: bool) -> Ticket[results.TopicState]:
+    def _shown_state(self, topic: TopicLog, *, touch: bool) -> Ticket[results.TopicState]:
         state = self._state(topic, touch=touch)
         sure = self._floor_log.shown(topic, state.earliest_seq)
         return chain(sure, lambda earliest: resolved(_with_earliest(state, earliest)))
 
-    def _state(self, topic: TopicState, *, touch: bool) -> results.TopicState:
+    def _state(self, topic: TopicLog, *, touch: bool) -> results.TopicState:
         self._ctx.check_exists(topic)
         now = self._ctx.clock.now_ms()
         if touch:
@@ -105,7 +104,7 @@ class Queries:
         return chain(ready, lambda _: self._shown_page(topics, last, touch=touch))
 
     def _shown_page(
-        self, topics: list[TopicState], last: str | None, *, touch: bool
+        self, topics: list[TopicLog], last: str | None, *, touch: bool
     ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
         alive = [topic for topic in topics if self._ctx.state.by_id.get(topic.id) is topic]
         page = self._summaries(alive, touch=touch)
@@ -129,7 +128,7 @@ class Queries:
             page.append(name)
         return page, False
 
-    def _summaries(self, topics: list[TopicState], *, touch: bool) -> list[results.TopicSummary]:
+    def _summaries(self, topics: list[TopicLog], *, touch: bool) -> list[results.TopicSummary]:
         now = self._ctx.clock.now_ms()
         if touch:
             for topic in topics:

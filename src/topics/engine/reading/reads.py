@@ -12,9 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from topics.core.reading.near_head import read_fresh
-from topics.core.reading.plan import ReadOutcome, ReadRequest, ReadWalk, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.slots.extent import RecordPlace
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.floor_log import FloorLog
@@ -31,25 +31,25 @@ class Reads:
     def __init__(self, context: Context, floor_log: FloorLog) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.bring_up_to_date: Callable[[TopicState], Ticket[None] | None] = lambda _: None
+        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
         """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
 
-    def read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+    def read(self, topic: TopicLog, request: ReadRequest) -> Ticket[ReadDone]:
         feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
         if feeding is not None:
             return chain(feeding, lambda _: self._read_with_floors_logged(topic, request))
         return self._read_with_floors_logged(topic, request)
 
-    def _read_with_floors_logged(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+    def _read_with_floors_logged(self, topic: TopicLog, request: ReadRequest) -> Ticket[ReadDone]:
         if self._floor_log.is_logged(topic):
             return self._read(topic, request)
         return chain(self._floor_log.ensure_logged(topic), lambda _: self._read_still(topic, request))
 
-    def _read_still(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+    def _read_still(self, topic: TopicLog, request: ReadRequest) -> Ticket[ReadDone]:
         self._ctx.check_exists(topic)
         return self._read(topic, request)
 
-    def _read(self, topic: TopicState, request: ReadRequest) -> Ticket[ReadDone]:
+    def _read(self, topic: TopicLog, request: ReadRequest) -> Ticket[ReadDone]:
         recent, now = self._ctx.state.recent, self._ctx.clock.now_ms()
         fresh = read_fresh(topic, request, recent)
         if fresh is not None:
@@ -62,7 +62,7 @@ class Reads:
         walked = _Walk(self._ctx, self._floor_log, topic, walk).begin()
         return chain(walked, lambda done: self._shown(topic, request, done))
 
-    def _shown(self, topic: TopicState, request: ReadRequest, done: ReadDone) -> Ticket[ReadDone]:
+    def _shown(self, topic: TopicLog, request: ReadRequest, done: ReadDone) -> Ticket[ReadDone]:
         """Hold back an answer that shows a floor until no crash can undo it. If that cannot be had, a tombstone is not
         shown; an answer without one shows the floor that is sure."""
         outcome = done.outcome
@@ -79,7 +79,7 @@ class _Walk:
 
     __slots__ = ("_cold", "_ctx", "_floor_log", "_ticket", "_topic", "_walk")
 
-    def __init__(self, context: Context, floor_log: FloorLog, topic: TopicState, walk: ReadWalk) -> None:
+    def __init__(self, context: Context, floor_log: FloorLog, topic: TopicLog, walk: ReadWalk) -> None:
         self._ctx = context
         self._floor_log = floor_log
         self._topic = topic

@@ -21,12 +21,12 @@ from topics.core.lineage import new_epoch
 from topics.core.queue.leases import drop_dead_jobs
 from topics.core.retention.ceiling import decide_restart, hole_op
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.recovery.decode import append_of, control_op
+from topics.engine.recovery.router_recovery import RouterRecovery
 from topics.engine.recovery.router_sources import Read
-from topics.engine.recovery.routers import RouterRecovery
 from topics.formats.buffers import Buffer
-from topics.formats.names import topic_dir_name
+from topics.formats.file_names import topic_dir_name
 from topics.formats.wal import WalColumns
 from topics.formats.wal.bodies import CkptMark, OpenMark, RouterCreate, RouterDelete, TierMark, TopicMark
 from topics.formats.wal.frame import FrameType
@@ -46,7 +46,7 @@ class Replay:
     """`created` is called with each topic that the log brings back, so that its segments can be attached to it."""
 
     def __init__(
-        self, state: State, *, created: Callable[[TopicState], None], yield_gil: Callable[[int], None], read: Read
+        self, state: State, *, created: Callable[[TopicLog], None], yield_gil: Callable[[int], None], read: Read
     ) -> None:
         self._state = state
         self._created = created
@@ -159,7 +159,7 @@ class Replay:
         topic = self._state.by_id.get(topic_id)
         return topic is not None and topic.config.is_ephemeral
 
-    def _welcome(self, topic: TopicState) -> None:
+    def _welcome(self, topic: TopicLog) -> None:
         topic.replaying = True
         self._created(topic)
         self.rederive.watch(topic)
@@ -276,7 +276,7 @@ class Replay:
                 marks += self._pinned(topic, self._lose(topic, mark))
         return marks
 
-    def _is_whole(self, topic: TopicState, same_boot: bool, behind: dict[int, int], seen: set[int]) -> bool | None:
+    def _is_whole(self, topic: TopicLog, same_boot: bool, behind: dict[int, int], seen: set[int]) -> bool | None:
         """Is every record back that anyone may have seen? None: that is for the topic's class alone to say."""
         routers = self._state.routers.into(topic.id)
         if not routers:
@@ -293,7 +293,7 @@ class Replay:
             return self._is_whole(source, same_boot, behind, seen)
         return source.config.is_fsync or (same_boot and not source.config.is_ephemeral)
 
-    def _pinned(self, topic: TopicState, mark: HeadMark) -> list[HeadMark]:
+    def _pinned(self, topic: TopicLog, mark: HeadMark) -> list[HeadMark]:
         """The places of the routers behind a jump of their destination, so that the next start knows them too."""
         pins = [
             Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base)
@@ -323,7 +323,7 @@ class Replay:
         """Losses that were found elsewhere."""
         return [self._lose(self._state.by_id[mark.topic_id], mark) for mark in marks]
 
-    def _lose(self, topic: TopicState, mark: HeadMark) -> HeadMark:
+    def _lose(self, topic: TopicLog, mark: HeadMark) -> HeadMark:
         self.lost_seqs += sum(last - first + 1 for first, last, _ in mark.lost)
         for first, last, reason in mark.lost:
             self.notices.append(

@@ -17,7 +17,7 @@ from topics.core.append import Reservation
 from topics.core.apply import apply
 from topics.core.router_copy import Copy, admitted
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.recovery.router_sources import Trace
 from topics.engine.routers.copies import copies_op
 from topics.model.ops import Append, Delete, Evict, HeadMark, Op, Pin, RouterMark
@@ -30,7 +30,7 @@ Apply = Callable[[Op], None]
 class DestinationRecovery:
     """One destination, and the frames of it that wait for copies."""
 
-    def __init__(self, state: State, topic: TopicState, trace: Trace | None, place: RouterMark | None) -> None:
+    def __init__(self, state: State, topic: TopicLog, trace: Trace | None, place: RouterMark | None) -> None:
         self._state = state
         self.topic = topic
         self.trace = trace

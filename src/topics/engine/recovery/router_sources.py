@@ -19,20 +19,20 @@ from operator import itemgetter
 import numpy as np
 
 from topics.core.delete import bound_of
-from topics.core.retention.front import blocks_from
+from topics.core.retention.removal import blocks_from
 from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy, chosen, hops_of
 from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
-from topics.core.slots.sealed import Sealed
-from topics.core.slots.slots import Slots
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import Slots
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable, TopicsError
 from topics.model.names import TagMatch
 from topics.model.ops import DELETED, Append, Delete, Evict, Op
 from topics.model.run import RecordRun
 
-Read = Callable[[TopicState, Extent], RecordRun]
+Read = Callable[[TopicLog, Extent], RecordRun]
 """Fetch records of one place, now; raises a TopicsError where that cannot be done."""
 
 Ranges = Sequence[tuple[int, int]]
@@ -48,7 +48,7 @@ class SourceLog:
     captured behind its position and flags are set at once. So deletes are judged here by their frames alone, and what
     had died before the first of them is known from the place of each router (`RouterMark.dead`)."""
 
-    def __init__(self, topic: TopicState, *, after: int, marked_to: int, read: Read) -> None:
+    def __init__(self, topic: TopicLog, *, after: int, marked_to: int, read: Read) -> None:
         self.topic = topic
         self._read = read
         self._after = after
@@ -315,7 +315,7 @@ class Trace:
         return self.copies[0].source_seq - 1 if self.copies else self.scanned
 
 
-def _dead_slots(topic: TopicState, *, after: int) -> set[int]:
+def _dead_slots(topic: TopicLog, *, after: int) -> set[int]:
     """Seqs with a slot, above `after`, that were deleted before any frame was replayed."""
     dead: set[int] = set()
     for block in blocks_from(topic, after + 1):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from topics.core.append import Reservation, make_append
 from topics.core.router_copy import Copy, batch_of
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.formats.wal.frame import encode_appends
 from topics.model.ops import HOPS_SHIFT, RESIDENT, Append
 
 
-def copies_op(dest: TopicState, reservation: Reservation, copies: Sequence[Copy]) -> Append:
+def copies_op(dest: TopicLog, reservation: Reservation, copies: Sequence[Copy]) -> Append:
     """The op of copies that have their seqs and one time."""
     batch = batch_of(copies)
     encoded = encode_appends(

@@ -1,4 +1,5 @@
-"""Witness: what frames must say about routers, so that copies can be made again after a crash (storage.md section 9.6).
+"""RouterEvidence: what frames must say about routers, so that copies can be made again after a crash (storage.md
+section 9.6).
 
     of a source   its Delete and EvictWatermark frames tell how far each router had come: `routed`
     of a dest     a direct write has a pin in front: the routers' places behind it
@@ -15,7 +16,7 @@ from typing import Any
 import msgspec
 
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.ticket import Ticket, guarded
 from topics.model.ops import ConfigUpdate, Delete, Evict, HeadMark, Op, Pin, RouterMark
 
@@ -28,18 +29,18 @@ class RouterEvidence:
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
-    def with_evidence(self, topic: TopicState, op: Delete) -> Delete:
+    def with_evidence(self, topic: TopicLog, op: Delete) -> Delete:
         """The delete with what recovery needs of it. A delete in a destination says how many seqs there were."""
         routed = self._routed(topic)
         if topic.id in self._state.fed and op.bound_head is None:
             op = msgspec.structs.replace(op, bound_head=topic.reserved_head + 1)
         return msgspec.structs.replace(op, routed=routed) if routed else op
 
-    def evict_with_evidence(self, topic: TopicState, op: Evict) -> Evict:
+    def evict_with_evidence(self, topic: TopicLog, op: Evict) -> Evict:
         routed = self._routed(topic)
         return msgspec.structs.replace(op, routed=routed) if routed else op
 
-    def all_with_evidence(self, topic: TopicState, ops: Sequence[Op]) -> list[Op]:
+    def all_with_evidence(self, topic: TopicLog, ops: Sequence[Op]) -> list[Op]:
         """Frames of a config change. What copies a destination took under the old config is for a pin to say."""
         with_evidence: list[Op] = []
         if topic.id in self._state.fed and any(isinstance(op, ConfigUpdate) for op in ops):
@@ -47,19 +48,19 @@ class RouterEvidence:
                 with_evidence.append(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin))
         return with_evidence + [self._with_evidence(topic, op) for op in ops]
 
-    def _with_evidence(self, topic: TopicState, op: Op) -> Op:
+    def _with_evidence(self, topic: TopicLog, op: Op) -> Op:
         if isinstance(op, Delete):
             return self.with_evidence(topic, op)
         return self.evict_with_evidence(topic, op) if isinstance(op, Evict) else op
 
-    def pins(self, topic: TopicState, *, last_seq: int) -> list[Pin]:
+    def pins(self, topic: TopicLog, *, last_seq: int) -> list[Pin]:
         """The places of the routers into a topic, behind a direct write that ends at `last_seq`."""
         marks = [router.reserved_mark(dest_head=last_seq) for router in self._state.routers.into(topic.id)]
         return [
             Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base) for m in marks
         ]
 
-    def _routed(self, topic: TopicState) -> tuple[RouterMark, ...]:
+    def _routed(self, topic: TopicLog) -> tuple[RouterMark, ...]:
         marks = []
         for router in self._state.routers.from_source(topic.id):
             dest = self._state.by_id.get(router.dest_id)
@@ -69,18 +70,18 @@ class RouterEvidence:
 
     # --- standing still -------------------------------------------------------------------------------------------
 
-    def hold(self, topic: TopicState) -> None:
+    def hold(self, topic: TopicLog) -> None:
         """The routers of this source stand still until `let_go`."""
         self._held[topic.id] += 1
 
-    def let_go(self, topic: TopicState) -> None:
+    def let_go(self, topic: TopicLog) -> None:
         self._held[topic.id] -= 1
         if not self._held[topic.id]:
             del self._held[topic.id]
             for step in self._waiting.pop(topic.id, ()):
                 guarded(step)
 
-    def hold_until(self, topic: TopicState, ticket: Ticket[Any]) -> None:
+    def hold_until(self, topic: TopicLog, ticket: Ticket[Any]) -> None:
         """For a frame on its way; a topic that is no source needs nothing."""
         if not ticket.done and self._state.routers.from_source(topic.id):
             self.hold(topic)

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from topics import limits
 from topics.core.router import RouterProgress
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.routers.step import LossHops, SharedRead, Step, StepOutcome
 from topics.engine.ticket import Ticket, gathered
-from topics.engine.writing.append import Writes
 from topics.engine.writing.quota import Quota
+from topics.engine.writing.writes import Writes
 
 log = logging.getLogger("topics.routers")
 
@@ -46,7 +46,7 @@ class Forwarding:
         self._waits: dict[str, Wait] = {}
         self._stirred: dict[int, None] = {}
         self._checkpoint_asked = False
-        self.put_off: Callable[[TopicState, Callable[[], None]], bool] = lambda *_: False
+        self.put_off: Callable[[TopicLog, Callable[[], None]], bool] = lambda *_: False
         """Takes over a source's router work while pressure defers it (delivery.md section 8); set by whoever can."""
         context.on_published.append(self._published)
         context.on_removed.append(lambda topic, _: self._room(topic))
@@ -54,7 +54,7 @@ class Forwarding:
 
     # --- waking ---------------------------------------------------------------------------------------------------
 
-    def _published(self, topic: TopicState) -> None:
+    def _published(self, topic: TopicLog) -> None:
         if self._ctx.state.routers.from_source(topic.id):
             self._stir(topic.id)
         if topic.id in self._ctx.fed:
@@ -65,14 +65,14 @@ class Forwarding:
             self._stirred[source_id] = None
             self._ctx.commit.wake()
 
-    def _room(self, dest: TopicState) -> None:
+    def _room(self, dest: TopicLog) -> None:
         """Room appeared in a destination: whoever waited for it tries again at once."""
         if dest.id in self._ctx.fed:
             for router in self._ctx.state.routers.into(dest.id):
                 if self._waits.pop(router.name, None) is not None:
                     self._stir(router.source_id)
 
-    def _watch_memory(self, dest: TopicState) -> None:
+    def _watch_memory(self, dest: TopicLog) -> None:
         if dest.resident.bytes < WAITING_BYTES_MAX // 16 or self._checkpoint_asked:
             return
         by_id = self._ctx.state.by_id
@@ -169,13 +169,13 @@ class Forwarding:
 
     # --- read your writes -----------------------------------------------------------------------------------------
 
-    def bring_up_to_date(self, topic: TopicState) -> Ticket[None] | None:
+    def bring_up_to_date(self, topic: TopicLog) -> Ticket[None] | None:
         """Step the routers that feed a topic until they reach their source's head of now; None if they have."""
         if topic.id not in self._ctx.fed:
             return None
         return self._catch_up(topic, {topic.id})
 
-    def _catch_up(self, topic: TopicState, seen: set[int]) -> Ticket[None] | None:
+    def _catch_up(self, topic: TopicLog, seen: set[int]) -> Ticket[None] | None:
         state = self._ctx.state
         pending: list[Ticket[None]] = []
         for router in state.routers.into(topic.id):
@@ -197,12 +197,12 @@ class Forwarding:
         source = self._ctx.state.by_id.get(router.source_id)
         if source is None or router.cursor >= source.head or self._is_barred(router):
             return None
-        chase = _Chase(self, router, source.head)
+        chase = _CatchUp(self, router, source.head)
         chase.run()
         return None if chase.ticket.done else chase.ticket
 
 
-class _Chase:
+class _CatchUp:
     """A router stepped until it has reached a head; never fails."""
 
     def __init__(self, forwarding: Forwarding, router: RouterProgress, target: int) -> None:

@@ -1,4 +1,4 @@
-"""Places: where all routers stood at one instant, for the mark of a checkpoint that ends later.
+"""RouterCursors: where all routers stood at one instant, for the mark of a checkpoint that ends later.
 
 Always holds: a router that is gone by the time of asking is left out, because another of its name would otherwise take
 up its place after a crash, and copy what was written before it began. Made by `engine.routers`, read by checkpoints.
@@ -29,7 +29,7 @@ from topics.core.capture import deleted_after
 from topics.core.effects import Effect
 from topics.core.router import RouterProgress, RouterTable
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.lifecycle import Lifecycle
 from topics.engine.routers.forwarding import Forwarding
@@ -334,17 +334,17 @@ class Routers:
         ticket.then(lambda _: self._ctx.witness.let_go(source))
         return ticket
 
-    def _copies_durable(self, source: TopicState) -> Ticket[None]:
+    def _copies_durable(self, source: TopicLog) -> Ticket[None]:
         for router in self._table.from_source(source.id):
             dest = self._ctx.state.by_id.get(router.dest_id)
             if dest is not None and not dest.config.is_ephemeral and router.reserved_cursor > router.marked_cursor:
                 return self._ctx.jobs.checkpoint()
         return resolved(None)
 
-    def _detach(self, topic: TopicState) -> Ticket[list[RouterDef]]:
+    def _detach(self, topic: TopicLog) -> Ticket[list[RouterDef]]:
         return self._caught_up(self._table.from_source(topic.id), lambda: self._detach_now(topic))
 
-    def _detach_now(self, topic: TopicState) -> Ticket[list[RouterDef]]:
+    def _detach_now(self, topic: TopicLog) -> Ticket[list[RouterDef]]:
         routers = [router.definition for router in self._table.of_topic(topic.id)]
         self._ctx.witness.hold(topic)
         ticket = chain(self._copies_durable(topic), lambda _: resolved(routers))
@@ -356,7 +356,7 @@ class Routers:
         ticket.then(over)
         return ticket
 
-    def _detached(self, topic: TopicState, routers: list[RouterDef]) -> Ticket[None]:
+    def _detached(self, topic: TopicLog, routers: list[RouterDef]) -> Ticket[None]:
         """Routers went with their topic, in memory and in the log; frames of their own are only for good measure."""
         self._ctx.witness.let_go(topic)
         gone = [RouterDelete(router.name) for router in routers if self._table.get(router.name) is None]
@@ -369,7 +369,7 @@ class Routers:
         except Exception:
             return resolved(None)
 
-    def _copies_removed(self, dest: TopicState, effect: Effect) -> None:
+    def _copies_removed(self, dest: TopicLog, effect: Effect) -> None:
         """Copies that lie in no segment yet were deleted: the log cannot show them, so a checkpoint should."""
         if dest.id in self._ctx.fed and not dest.config.is_ephemeral and dest.head > dest.ckpt_seq:
             self._ctx.jobs.checkpoint_soon()
@@ -382,7 +382,7 @@ class Routers:
         routers = [router for router in self._table if router.dest_id in by_id]
         return RouterCursors(self._table, [(router, self._mark(router, by_id[router.dest_id])) for router in routers])
 
-    def _mark(self, router: RouterProgress, dest: TopicState) -> RouterMark:
+    def _mark(self, router: RouterProgress, dest: TopicLog) -> RouterMark:
         """What died before its turn is noted with the place: a start cannot tell it from what was copied and died
         later, because flags and floors on disk are younger than the place. A delete that comes later is in the log."""
         mark, source = router.mark(dest_head=dest.head), self._ctx.state.by_id.get(router.source_id)

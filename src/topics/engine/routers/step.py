@@ -33,19 +33,19 @@ from topics import limits
 from topics.core.append import release, reserve
 from topics.core.apply import apply
 from topics.core.effects import OpResult
-from topics.core.reading.plan import ReadOutcome, ReadRequest, ReadWalk, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, ReadWalk, plan_read
 from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy, admitted, chosen, hops_of
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.file_requests import FetchedRecords
 from topics.engine.floor_log import FloorLog
 from topics.engine.routers.copies import copies_op
 from topics.engine.ticket import Ticket
-from topics.engine.writing.append import Writes
 from topics.engine.writing.encode import submission
 from topics.engine.writing.quota import Quota
+from topics.engine.writing.writes import Writes
 from topics.errors import CommitFailed, Throttled
 from topics.model.ops import HeadMark, LostReason, Pin
 from topics.model.results import Appended
@@ -187,14 +187,14 @@ class Step:
             router.owed = [copy for copy in router.owed if copy.source_seq > router.cursor]
         return router.owed[: limits.ROUTER_BATCH_RECORDS]
 
-    def _topics(self) -> tuple[TopicState, TopicState] | None:
+    def _topics(self) -> tuple[TopicLog, TopicLog] | None:
         state, router = self._ctx.state, self._router
         source, dest = state.by_id.get(router.source_id), state.by_id.get(router.dest_id)
         if source is None or dest is None or state.routers.get(router.name) is not router:
             return None
         return source, dest
 
-    def _must_wait(self, source: TopicState, dest: TopicState) -> bool:
+    def _must_wait(self, source: TopicLog, dest: TopicLog) -> bool:
         witness = self._ctx.witness
         if witness.is_held(source.id):
             witness.when_free(source.id, self.run)
@@ -214,7 +214,7 @@ class Step:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def _lost_to(self, source: TopicState) -> int | None:
+    def _lost_to(self, source: TopicLog) -> int | None:
         """The last seq of what is lost right behind the cursor."""
         following = self._router.cursor + 1
         if following < source.evict_floor:
@@ -222,7 +222,7 @@ class Step:
         lost = source.lost.find(following) if len(source.lost) else None
         return None if lost is None else lost.hi
 
-    def _read(self, source: TopicState) -> None:
+    def _read(self, source: TopicLog) -> None:
         place = (self._router.cursor, source.head, source.count, source.earliest_seq)
         known = None if self._shared is None else self._shared.outcome(place)
         if known is not None:
@@ -241,7 +241,7 @@ class Step:
             self._walk = walk
             self._fetch(source, walk)
 
-    def _fetch(self, source: TopicState, walk: ReadWalk) -> None:
+    def _fetch(self, source: TopicLog, walk: ReadWalk) -> None:
         extent = walk.need()
         if extent is None:
             self._copy(walk.result())
@@ -250,7 +250,7 @@ class Step:
             self.ticket.resolve(StepOutcome.COLD)
         self._ctx.jobs.fetch(source, extent).then(partial(self._fetched, source, walk), self._fail)
 
-    def _fetched(self, source: TopicState, walk: ReadWalk, done: Ticket[FetchedRecords]) -> None:
+    def _fetched(self, source: TopicLog, walk: ReadWalk, done: Ticket[FetchedRecords]) -> None:
         try:
             fetched = done.result()
             if fetched.run is None:
@@ -288,7 +288,7 @@ class Step:
         else:
             self._sync_deletes(source, outcome, upto)
 
-    def _first_unsure(self, source: TopicState, dest: TopicState, outcome: ReadOutcome, upto: int) -> int | None:
+    def _first_unsure(self, source: TopicLog, dest: TopicLog, outcome: ReadOutcome, upto: int) -> int | None:
         """The first record that was deleted before its turn and that a power cut could bring back."""
         if source.config.syncs_deletes or source.config.is_ephemeral or dest.config.is_ephemeral:
             return None
@@ -303,7 +303,7 @@ class Step:
             following += seq == following
         return min((seq for seq in (*died, following) if seq <= upto), default=None)
 
-    def _sync_deletes(self, source: TopicState, outcome: ReadOutcome, upto: int) -> None:
+    def _sync_deletes(self, source: TopicLog, outcome: ReadOutcome, upto: int) -> None:
         """What is dead now is so for good behind the next sync; what dies meanwhile is for the one after it."""
         sure = upto, frozenset(self._live(source, outcome))
 
@@ -314,16 +314,16 @@ class Step:
 
         self._floor_log.log_floors(source).then(synced, self._fail)
 
-    def _live(self, source: TopicState, outcome: ReadOutcome) -> list[int]:
+    def _live(self, source: TopicLog, outcome: ReadOutcome) -> list[int]:
         seqs = [run.seq(at) for run in outcome.runs for at in range(len(run))]
         return seqs if self._walk is None else [seq for seq in seqs if source.live(seq)]
 
-    def _choose(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
+    def _choose(self, source: TopicLog, outcome: ReadOutcome) -> list[Copy]:
         if self._shared is None or self._walk is not None:
             return self._chosen(source, outcome)
         return self._shared.copies(self._router, partial(self._chosen, source, outcome))
 
-    def _chosen(self, source: TopicState, outcome: ReadOutcome) -> list[Copy]:
+    def _chosen(self, source: TopicLog, outcome: ReadOutcome) -> list[Copy]:
         copies: list[Copy] = []
         fed = source.id in self._ctx.fed
         for run in outcome.runs:
@@ -333,7 +333,7 @@ class Step:
             copies = [copy for copy in copies if source.live(copy.source_seq)]
         return copies
 
-    def _send(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
+    def _send(self, dest: TopicLog, copies: list[Copy], upto: int) -> None:
         count, obstacle = admitted(dest, copies)
         if obstacle is not None:
             upto = copies[count].source_seq - 1
@@ -351,7 +351,7 @@ class Step:
         self._router.reserve(cursor=upto, count=0)
         self._router.arrived()
 
-    def _append(self, dest: TopicState, copies: list[Copy], upto: int) -> None:
+    def _append(self, dest: TopicLog, copies: list[Copy], upto: int) -> None:
         size = sum(copy.size for copy in copies)
         if not self._writes.fits(size):
             self._look_for_room(dest)
@@ -365,7 +365,7 @@ class Step:
         self._router.reserve(cursor=upto, count=len(copies))
         ticket.then(self._appended, self._fail)
 
-    def _look_for_room(self, dest: TopicState) -> None:
+    def _look_for_room(self, dest: TopicLog) -> None:
         """What has expired counts until somebody looks; then the step begins anew, once."""
         quota, self._quota = self._quota, None
         if quota is None:
@@ -385,7 +385,7 @@ class Step:
 
     # --- losing ---------------------------------------------------------------------------------------------------
 
-    def _pass_on_loss(self, source: TopicState, dest: TopicState, lost_to: int) -> None:
+    def _pass_on_loss(self, source: TopicLog, dest: TopicLog, lost_to: int) -> None:
         """Losses go round a cycle as records do, and end as they do: after so many hops nobody is told any more."""
         first = self._router.cursor + 1
         stretch = self._losses.stretch(source.id, first, lost_to)
@@ -396,7 +396,7 @@ class Step:
             self._losses.note(dest.id, dest.reserved_head + 1, dest.reserved_head + count, hops=stretch.hops + 1)
             self._lose(dest, count, cursor=stretch.last, reason="source_trim")
 
-    def _lose(self, dest: TopicState, count: int, *, cursor: int, reason: LostReason) -> None:
+    def _lose(self, dest: TopicLog, count: int, *, cursor: int, reason: LostReason) -> None:
         """The destination takes a lost range, synced before the cursor passes what it stands for. Without any seqs in
         it, the log only learns that the cursor passed."""
         ctx, router = self._ctx, self._router
@@ -432,7 +432,7 @@ class Step:
             raise
         ticket.then(lambda done: self._arrived(done.error), self._fail)
 
-    def _lost(self, dest: TopicState, mark: HeadMark, _: Submission) -> None:
+    def _lost(self, dest: TopicLog, mark: HeadMark, _: Submission) -> None:
         effect = apply(self._ctx.state, mark)
         if effect.fate is OpResult.IGNORED:  # the destination is gone, and so is the router
             return
@@ -455,7 +455,7 @@ class Step:
             self.ticket.resolve(outcome)
 
 
-def _give_back(dest: TopicState, first: int, last: int, error: BaseException) -> None:
+def _give_back(dest: TopicLog, first: int, last: int, error: BaseException) -> None:
     certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"
     if certain and dest.reserved_head == last:
         dest.reserved_head = first - 1

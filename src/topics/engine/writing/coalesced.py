@@ -1,4 +1,4 @@
-"""JointWrite: small writes of one topic and one moment that travel as one submission.
+"""CoalescedWrite: small writes of one topic and one moment that travel as one submission.
 
 On a busy topic the writes of a turn differ in nothing but their records, so they are encoded, written, applied and
 published together; each is still a run of its own in the log and is answered for itself. Always holds: the seqs of its
@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Protocol
 
 from topics.core.append import Reservation, make_append
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.ticket import Ticket, callback_failed, guarded
 from topics.engine.writing.commit import CommitTicket
 from topics.formats.wal.frame import encode_appends
@@ -74,9 +74,7 @@ class CoalescedWrite(Submission):
         "ts",
     )
 
-    def __init__(
-        self, topic: TopicState, *, group: int, first_seq: int, ts: int, durable: bool, writes: int = 1
-    ) -> None:
+    def __init__(self, topic: TopicLog, *, group: int, first_seq: int, ts: int, durable: bool, writes: int = 1) -> None:
         super().__init__([], frame_count=0, durable=durable, topic_id=topic.id, size=0)
         self.writes = writes
         self.topic = topic

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, failed, forward
@@ -23,7 +23,7 @@ TOPICS_PER_MS = 30
 """So that looking at all of them takes a small part of the time, however many writes are refused."""
 
 
-class RoomTicket(Ticket[T]):
+class QuotaTicket(Ticket[T]):
     """The ticket of a write that waits until what is due has gone."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class Quota:
 
     def _try_again(self, name: str, write: Callable[[], Ticket[T]]) -> Ticket[T]:
         """Nothing may be due: then the second try costs little, and is refused like the first."""
-        target: RoomTicket[T] = RoomTicket()
+        target: QuotaTicket[T] = QuotaTicket()
         self.make_room(name).then(lambda _: forward(_attempt(write), target), target.abandon)
         return target
 
@@ -60,7 +60,7 @@ class Quota:
         """Have what is due go, as far as that works and does not take long."""
         return self._floor_log.log_soon(list(self._due(name)))
 
-    def _due(self, name: str) -> Iterator[TopicState]:
+    def _due(self, name: str) -> Iterator[TopicLog]:
         topics = self._ctx.state.topics
         own, now = topics.get(name), self._ctx.clock.running_ms()
         if own is not None and self._is_due(own):
@@ -69,7 +69,7 @@ class Quota:
             self._look_again_ms = now + len(topics) // TOPICS_PER_MS
             yield from (topic for topic in topics.values() if topic is not own and self._is_due(topic))
 
-    def _is_due(self, topic: TopicState) -> bool:
+    def _is_due(self, topic: TopicLog) -> bool:
         config = topic.config
         return bool(config.ttl_ms or config.cap_bytes) and not self._floor_log.is_logged(topic)
 

@@ -6,7 +6,7 @@ Frames are encoded in `frame`, control bodies are in `bodies`, scanning is in `w
 
 from topics.formats.wal.bodies import (
     CKPT_ITEMS_MAX,
-    ActiveSegment,
+    ActiveSegmentItem,
     Body,
     CheckpointMark,
     CkptMark,
@@ -37,7 +37,7 @@ from topics.formats.wal.search import Behind, find_next_valid, scan_behind
 
 __all__ = [
     "CKPT_ITEMS_MAX",
-    "ActiveSegment",
+    "ActiveSegmentItem",
     "Behind",
     "Body",
     "CheckpointMark",

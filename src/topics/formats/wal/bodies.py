@@ -168,7 +168,7 @@ class OpenMark(_Map, frozen=True, kw_only=True, tag_field="kind", tag="open"):
     group: str
 
 
-class ActiveSegment(_Row, frozen=True):
+class ActiveSegmentItem(_Row, frozen=True):
     """Marked lengths of a topic's active segment."""
 
     first: U64
@@ -189,7 +189,7 @@ class TopicMark(_Map, frozen=True, kw_only=True):
     restart_lost: U64
     earliest_seq: U64
     delete_below: U64
-    active: ActiveSegment | None
+    active: ActiveSegmentItem | None
     sealed_to: U64
 
 

@@ -13,8 +13,8 @@ import httptools
 
 from topics.errors import InvalidRequest
 from topics.net.h1.lines import AUTHORITY, REQUEST_LINE, LineChecker, content_length, split_target
-from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
 from topics.net.messages import HttpVersion, RequestHead
+from topics.net.transport_limits import CONTENT_LENGTH_DIGITS_MAX, FIELDS_MAX
 
 _NEUTRAL_LINE = b"GET / HTTP/1.1\r\n"  # stands before the fields when llhttp reads them
 _LENGTH_FIELD = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)

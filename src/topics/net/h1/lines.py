@@ -13,7 +13,7 @@ bytes are cut, the same line is at fault.
 import re
 
 from topics.errors import InvalidRequest
-from topics.net.limits import CONTENT_LENGTH_DIGITS_MAX, METHOD_BYTES_MAX
+from topics.net.transport_limits import CONTENT_LENGTH_DIGITS_MAX, METHOD_BYTES_MAX
 
 _ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.%]+\]|[0-9A-Za-z\-._~%!$&'()*+;=]*)(?::[0-9]*)?")

@@ -18,8 +18,8 @@ from hpack import HeaderTuple
 
 from topics.errors import InvalidRequest
 from topics.net.h1.lines import AUTHORITY, TARGET, VALUE, content_length
-from topics.net.limits import FIELDS_MAX
 from topics.net.messages import RequestHead
+from topics.net.transport_limits import FIELDS_MAX
 
 MALFORMED = b":malformed"  # its value says why
 LENGTH = b":length"

@@ -51,7 +51,8 @@ from topics.net.http2.events import (
     H2Window,
 )
 from topics.net.http2.head import Malformed, checked, request_head
-from topics.net.limits import (
+from topics.net.messages import Headers, RequestHead
+from topics.net.transport_limits import (
     H2_CONTROL_BURST,
     H2_CONTROL_PER_S_MAX,
     H2_RESETS_BURST,
@@ -60,7 +61,6 @@ from topics.net.limits import (
     H2_TABLE_BYTES_MAX,
     HEAD_BYTES_MAX,
 )
-from topics.net.messages import Headers, RequestHead
 
 
 class Bucket:

@@ -1,4 +1,4 @@
-"""Haste: how much of the interpreter a checkpoint takes, by how far the log has run ahead of the segments.
+"""CheckpointThrottle: how much of the interpreter a checkpoint takes, by how far the log has run ahead of the segments.
 
 With little to absorb a checkpoint takes small bites and steps aside after each, so that nobody notices it. The further
 the log runs ahead the larger the bites, because a log that only grows would make the next start slow and fill the disk.
@@ -29,7 +29,7 @@ import numpy as np
 from topics.config import Settings
 from topics.core.apply import apply
 from topics.core.slots.checkpoint import PendingBatch, flagged, pending, placed, sealed
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, forward, resolved
@@ -41,7 +41,7 @@ from topics.runtime.background.failure_log import FailureLog
 from topics.runtime.background.gather import all_done, in_portions
 from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver, carried_out
-from topics.runtime.file_work import KernelJobs
+from topics.runtime.file_work import FileWork
 from topics.runtime.store import Store
 from topics.storage.checkpoint import absorb as checkpoint
 from topics.storage.checkpoint.absorb import (
@@ -53,7 +53,7 @@ from topics.storage.checkpoint.absorb import (
     TopicWork,
 )
 from topics.storage.checkpoint.conversion import Converter, InlineConverter
-from topics.storage.wal.files import Position
+from topics.storage.wal.wal_files import LogPosition
 
 BITES = (256, 1024, 4096)
 """Records at a time: calm, behind, far behind."""
@@ -97,7 +97,7 @@ class OtherProcessThrottle:
 
 log = logging.getLogger("topics.checkpoint")
 
-Positions = dict[str, Position]
+Positions = dict[str, LogPosition]
 
 ELSEWHERE_RECORDS_MIN = 32_768
 """So many take longer than the start of a process."""
@@ -109,7 +109,7 @@ class Checkpointer:
         engine: Engine,
         store: Store,
         driver: Driver,
-        jobs: KernelJobs,
+        jobs: FileWork,
         settings: Settings,
         *,
         directory_guard: DirectoryGuard,
@@ -152,15 +152,15 @@ class Checkpointer:
         """Log written and not absorbed yet, what a run under way is absorbing included."""
         return self._written_bytes() - self._absorbed_bytes
 
-    def _published(self, topic: TopicState) -> None:
+    def _published(self, topic: TopicLog) -> None:
         self._dirty.add(topic.id)
 
-    def _config_changed(self, topic: TopicState, old: TopicConfig) -> None:
+    def _config_changed(self, topic: TopicLog, old: TopicConfig) -> None:
         self._replaced.setdefault(topic.id, old)
         if old.is_ephemeral:  # runs have passed over what it holds
             self._dirty.add(topic.id)
 
-    def config_at_barrier(self, topic: TopicState) -> TopicConfig:
+    def config_at_barrier(self, topic: TopicLog) -> TopicConfig:
         """The config that was in force at the recorded position of the topic's group."""
         return self._replaced.get(topic.id, topic.config)
 
@@ -229,7 +229,7 @@ class Checkpointer:
             tickets.append(commit.submit(index, sub, finish=finish, internal=True))
         return chain(all_done(tickets), lambda _: resolved(positions))
 
-    def _dirty_in(self, index: int) -> Iterator[TopicState]:
+    def _dirty_in(self, index: int) -> Iterator[TopicLog]:
         context = self._engine.context
         topics = (context.state.by_id.get(topic_id) for topic_id in self._dirty)
         return (topic for topic in topics if topic is not None and context.group_of(topic.id) == index)
@@ -237,7 +237,7 @@ class Checkpointer:
     def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
         for floors in sub.ops:
             apply(self._engine.state, floors)  # type: ignore[arg-type]
-        positions[key] = Position(self._store.files.get(sub.file).number, sub.offset)
+        positions[key] = LogPosition(self._store.files.get(sub.file).number, sub.offset)
         for listener in self._engine.context.on_barrier:
             listener(index)
         group_of = self._engine.context.group_of
@@ -289,7 +289,7 @@ class Checkpointer:
     def _absorbed(self, written_bytes: int) -> None:
         self._absorbed_bytes = written_bytes
 
-    def _works(self, dirty: set[int]) -> list[tuple[TopicState, TopicWork]]:
+    def _works(self, dirty: set[int]) -> list[tuple[TopicLog, TopicWork]]:
         works = []
         now = self._engine.context.clock.now_ms()
         for topic in self._engine.state.by_id.values():
@@ -345,7 +345,7 @@ class Checkpointer:
         self.mark_bytes += mark.size
 
     @staticmethod
-    def _topic_mark(topic: TopicState, done: TopicResult) -> TopicMark:
+    def _topic_mark(topic: TopicLog, done: TopicResult) -> TopicMark:
         known = topic.sealed[len(topic.sealed) - 1].next_seq - 1 if len(topic.sealed) else 0
         sealed_to = max([known, *(segment.last_seq for segment in done.sealed)])  # a hole may have been filled
         active = None if done.active is None else done.active.mark

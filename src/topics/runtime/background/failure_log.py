@@ -1,4 +1,4 @@
-"""Trouble: says once what keeps a repeated job from ending well, and once that it ends well again."""
+"""FailureLog: says once what keeps a repeated job from ending well, and once that it ends well again."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from topics.config import Settings
 from topics.core.effects import Effect
 from topics.core.retention.rules import floors_op
 from topics.core.slots.checkpoint import dropped, flagged, replaced
-from topics.core.slots.sealed import Sealed
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.marks import tier_submission
 from topics.engine.ticket import Ticket
@@ -23,11 +23,11 @@ from topics.errors import TopicsError
 from topics.formats.wal.bodies import TierMove
 from topics.runtime.background.tiers import Tiers
 from topics.runtime.drivers.driver import Driver
-from topics.runtime.file_work import KernelJobs
+from topics.runtime.file_work import FileWork
 from topics.runtime.store import Store
 from topics.storage.segments.replace import drop_segment, remove_retired_dir, retire_topic_dir
 from topics.storage.segments.rewrite import RewriteRules, rewrite
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.wal.group import PASSING
 
 log = logging.getLogger("topics.janitor")
@@ -42,7 +42,7 @@ class Janitor:
         engine: Engine,
         store: Store,
         driver: Driver,
-        jobs: KernelJobs,
+        jobs: FileWork,
         settings: Settings,
         retired: list[str],
         tiers: Tiers,
@@ -119,7 +119,7 @@ class Janitor:
             if topic is not None:
                 self._quietly(partial(self._log_drop, topic, firsts))
 
-    def _log_drop(self, topic: TopicState, firsts: list[int]) -> None:
+    def _log_drop(self, topic: TopicLog, firsts: list[int]) -> None:
         """Make the drop permanent in the log: the floors if they imply it, else a `gone` mark."""
         segments = [segment for first in firsts if (segment := topic.sealed.by_first_seq(first)) is not None]
         needed = [segment for segment in segments if self._is_needed(topic, segment)]
@@ -137,7 +137,7 @@ class Janitor:
             sub = tier_submission(moves, ts=now)
             self._drop_when(context.commit.submit(group, sub, finish=lambda _: None, internal=True), topic, inside)
 
-    def _is_needed(self, topic: TopicState, segment: Sealed) -> bool:
+    def _is_needed(self, topic: TopicLog, segment: Sealed) -> bool:
         """May a router have to copy records of it again after a crash, or is it on its way to another tier? Then its
         bytes stay for now."""
         if self._tiers.is_busy((topic.id, segment.first_seq)):
@@ -145,7 +145,7 @@ class Janitor:
         needed_from = self._engine.routers.needed_from(topic.id)
         return needed_from is not None and segment.next_seq > needed_from
 
-    def _drop_when(self, logged: Ticket[None], topic: TopicState, segments: Sequence[Sealed]) -> None:
+    def _drop_when(self, logged: Ticket[None], topic: TopicLog, segments: Sequence[Sealed]) -> None:
         keys = {(topic.id, segment.first_seq) for segment in segments}
         self._dropping |= keys
 
@@ -181,20 +181,20 @@ class Janitor:
         while self._retired:
             self._driver.run(partial(remove_retired_dir, self._store.env, self._retired.pop()), self._report)
 
-    def _drop_files(self, topic: TopicState) -> None:
+    def _drop_files(self, topic: TopicLog) -> None:
         files = self._store.topics.pop(topic.id, None)
         if files is not None:
             self._store.flips.forget_topic(topic.id)
             self._driver.run(partial(self._retire, topic), self._report)
 
-    def _retire(self, topic: TopicState) -> None:
+    def _retire(self, topic: TopicLog) -> None:
         name = retire_topic_dir(self._store.env, topic.id)
         if name is not None:
             remove_retired_dir(self._store.env, name)
 
     # --- mostly dead segments -------------------------------------------------------------------------------------
 
-    def _note_thinned(self, topic: TopicState, effect: Effect) -> None:
+    def _note_thinned(self, topic: TopicLog, effect: Effect) -> None:
         if effect.removal is not None:
             self._thinned.update((topic.id, first_seq) for first_seq, _ in effect.removal.flips)
 
@@ -218,9 +218,7 @@ class Janitor:
     def _throttle(self, size: int) -> None:
         self._driver.pause(size / self._rewrite_rate if self._rewrite_rate else 0.0)
 
-    def _rewritten(
-        self, topic: TopicState, view: SealedSegment, done: bool | None, error: BaseException | None
-    ) -> None:
+    def _rewritten(self, topic: TopicLog, view: SealedSegment, done: bool | None, error: BaseException | None) -> None:
         self._rewriting = False
         if topic.id not in self._engine.state.by_id:
             return  # dropped meanwhile, and its files with it

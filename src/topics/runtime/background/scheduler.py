@@ -1,4 +1,4 @@
-"""Timetable: when checkpoints, snapshots, sweeps and clean-up run. It decides when, never how.
+"""Scheduler: when checkpoints, snapshots, sweeps and clean-up run. It decides when, never how.
 
 Intervals are measured with the monotonic clock; what is due is looked at once per tick, so a simulator that advances
 the clock and ticks sees everything happen."""

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from topics.core.capture import capture
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, forward, resolved
 from topics.formats.snapshot import (
@@ -32,7 +32,7 @@ from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver, carried_out
 from topics.runtime.recovery.images import queue_item, router_item
 from topics.runtime.store import Store
-from topics.storage.wal.removal import remove_absorbed
+from topics.storage.wal.file_removal import remove_absorbed
 
 log = logging.getLogger("topics.snapshot")
 
@@ -108,7 +108,7 @@ class Snapshotter:
         wanted = [(topic, self._checkpointer.config_at_barrier(topic)) for topic in self._engine.state.by_id.values()]
         items: list[TopicItem] = []
 
-        def capture_one(entry: tuple[TopicState, TopicConfig]) -> None:
+        def capture_one(entry: tuple[TopicLog, TopicConfig]) -> None:
             topic, config = entry
             if topic.id in self._engine.state.by_id:
                 items.append(self._topic_item(topic, config, clean=clean))
@@ -137,7 +137,7 @@ class Snapshotter:
             routers=tuple(router_item(*captured) for captured in self._engine.routers.captured()),
         )
 
-    def _topic_item(self, topic: TopicState, config: TopicConfig, *, clean: bool) -> TopicItem:
+    def _topic_item(self, topic: TopicLog, config: TopicConfig, *, clean: bool) -> TopicItem:
         image = capture(topic, config=config, clean=clean)
         segments = [SegmentItem(*row) for row in image.segments]  # type: ignore[arg-type]
         files = self._store.topics.get(topic.id)

@@ -24,8 +24,8 @@ from typing import Any
 
 from topics.config import Settings
 from topics.core.slots.checkpoint import flagged, replaced
-from topics.core.slots.sealed import Sealed
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.marks import tier_submission
 from topics.engine.ticket import Ticket
@@ -37,7 +37,7 @@ from topics.runtime.store import Store
 from topics.storage.segments.flips import Flagged
 from topics.storage.segments.replace import drop_cold_copy
 from topics.storage.segments.rewrite import RewriteRules, rewrite
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.tiers.relocate import delete_hot, flush_cold_flips, plan_moves, promote, relocate
 
 log = logging.getLogger("topics.tiers")
@@ -64,7 +64,7 @@ class ColdCleaning:
             self.copies.discard(key)
             self._run(partial(drop_cold_copy, segment))
 
-    def topic_removed(self, topic: TopicState) -> None:
+    def topic_removed(self, topic: TopicLog) -> None:
         """Its cold copies go by list, once no job is putting another one."""
         self.seen.discard(topic.id)
         mine = {key for key in self.copies if key[0] == topic.id}
@@ -117,7 +117,7 @@ class ColdCleaning:
             elif topic_id < state.next_topic_id:
                 self._removed_topics.append(topic_id)
 
-    def _judge(self, topic: TopicState, firsts: list[int]) -> None:
+    def _judge(self, topic: TopicLog, firsts: list[int]) -> None:
         assert self._store.cold is not None
         for first_seq in firsts:
             segment = topic.sealed.by_first_seq(first_seq)
@@ -134,7 +134,7 @@ INDEXES_PER_SWEEP = 64
 MAINTAIN_AFTER_MS = 600_000
 """How long deletes in an object may wait before it is fetched and put anew: a burst of them costs one round."""
 
-Work = tuple[Callable[[TopicState, Sealed], None], Key]
+Work = tuple[Callable[[TopicLog, Sealed], None], Key]
 
 
 class Tiers:
@@ -224,7 +224,7 @@ class Tiers:
 
     # --- what -----------------------------------------------------------------------------------------------------
 
-    def _plan(self, topic: TopicState) -> None:
+    def _plan(self, topic: TopicLog) -> None:
         for first_seq in islice(topic.awaiting, INDEXES_PER_SWEEP):
             self._enqueue(self._load_index, (topic.id, first_seq))
         if len(topic.sealed) > self._retain_segments or self._retain_bytes:
@@ -237,12 +237,12 @@ class Tiers:
         if self._first_scan_of(topic):
             self._flip_again(topic)
 
-    def _flip_again(self, topic: TopicState) -> None:
+    def _flip_again(self, topic: TopicLog) -> None:
         for segment in topic.sealed:
             if segment.view.tier == "cold" and segment.overlay is not None:
                 self._store.flips.flip(segment.view, segment.unflagged())  # type: ignore[arg-type]
 
-    def _first_scan_of(self, topic: TopicState) -> bool:
+    def _first_scan_of(self, topic: TopicLog) -> bool:
         """Deletes that a snapshot listed as dead are to be flagged after a start."""
         if topic.id in self.cleaning.seen:
             return False
@@ -279,7 +279,7 @@ class Tiers:
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, job: Callable[[TopicState, Sealed], None], key: Key) -> None:
+    def _enqueue(self, job: Callable[[TopicLog, Sealed], None], key: Key) -> None:
         if key not in self._queued and key not in self._busy:
             self._queued.add(key)
             self._waiting.append((job, key))
@@ -295,13 +295,13 @@ class Tiers:
             self._busy_topics[topic.id] += 1
             job(topic, segment)
 
-    def _free(self, topic: TopicState, view: SealedSegment) -> None:
+    def _free(self, topic: TopicLog, view: SealedSegment) -> None:
         self._busy.discard((topic.id, view.first_seq))
         self._busy_topics[topic.id] -= 1
         self._driver.soon(self.go_on)
 
     def _run(
-        self, topic: TopicState, segment: Sealed, job: Callable[[], Any], done: Callable[[TopicState, Any], None]
+        self, topic: TopicLog, segment: Sealed, job: Callable[[], Any], done: Callable[[TopicLog, Any], None]
     ) -> None:
         """Carry out a job on the cold pool; `done` only if it succeeded and the segment is still there."""
         view: SealedSegment = segment.view  # type: ignore[assignment]
@@ -315,14 +315,14 @@ class Tiers:
 
         self._driver.run_cold(job, over)
 
-    def _load_index(self, topic: TopicState, segment: Sealed) -> None:
+    def _load_index(self, topic: TopicLog, segment: Sealed) -> None:
         view: SealedSegment = segment.view  # type: ignore[assignment]
         self._run(topic, segment, view.load_index, lambda topic, _: self.index_came(topic, view.first_seq))
 
-    index_came: Callable[[TopicState, int], None]
+    index_came: Callable[[TopicLog, int], None]
     """Set by the kernel."""
 
-    def _move(self, topic: TopicState, segment: Sealed) -> None:
+    def _move(self, topic: TopicLog, segment: Sealed) -> None:
         view: SealedSegment = segment.view  # type: ignore[assignment]
         if view.tier == "cold":
             self._free(topic, view)
@@ -330,27 +330,27 @@ class Tiers:
         self.cleaning.copies.add((topic.id, view.first_seq))
         self._run(topic, segment, lambda: relocate(view, partial(self._log_mark, topic)), partial(self._moved, view))
 
-    def _moved(self, view: SealedSegment, topic: TopicState, done: bool) -> None:
+    def _moved(self, view: SealedSegment, topic: TopicLog, done: bool) -> None:
         if done:
             self.last_success_ms = self._engine.context.clock.now_ms()
             replaced(topic, view)
 
-    def _remove_remnant(self, topic: TopicState, segment: Sealed) -> None:
+    def _remove_remnant(self, topic: TopicLog, segment: Sealed) -> None:
         """Hot files that could not be removed when the segment moved."""
         view: SealedSegment = segment.view  # type: ignore[assignment]
         self._run(topic, segment, lambda: delete_hot(view), lambda _, __: None)
 
-    def _flag(self, topic: TopicState, segment: Sealed) -> None:
+    def _flag(self, topic: TopicLog, segment: Sealed) -> None:
         view: SealedSegment = segment.view  # type: ignore[assignment]
         self._run(topic, segment, lambda: flush_cold_flips(view), partial(self._flagged, view))
 
-    def _flagged(self, view: SealedSegment, topic: TopicState, done: Flagged | None) -> None:
+    def _flagged(self, view: SealedSegment, topic: TopicLog, done: Flagged | None) -> None:
         self._deleted_since.pop((topic.id, view.first_seq), None)
         segment = topic.sealed.by_first_seq(view.first_seq)
         if done is not None and segment is not None:
             segment.proven(done.slots)
 
-    def _fetch_back(self, topic: TopicState, segment: Sealed) -> None:
+    def _fetch_back(self, topic: TopicLog, segment: Sealed) -> None:
         """Deletes in an object, or a mostly dead segment: hot again, rewritten if that pays, and later moved anew."""
         view: SealedSegment = segment.view  # type: ignore[assignment]
         self._judged[topic.id, view.first_seq] = segment.deleted
@@ -358,7 +358,7 @@ class Tiers:
             topic, segment, lambda: promote(view, partial(self._log_mark, topic)), partial(self._fetched_back, view)
         )
 
-    def _fetched_back(self, view: SealedSegment, topic: TopicState, done: bool) -> None:
+    def _fetched_back(self, view: SealedSegment, topic: TopicLog, done: bool) -> None:
         segment = topic.sealed.by_first_seq(view.first_seq)
         if not done or segment is None:
             return
@@ -376,9 +376,7 @@ class Tiers:
     def _throttle(self, size: int) -> None:
         self._driver.pause(size / self._rewrite_rate if self._rewrite_rate else 0.0)
 
-    def _rewritten(
-        self, topic: TopicState, view: SealedSegment, done: bool | None, error: BaseException | None
-    ) -> None:
+    def _rewritten(self, topic: TopicLog, view: SealedSegment, done: bool | None, error: BaseException | None) -> None:
         self._free(topic, view)
         if error is not None:
             log.warning("rewrite of %r failed, the segment is as it was: %s", view, error)
@@ -388,11 +386,11 @@ class Tiers:
 
     # --- marks ----------------------------------------------------------------------------------------------------
 
-    def _log_mark(self, topic: TopicState, moves: Sequence[TierMove]) -> None:
+    def _log_mark(self, topic: TopicLog, moves: Sequence[TierMove]) -> None:
         """T6, from a thread of the cold pool: returns when the mark is synced."""
         self._driver.ask(lambda: self._submit_mark(topic, moves))
 
-    def _submit_mark(self, topic: TopicState, moves: Sequence[TierMove]) -> Ticket[None]:
+    def _submit_mark(self, topic: TopicLog, moves: Sequence[TierMove]) -> Ticket[None]:
         context = self._engine.context
         if self._stopped:
             raise ShuttingDown()
@@ -405,7 +403,7 @@ class Tiers:
         )
 
     @staticmethod
-    def _logged(topic: TopicState, moves: Sequence[TierMove]) -> None:
+    def _logged(topic: TopicLog, moves: Sequence[TierMove]) -> None:
         """From this instant on a snapshot has to tell the same as the log."""
         for move in moves:
             segment = topic.sealed.by_first_seq(move.first)

@@ -15,22 +15,22 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from topics.core.slots.load import ActiveColumns, load_active, load_sealed, reached, written_until
-from topics.core.topic import TopicState
+from topics.core.slots.restore import ActiveColumns, load_active, load_sealed, reached, written_until
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable, TopicsError
-from topics.formats.names import topic_dir_name
+from topics.formats.file_names import topic_dir_name
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
 from topics.formats.wal.bodies import CkptMark, ConfigUpdate, EvictWatermark, TierMark, TopicDelete, TopicMark
-from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.loading.load import load_topic
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedActive, LoadedSegment, LoadedTopic, Move
-from topics.storage.segments.loading.repair import repair_loaded
-from topics.storage.segments.place import SegmentEnv, TopicDir
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.loading.segment_repair import repair_loaded
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.tiers.cold_tier import ColdTier
-from topics.storage.wal.files import WalFiles
 from topics.storage.wal.lookup import find_in_wal
+from topics.storage.wal.wal_files import WalFiles
 
 
 class Marks:
@@ -133,7 +133,7 @@ class Attach:
         self.forsaken: set[int] = set()
         """Ephemeral topics with segments: those are from the time before, and what is in them does not come back."""
 
-    def __call__(self, topic: TopicState) -> None:
+    def __call__(self, topic: TopicLog) -> None:
         if topic.id in self._marks.deleted:  # it goes, and its files went
             return
         item = self._items.get(topic.id)
@@ -158,7 +158,7 @@ class Attach:
         loaded = self.loaded.get(topic_id)
         return None if loaded is None or loaded.active is None else loaded.active.segment
 
-    def _load(self, topic: TopicState, item: TopicItem | None) -> LoadedTopic:
+    def _load(self, topic: TopicLog, item: TopicItem | None) -> LoadedTopic:
         cold = None if self._cold is None else self._cold.store(topic.id)
         place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
         expected = self._marks.expected(topic.id, item)
@@ -170,7 +170,7 @@ class Attach:
             log.log(_LEVELS[finding.severity], "%s", finding.message)
         return loaded
 
-    def _seal(self, topic: TopicState, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
+    def _seal(self, topic: TopicLog, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
         totals = (segment.live, segment.live_bytes)
         proven = self._trust_totals or self._syncs_deletes(topic)
         if (segment.counted or not proven) and _can_count(segment.segment):
@@ -184,7 +184,7 @@ class Attach:
         if segment.counted or not proven or (segment.segment.tier == "cold" and not segment.live_bytes):
             topic.sealed[len(topic.sealed) - 1].doubt()
 
-    def _syncs_deletes(self, topic: TopicState) -> bool:
+    def _syncs_deletes(self, topic: TopicLog) -> bool:
         """By its class, which no frame of the log has changed since the snapshot; and the log has them still."""
         is_same_class = topic.id not in self._marks.reconfigured
         return self._log_is_whole and topic.config.syncs_deletes and is_same_class

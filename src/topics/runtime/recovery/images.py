@@ -5,7 +5,7 @@ from __future__ import annotations
 from topics.core.capture import TopicImage, restore
 from topics.core.queue.leases import QueueImage, capture_queue, restore_queue
 from topics.core.router import RouterProgress
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, RouterItem, TopicItem
 from topics.model.config import TopicConfig
 from topics.model.names import TagMatch
@@ -13,7 +13,7 @@ from topics.model.ops import RouterMark, RouterPut
 from topics.model.router import RouterDef
 
 
-def topic_from_item(item: TopicItem) -> TopicState:
+def topic_from_item(item: TopicItem) -> TopicLog:
     """The topic without its records; segments and log bring those."""
     topic = restore(
         TopicImage(
@@ -49,7 +49,7 @@ def topic_from_item(item: TopicItem) -> TopicState:
     return topic
 
 
-def queue_item(topic: TopicState, *, clean: bool) -> QueueItem | None:
+def queue_item(topic: TopicLog, *, clean: bool) -> QueueItem | None:
     """What a snapshot keeps of a queue; None for a log topic."""
     if topic.queue is None:
         return None

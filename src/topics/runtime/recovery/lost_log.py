@@ -12,12 +12,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from topics.core.state import State
-from topics.core.topic import TopicState
-from topics.formats.names import shard_of
+from topics.core.topic import TopicLog
+from topics.formats.file_names import shard_of
 from topics.formats.wal.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES
 from topics.limits import SEQ_RESERVE_MAX
 from topics.storage.data_dir import group_keys
-from topics.storage.wal.reader import GroupScan
+from topics.storage.wal.file_scan import GroupScan
 
 UNABSORBED_BYTES: Final = 64 << 20
 """What is written behind a snapshot before the next one is asked for; where whole files are gone, they held about as
@@ -53,7 +53,7 @@ def _missing_bytes(scan: GroupScan, *, file_bytes: int) -> int:
     return max(file_bytes, last.file.size(), start.off) - min(scan.tail, start.off)
 
 
-def _seqs_in(missing: int, state: State, topic: TopicState) -> int:
+def _seqs_in(missing: int, state: State, topic: TopicLog) -> int:
     """A record takes a frame in its own topic and in no other; its copies take none, one for each router on their way.
     Records of ephemeral topics take none at all: what bounds those, and their copies, is the ceilings logged."""
     from_memory = any(other.config.is_ephemeral for other in state.by_id.values())

@@ -16,15 +16,15 @@ from topics.config import Settings
 from topics.core.apply import apply
 from topics.core.lineage import decide_fork
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import Replay
 from topics.errors import ColdStoreMismatch, MetadataLost, StartRefused
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import HeadMark
 from topics.runtime.recovery.attach import Attach, Marks
+from topics.runtime.recovery.first_writes import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
 from topics.runtime.recovery.images import router_from_item, topic_from_item
 from topics.runtime.recovery.lost_log import note_used
-from topics.runtime.recovery.opening import Repair, flag_again, floors_of, log_marks, name_store, retire_dirs
 from topics.runtime.recovery.reread import RecordReread
 from topics.runtime.recovery.salvage import adopt, announce_gaps, unexplained
 from topics.runtime.store import Store, TopicFiles
@@ -32,16 +32,16 @@ from topics.storage.data_dir import DataDir, DataDirLock, Identity, LogFile, gro
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
 from topics.storage.osfs import RetryingFs
-from topics.storage.segments.flips import Flips
-from topics.storage.segments.place import SegmentEnv
+from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.replace import list_topic_dirs
+from topics.storage.segments.topic_dir import SegmentEnv
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.tiers.cold_tier import ColdRoot, ColdTier, open_cold_root
-from topics.storage.wal.files import Position, WalFiles
+from topics.storage.wal.file_scan import GroupScan, ScannedFile, complete_from_first, newest_layout, scan_group
 from topics.storage.wal.group import WalGroup
-from topics.storage.wal.reader import GroupScan, ScannedFile, complete_from_first, newest_layout, scan_group
-from topics.storage.wal.repair import (
+from topics.storage.wal.group_scan import GroupListing, discover, list_group
+from topics.storage.wal.log_repair import (
     Repaired,
     log_dirs,
     open_group,
@@ -51,8 +51,8 @@ from topics.storage.wal.repair import (
     repair_group,
 )
 from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import GroupListing, discover, list_group
 from topics.storage.wal.sync_failure import SyncFailureLatch
+from topics.storage.wal.wal_files import LogPosition, WalFiles
 
 log = logging.getLogger("topics.recovery")
 
@@ -269,7 +269,7 @@ class Recovery:
         self._clock.raise_to(replay.highest_ts)
         return replay
 
-    def _adopt(self, snapshot: Snapshot | None, ordered: list[ScannedFile]) -> list[TopicState]:
+    def _adopt(self, snapshot: Snapshot | None, ordered: list[ScannedFile]) -> list[TopicLog]:
         dirs = list_topic_dirs(self._fs, self._data.topics)
         # Whatever the log has lost, an id whose directory is there was given once, and is not given again.
         self._state.next_topic_id = max(self._state.next_topic_id, dirs.highest_id + 1)
@@ -437,7 +437,7 @@ class Recovery:
             layout=layout,
             snapshots=self._snapshots,
             env=self._env,
-            flips=Flips(self._env),
+            flips=DeleteFlags(self._env),
             fetcher=Fetcher(read_wal=self._files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=self._files.pread, cold=self._cold_cache, repair=repair.any),
             instance=self._instance(snapshot),
@@ -468,7 +468,7 @@ def _in_replay_order(scans: list[GroupScan]) -> list[ScannedFile]:
     return [scanned for _, _, _, scanned in sorted(files, key=lambda entry: entry[:3])]
 
 
-def _end_of(scan: GroupScan) -> Position:
+def _end_of(scan: GroupScan) -> LogPosition:
     return scan.position
 
 

@@ -1,4 +1,4 @@
-"""Reread: records as recovery finds them, dead ones included, for routers that copy them again (storage.md 9.6).
+"""RecordReread: records as recovery finds them, dead ones included, for routers that copy them again (storage.md 9.6).
 
 Every frame is checked as in `storage.fetch`; a flag byte only says that readers of the source no longer see the record.
 What lies in the cold store is read from there, but only where it is alive."""
@@ -11,14 +11,14 @@ import numpy as np
 
 from topics.core.delete import finish_cold_delete
 from topics.core.slots.extent import Extent, RecordPlace
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import StorageIo
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, RecordRun
 from topics.storage.disk_spans import read_spans
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
-from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.active_segment import ActiveSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 
 ActiveOf = Callable[[int], ActiveSegment | None]
 
@@ -30,7 +30,7 @@ class RecordReread:
         self._fetcher = fetcher
         self._active_of = active_of
 
-    def __call__(self, topic: TopicState, extent: Extent) -> RecordRun:
+    def __call__(self, topic: TopicLog, extent: Extent) -> RecordRun:
         if extent.place is RecordPlace.WAL:
             read = WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
             return self._fetcher.fetch([read]).parts[0].run
@@ -43,7 +43,7 @@ class RecordReread:
         buffer, at = read_spans(active.read, offs, lens)
         return _run(topic, decode_frames(buffer, at, lens, want=("node",), include_dead=True), memoryview(buffer))
 
-    def _sealed(self, topic: TopicState, segment: SealedSegment, extent: Extent) -> RecordRun:
+    def _sealed(self, topic: TopicLog, segment: SealedSegment, extent: Extent) -> RecordRun:
         if segment.tier == "cold":
             segment.load_index()
         if extent.place is RecordPlace.INDEX:
@@ -58,7 +58,7 @@ class RecordReread:
         return _run(topic, found, pair.data)
 
 
-def _run(topic: TopicState, found: FrameColumns, data: memoryview) -> RecordRun:
+def _run(topic: TopicLog, found: FrameColumns, data: memoryview) -> RecordRun:
     if found.bad:
         raise StorageIo(f"records of topic {topic.name!r} cannot be read again")
     assert found.node_offset is not None

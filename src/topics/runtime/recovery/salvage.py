@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from topics.core.lineage import new_epoch
-from topics.core.retention.front import blocks_from
+from topics.core.retention.removal import blocks_from
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import recovered_name
 from topics.formats.wal import WalColumns
 from topics.formats.wal.bodies import TopicCreate
@@ -34,10 +34,10 @@ def unexplained(dirs: Iterable[int], logs: Iterable[WalColumns], *, known_below:
     return sorted(topic_id for topic_id in found - created - deleted if topic_id >= known_below)
 
 
-def adopt(state: State, topic_id: int, *, now_ms: int) -> TopicState:
+def adopt(state: State, topic_id: int, *, now_ms: int) -> TopicLog:
     """A topic for the records of an id; its segments are attached next."""
     epoch = new_epoch(state, now=now_ms, chance=topic_id)
-    topic = TopicState(
+    topic = TopicLog(
         topic_id=topic_id, name=recovered_name(topic_id), epoch=epoch, config=DEFAULT_CONFIG, created_ts=now_ms
     )
     topic.replaying = True
@@ -45,14 +45,14 @@ def adopt(state: State, topic_id: int, *, now_ms: int) -> TopicState:
     return topic
 
 
-def announce_gaps(topics: Iterable[TopicState]) -> Iterator[HeadMark]:
+def announce_gaps(topics: Iterable[TopicLog]) -> Iterator[HeadMark]:
     """What was found of adopted topics may have lost its beginning and whole segments: readers are told."""
     for topic in topics:
         if gaps := tuple(_gaps(topic)):
             yield HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lost=gaps)
 
 
-def _gaps(topic: TopicState) -> Iterator[Lost]:
+def _gaps(topic: TopicLog) -> Iterator[Lost]:
     known = {seq for lost in topic.lost for seq in (lost.lo, lost.hi + 1)}
     at = max(topic.floors.earliest_seq, topic.floors.lost + 1)
     for block in blocks_from(topic, at):

@@ -10,15 +10,15 @@ from collections import deque
 
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
 from topics.net.answers import error_response
-from topics.net.limits import (
+from topics.net.messages import Request, RequestHead, Response
+from topics.net.transport_limits import (
     DRAIN_BYTES_MAX,
     DRAIN_S,
     KEEP_BYTES_MAX,
     PIPELINE_MAX,
     STREAM_INPUT_BYTES_MAX,
 )
-from topics.net.messages import Request, RequestHead, Response
-from topics.net.ws import accept_response
+from topics.net.websocket import accept_response
 from topics.server.content import decode_body
 from topics.server.failure import failure_response
 from topics.server.h1.deadlines import H1Deadlines

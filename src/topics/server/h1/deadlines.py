@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from topics.errors import InvalidRequest, Throttled, TopicsError
 from topics.limits import IDLE_CONNECTION_MS
-from topics.net.limits import BODY_BYTES_PER_S_MIN, BODY_GRACE_S, DRAIN_S, HEAD_TIMEOUT_S
+from topics.net.transport_limits import BODY_BYTES_PER_S_MIN, BODY_GRACE_S, DRAIN_S, HEAD_TIMEOUT_S
 from topics.server.h1.output import DEAF, GONE, READING, SKIPPING, WAITING, H1Output
 from topics.server.hub import Hub
 from topics.server.peer import NEVER_S

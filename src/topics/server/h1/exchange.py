@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from topics.errors import InvalidRequest
 from topics.limits import KIB
 from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
-from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
+from topics.net.transport_limits import WRITE_LOW_BYTES
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
-from topics.server.stream_budget import StreamShare
+from topics.server.stream_budget import StreamBudget
 
 LARGE_BYTES = 256 * KIB  # a body or a chunk of this size is handed over in parts rather than copied into one
 
@@ -201,11 +201,11 @@ class H1Stream:
         self._drained: Callable[[], None] | None = None
         self._low_bytes = WRITE_LOW_BYTES
         self._above = False  # more than the low mark was waiting
-        self._share: StreamShare | None = None
+        self._share: StreamBudget | None = None
         self.closed = False
 
-    def allowance(self, owner: AllowanceOwner) -> StreamShare:
-        self._share = StreamShare(self._conn.hub.room, owner, self.buffered_bytes)
+    def allowance(self, owner: AllowanceOwner) -> StreamBudget:
+        self._share = StreamBudget(self._conn.hub.room, owner, self.buffered_bytes)
         return self._share
 
     def send(self, chunk_data: bytes) -> None:

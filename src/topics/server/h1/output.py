@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Collection
 
 from topics.limits import KIB
-from topics.net.h1.reader import H1Reader
 from topics.net.h1.render import CONTINUE
-from topics.net.limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
+from topics.net.h1.request_reader import H1Reader
 from topics.net.messages import RequestHead
+from topics.net.transport_limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
 from topics.server.budget import ConnectionBudget
 from topics.server.h1.exchange import H1Exchange
 from topics.server.hub import Hub

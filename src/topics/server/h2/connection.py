@@ -13,14 +13,14 @@ from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsErro
 from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS, KIB
 from topics.net.answers import error_response
 from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
-from topics.net.limits import (
+from topics.net.messages import Request, RequestHead, Response
+from topics.net.transport_limits import (
     BODY_BYTES_PER_S_MIN,
     BODY_GRACE_S,
     DRAIN_BYTES_MAX,
     H2_UNSENT_BYTES_MAX,
     WRITE_STALL_S,
 )
-from topics.net.messages import Request, RequestHead, Response
 from topics.server.content import decode_body
 from topics.server.failure import failure_response
 from topics.server.h2.exchange import H2Exchange

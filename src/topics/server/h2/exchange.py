@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
-from topics.net.limits import WRITE_LOW_BYTES
 from topics.net.messages import AllowanceOwner, Headers, Request, Response, StreamSink, WsSink
+from topics.net.transport_limits import WRITE_LOW_BYTES
 from topics.server.callbacks import CloseCallbacks, guarded
 from topics.server.content import encode_response
 from topics.server.failure import failure_response
-from topics.server.stream_budget import StreamShare
+from topics.server.stream_budget import StreamBudget
 
 if TYPE_CHECKING:
     from topics.server.h2.connection import H2Connection
@@ -144,11 +144,11 @@ class H2Stream:
         self._drained: Callable[[], None] | None = None
         self._low_bytes = WRITE_LOW_BYTES
         self._above = False  # more than the low mark was waiting
-        self._share: StreamShare | None = None
+        self._share: StreamBudget | None = None
         self.closed = False
 
-    def allowance(self, owner: AllowanceOwner) -> StreamShare:
-        self._share = StreamShare(self._conn.hub.room, owner, self.buffered_bytes)
+    def allowance(self, owner: AllowanceOwner) -> StreamBudget:
+        self._share = StreamBudget(self._conn.hub.room, owner, self.buffered_bytes)
         return self._share
 
     def send(self, chunk: bytes) -> None:

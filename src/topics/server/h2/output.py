@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from topics.net.http2.session import H2Session
-from topics.net.limits import H2_BACKLOG_BYTES_MAX, H2_UNSENT_BYTES_MAX, UNSENT_BYTES_MAX, WRITE_HIGH_BYTES
 from topics.net.messages import Headers
+from topics.net.transport_limits import H2_BACKLOG_BYTES_MAX, H2_UNSENT_BYTES_MAX, UNSENT_BYTES_MAX, WRITE_HIGH_BYTES
 from topics.server.budget import ConnectionBudget
 from topics.server.h2.exchange import H2Exchange
 from topics.server.hub import Hub

@@ -35,10 +35,10 @@ from topics.spark.jobs.archive_files import (
     sync_logs,
 )
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
+from topics.spark.jobs.job_source import JobSource
 from topics.spark.jobs.report import NoProgress, Reporter
-from topics.spark.jobs.source import JobSource
-from topics.spark.logs.files import local_path
-from topics.spark.logs.remote import Remote
+from topics.spark.logs.bulk_client import Remote
+from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
 from topics.spark.planning.batch import address_of
 from topics.spark.planning.cut import TopicCut

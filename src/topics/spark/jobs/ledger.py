@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from topics.spark.logs.files import local_path
+from topics.spark.logs.read_files import local_path
 
 
 class Ledger:

@@ -12,19 +12,19 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
 from topics.formats.segments.columns import ALL, decode_columns
 from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
 from topics.spark.jobs.report import NoProgress, Reporter
 from topics.spark.logs.directory import DirectoryLog, layout, newest_snapshot
-from topics.spark.logs.files import Files, open_files
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.replay import ReaderReplay, TopicLog
+from topics.spark.logs.read_files import Files, open_files
+from topics.spark.logs.replay import ReaderReplay, ReaderTopicLog
 from topics.spark.logs.stored import RECOVERED, segment_stems
 from topics.spark.logs.wal_tail import LogTail
 from topics.spark.planning.batch import now_ms
-from topics.spark.scanning.scan import arrow_sums, chunks
+from topics.spark.scanning.task_scan import arrow_sums, chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -194,7 +194,9 @@ def _copies(
             yield item
 
 
-def _copy(tier: str, files: Files, name: str, topic: TopicLog | None, first: int, stem: str) -> SegmentToCheck | None:
+def _copy(
+    tier: str, files: Files, name: str, topic: ReaderTopicLog | None, first: int, stem: str
+) -> SegmentToCheck | None:
     known = topic.segments.get(first) if topic is not None else None
     sealed = topic is None or first <= topic.sealed_to
     if sealed:

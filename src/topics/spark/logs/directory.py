@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from topics.errors import ConfigError, Corruption, MetadataLost, UnsupportedVersion
-from topics.formats import names as file_names
+from topics.formats import file_names
 from topics.formats.snapshot import Snapshot, decode_snapshot
-from topics.spark.logs.files import Files, open_files
 from topics.spark.logs.log import LogAddress, Wanted
-from topics.spark.logs.replay import ReaderReplay, TopicLog
+from topics.spark.logs.read_files import Files, open_files
+from topics.spark.logs.replay import ReaderReplay, ReaderTopicLog
 from topics.spark.logs.slots import SlotLookup
 from topics.spark.logs.stored import StoredSegments, cold_only_topics
 from topics.spark.logs.topic_cut import CutBuilder
@@ -89,7 +89,7 @@ class DirectoryLog:
         except FileNotFoundError:
             return None
 
-    def _is_stored(self, topic: TopicLog, named: bool) -> bool:
+    def _is_stored(self, topic: ReaderTopicLog, named: bool) -> bool:
         """A topic that is in no file cannot be read here: an error if it was asked for by name, else a warning."""
         if topic.config.get("durability") != "ephemeral":
             return True
@@ -101,7 +101,7 @@ class DirectoryLog:
             warnings.warn(sentence, LeftOutWarning, stacklevel=2)
         return False
 
-    def _cut(self, topic: TopicLog, stored: StoredSegments, replay: ReaderReplay, now_ms: int) -> TopicCut:
+    def _cut(self, topic: ReaderTopicLog, stored: StoredSegments, replay: ReaderReplay, now_ms: int) -> TopicCut:
         now = max(now_ms, replay.clock_ms, topic.last_ts)
         return replace(CutBuilder(topic, stored, self._slots).build(now), instance=replay.instance)
 

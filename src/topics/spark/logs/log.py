@@ -53,7 +53,7 @@ class Log(Protocol):
 def open_log(address: LogAddress) -> Log:
     """The log at an address."""
     if address.url is not None:
-        from topics.spark.logs.server import ServerLog
+        from topics.spark.logs.server_log import ServerLog
 
         return ServerLog(address)
     from topics.spark.logs.directory import DirectoryLog

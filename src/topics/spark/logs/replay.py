@@ -16,7 +16,7 @@ import numpy as np
 from topics.core.lineage import with_ancestor
 from topics.formats.snapshot import SegmentItem, Snapshot, TopicItem
 from topics.formats.wal import (
-    ActiveSegment,
+    ActiveSegmentItem,
     Body,
     CkptMark,
     ConfigUpdate,
@@ -48,7 +48,7 @@ class LogPiece:
 
 
 @dataclass(slots=True)
-class TopicLog:
+class ReaderTopicLog:
     """What snapshot and log tell of one topic. `stored_seq` is the highest seq in synced segments, `passed_seq` the
     highest that a jump of the head left behind, `noted_head` what the snapshot has as the head, `unlogged_to` the
     highest that an ephemeral time ended with, `unread_seqs` how many more may have been used in bytes that nobody can
@@ -74,7 +74,7 @@ class TopicLog:
     dead: list[DeadRange] = field(default_factory=list)
     tag_deletes: list[TagDelete] = field(default_factory=list)
     segments: dict[int, SegmentItem] = field(default_factory=dict)
-    active: tuple[int, ActiveSegment | None] = (-1, None)
+    active: tuple[int, ActiveSegmentItem | None] = (-1, None)
     """Number of the checkpoint that told, and what it told."""
     sealed_to: int = 0
     tiers: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ReaderReplay:
 
     def __init__(self, snapshot: Snapshot | None, wanted: Wanted) -> None:
         self._wanted = wanted
-        self.topics: dict[int, TopicLog] = {}
+        self.topics: dict[int, ReaderTopicLog] = {}
         self.clock_ms = snapshot.clock_ms if snapshot is not None else 0
         self.instance = snapshot.instance if snapshot is not None else ""
         self._next_topic_id = snapshot.next_topic_id if snapshot is not None else 0
@@ -100,7 +100,7 @@ class ReaderReplay:
             if wanted(item.name):
                 self.topics[item.id] = _from_item(item)
 
-    def by_name(self) -> dict[str, TopicLog]:
+    def by_name(self) -> dict[str, ReaderTopicLog]:
         """Live topics; of one name the highest id counts."""
         return {topic.name: topic for _, topic in sorted(self.topics.items())}
 
@@ -150,7 +150,7 @@ class ReaderReplay:
     def _create(self, topic_id: int, body: TopicCreate) -> None:
         self._next_topic_id = max(self._next_topic_id, topic_id + 1)
         if topic_id not in self.topics and self._wanted(body.name):
-            self.topics[topic_id] = TopicLog(topic_id, body.name, body.epoch, body.config)
+            self.topics[topic_id] = ReaderTopicLog(topic_id, body.name, body.epoch, body.config)
 
     def _apply_mark(self, number: int, mark: TopicMark) -> None:
         topic = self.topics.get(mark.id)
@@ -183,9 +183,9 @@ class ReaderReplay:
             topic.last_ts = max(topic.last_ts, int(piece.ts[-1]))
 
 
-def _from_item(item: TopicItem) -> TopicLog:
+def _from_item(item: TopicItem) -> ReaderTopicLog:
     sealed = [segment.first + segment.count - 1 for segment in item.segments if segment.sealed]
-    return TopicLog(
+    return ReaderTopicLog(
         id=item.id,
         name=item.name,
         epoch=item.epoch,
@@ -207,7 +207,7 @@ def _from_item(item: TopicItem) -> TopicLog:
     )
 
 
-def _raise_floors(topic: TopicLog, floors: EvictWatermark | TopicMark) -> None:
+def _raise_floors(topic: ReaderTopicLog, floors: EvictWatermark | TopicMark) -> None:
     topic.earliest_seq = max(topic.earliest_seq, floors.earliest_seq)
     topic.cap_lost = max(topic.cap_lost, floors.cap_lost)
     topic.ttl_lost = max(topic.ttl_lost, floors.ttl_lost)
@@ -215,7 +215,7 @@ def _raise_floors(topic: TopicLog, floors: EvictWatermark | TopicMark) -> None:
     topic.restart_lost = max(topic.restart_lost, floors.restart_lost)
 
 
-def _delete(topic: TopicLog, body: Delete) -> None:
+def _delete(topic: ReaderTopicLog, body: Delete) -> None:
     if body.seqs is not None:
         topic.dead.extend(_runs(body.seqs))
         return
@@ -239,11 +239,11 @@ def _runs(seqs: Iterable[int]) -> list[DeadRange]:
     return runs
 
 
-def _configure(topic: TopicLog, body: ConfigUpdate) -> None:
+def _configure(topic: ReaderTopicLog, body: ConfigUpdate) -> None:
     topic.config = body.config
 
 
-def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
+def _add_lost(topic: ReaderTopicLog, body: HeadWatermark) -> None:
     if body.fork is not None and body.fork.epoch > topic.epoch:
         topic.ancestors = with_ancestor(topic.ancestors, topic.epoch, body.fork.head)
         topic.epoch = body.fork.epoch
@@ -253,7 +253,7 @@ def _add_lost(topic: TopicLog, body: HeadWatermark) -> None:
         topic.unlogged_to = max(topic.unlogged_to, body.resume_at - 1)
 
 
-_ON_TOPIC: Final[dict[type[Any], Callable[[TopicLog, Any], None]]] = {
+_ON_TOPIC: Final[dict[type[Any], Callable[[ReaderTopicLog, Any], None]]] = {
     Delete: _delete,
     EvictWatermark: _raise_floors,
     HeadWatermark: _add_lost,

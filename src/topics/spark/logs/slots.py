@@ -1,7 +1,7 @@
 """Slots: what a planner has to look up in the files themselves: times, sizes and liveness of single seqs.
 
 Only a few blocks are ever opened for a question: bounds are found by bisecting over blocks first. Opened indexes are
-kept for the life of the log object, newest few only. Driver side; executors scan (`topics.spark.scanning.scan`).
+kept for the life of the log object, newest few only. Driver side; executors scan (`topics.spark.scanning.task_scan`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from topics.formats.buffers import Buffer
 from topics.formats.segments import Idx, segment_frames_from_wal
 from topics.formats.segments.columns import decode_columns, decode_frames
-from topics.spark.logs.files import Files, open_files
+from topics.spark.logs.read_files import Files, open_files
 from topics.spark.planning.cut import I64, Block, LogBlock, SegmentBlock, TopicCut
-from topics.spark.scanning.decode import passing, refuse_bad
+from topics.spark.scanning.arrow_columns import passing, refuse_bad
 from topics.spark.scanning.pair import open_pair
 
 _INDEXES_KEPT: Final = 64

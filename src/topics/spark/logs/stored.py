@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from topics.errors import ConfigError
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES
-from topics.spark.logs.files import Files
 from topics.spark.logs.log import Wanted
-from topics.spark.logs.replay import TopicLog
+from topics.spark.logs.read_files import Files
+from topics.spark.logs.replay import ReaderTopicLog
 from topics.spark.planning.cut import SegmentBlock
 
 RECOVERED = "recovered:"
@@ -36,7 +36,7 @@ class StoredSegments:
         self._hot = hot
         self._cold = cold
 
-    def of_topic(self, topic: TopicLog) -> FoundSegments:
+    def of_topic(self, topic: ReaderTopicLog) -> FoundSegments:
         """Segments at or above the topic's floor."""
         folder = f"{names.TOPICS_DIR}/{names.topic_dir_name(topic.id)}"
         hot = segment_stems(self._hot, folder)
@@ -54,14 +54,14 @@ class StoredSegments:
             found.blocks.append(active)
         return found
 
-    def _official(self, topic: TopicLog, hot: dict[int, str]) -> Iterator[tuple[int, int]]:
+    def _official(self, topic: ReaderTopicLog, hot: dict[int, str]) -> Iterator[tuple[int, int]]:
         """First seq and slot count of every sealed segment, ascending."""
         firsts = {first for first in (*hot, *topic.segments, *topic.tiers) if first <= topic.sealed_to}
         ordered = sorted(first for first in firsts if topic.tiers.get(first, ("", 0))[0] != "gone")
         for first in ordered:
             yield first, self._count(topic, first, hot)
 
-    def _count(self, topic: TopicLog, first: int, hot: dict[int, str]) -> int:
+    def _count(self, topic: ReaderTopicLog, first: int, hot: dict[int, str]) -> int:
         known = topic.segments.get(first)
         if known is not None and known.sealed:
             return known.count
@@ -74,7 +74,9 @@ class StoredSegments:
         except FileNotFoundError:
             return known.count if known is not None else 1
 
-    def _locate(self, topic: TopicLog, first: int, count: int, hot: dict[int, str], folder: str) -> SegmentBlock | None:
+    def _locate(
+        self, topic: ReaderTopicLog, first: int, count: int, hot: dict[int, str], folder: str
+    ) -> SegmentBlock | None:
         known = topic.segments.get(first)
         live = known.live if known is not None and known.sealed else None
         if first in hot:
@@ -99,7 +101,7 @@ class StoredSegments:
             live=live,
         )
 
-    def _cold_files(self, topic: TopicLog) -> Files:
+    def _cold_files(self, topic: ReaderTopicLog) -> Files:
         if self._cold is None:
             raise ConfigError(
                 f"topic {topic.name!r} has segments in the cold store: give its root as option coldPath, "
@@ -107,7 +109,7 @@ class StoredSegments:
             )
         return self._cold
 
-    def _active(self, topic: TopicLog, hot: dict[int, str]) -> SegmentBlock | None:
+    def _active(self, topic: ReaderTopicLog, hot: dict[int, str]) -> SegmentBlock | None:
         """The active segment as far as the newest mark or the snapshot vouches for it."""
         number, marked = topic.active
         if number < 0:
@@ -144,7 +146,7 @@ def segment_stems(files: Files, folder: str) -> dict[int, str]:
     return {first: f"{folder}/{name[: -len('.data')]}" for first, name in chosen.items()}
 
 
-def cold_only_topics(files: Files, wanted: Wanted) -> list[TopicLog]:
+def cold_only_topics(files: Files, wanted: Wanted) -> list[ReaderTopicLog]:
     """Topics of a directory that holds segments and nothing else: named by their id, all segments sealed."""
     topics = []
     for folder in files.list(names.TOPICS_DIR):
@@ -158,6 +160,8 @@ def cold_only_topics(files: Files, wanted: Wanted) -> list[TopicLog]:
         end = last + files.size(f"{stems[last]}.idx") // ENTRY_BYTES
         first = min(stems)
         topics.append(
-            TopicLog(topic_id, f"{RECOVERED}{folder}", 0, {}, stored_seq=end - 1, earliest_seq=first, sealed_to=last)
+            ReaderTopicLog(
+                topic_id, f"{RECOVERED}{folder}", 0, {}, stored_seq=end - 1, earliest_seq=first, sealed_to=last
+            )
         )
     return topics

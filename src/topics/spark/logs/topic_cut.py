@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from topics.spark.logs.replay import LogPiece, TopicLog
+from topics.spark.logs.replay import LogPiece, ReaderTopicLog
 from topics.spark.logs.slots import SlotLookup, deletes_reach
 from topics.spark.logs.stored import FoundSegments, StoredSegments
 from topics.spark.planning.cut import I64, Block, DeadRange, LogBlock, LostSeqs, SegmentBlock, TopicCut
@@ -22,7 +22,7 @@ from topics.spark.planning.cut import I64, Block, DeadRange, LogBlock, LostSeqs,
 class CutBuilder:
     """One use: builds the cut of one topic."""
 
-    def __init__(self, topic: TopicLog, stored: StoredSegments, slots: SlotLookup) -> None:
+    def __init__(self, topic: ReaderTopicLog, stored: StoredSegments, slots: SlotLookup) -> None:
         self._topic = topic
         self._slots = slots
         self._root = stored._hot.root
@@ -175,12 +175,12 @@ class CutBuilder:
         )
 
 
-def _setting(topic: TopicLog, name: str) -> int:
+def _setting(topic: ReaderTopicLog, name: str) -> int:
     value: Any = topic.config.get(name, 0)
     return int(value or 0)
 
 
-def _absorb(topic: TopicLog, last: int, reason: str) -> None:
+def _absorb(topic: ReaderTopicLog, last: int, reason: str) -> None:
     """A lost range that the floor has reached becomes part of it."""
     cause = {"restart": "restart_lost", "source_trim": "trim_lost", "cap": "cap_lost"}[reason]
     setattr(topic, cause, max(getattr(topic, cause), last))

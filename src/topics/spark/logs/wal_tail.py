@@ -16,11 +16,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.snapshot import Snapshot
 from topics.formats.wal import OpenMark, Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.formats.wal.frame import SUM_BYTES
-from topics.spark.logs.files import Files
+from topics.spark.logs.read_files import Files
 from topics.storage.wal.ends import (
     end_of_data,
     frame_bytes,

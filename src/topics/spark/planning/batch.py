@@ -14,11 +14,11 @@ from topics.spark.logs.log import Log, LogAddress, open_log
 from topics.spark.option_text import EARLIEST_SEQ, LATEST_SEQ, Bound, TextMatch
 from topics.spark.options import ReadOptions
 from topics.spark.planning.cut import TopicCut
-from topics.spark.planning.plan import Range, Task, resolve, target_size, tasks_of
-from topics.spark.scanning.decode import TextTest
+from topics.spark.planning.tasks import Range, Task, resolve, target_size, tasks_of
+from topics.spark.scanning.arrow_columns import TextTest
 from topics.spark.scanning.loss import report_gaps
-from topics.spark.scanning.scan import ReadSpec
 from topics.spark.scanning.schema import Field
+from topics.spark.scanning.task_scan import ReadSpec
 
 PARALLELISM_ENV: Final = "_TOPICS_SPARK_PARALLELISM"  # for our own executors; a setting it is not
 """Cores of the session, told by `topics.spark.session()`: a source has no other way to learn it."""

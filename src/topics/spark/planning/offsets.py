@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from topics.model.position import Position
-from topics.spark.logs.remote import Remote, topic_path
+from topics.spark.logs.bulk_client import Remote, topic_path
 from topics.spark.planning.cut import TopicCut
 
 

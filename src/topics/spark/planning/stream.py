@@ -31,7 +31,7 @@ from topics.spark.planning.offsets import (
     limit_rows,
     to_json,
 )
-from topics.spark.planning.plan import Range, Task, even_parts, stream_size, stream_tasks
+from topics.spark.planning.tasks import Range, Task, even_parts, stream_size, stream_tasks
 from topics.spark.scanning.loss import log as loss_log
 from topics.spark.scanning.loss import report_gaps
 
@@ -113,7 +113,7 @@ class StreamPlanner:
 
     def trim(self, end: Mapping[str, Any]) -> None:
         """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
-        from topics.spark.logs.remote import Remote
+        from topics.spark.logs.bulk_client import Remote
         from topics.spark.planning.offsets import trim_before
 
         cuts = self._look()

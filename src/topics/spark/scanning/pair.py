@@ -13,7 +13,7 @@ from typing import Final
 
 from topics.errors import Corruption
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
-from topics.spark.logs.files import Files, OpenFile
+from topics.spark.logs.read_files import Files, OpenFile
 from topics.spark.planning.cut import SegmentBlock
 
 _TRIES: Final = 4

@@ -12,10 +12,10 @@ import pyarrow.compute
 from pyspark import daemon
 
 import topics.spark.logs.directory
-import topics.spark.logs.server
+import topics.spark.logs.server_log
 import topics.spark.planning.batch
 import topics.spark.planning.stream
-import topics.spark.scanning.scan
+import topics.spark.scanning.task_scan
 import topics.spark.source
 import topics.spark.writing.sink
 
@@ -24,8 +24,8 @@ PRELOADED = (
     pyarrow.compute,
     topics.spark.planning.batch,
     topics.spark.logs.directory,
-    topics.spark.scanning.scan,
-    topics.spark.logs.server,
+    topics.spark.scanning.task_scan,
+    topics.spark.logs.server_log,
     topics.spark.writing.sink,
     topics.spark.source,
     topics.spark.planning.stream,

@@ -21,8 +21,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized
+from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.remote import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
 from topics.spark.options import WriteOptions
 from topics.spark.writing.rows import RowReader, SinkRecord, SinkRow, rows_of, shape_of
 from topics.wire.reported import error_from_wire

@@ -26,11 +26,11 @@ from topics.formats.segments.idx import IDX_DELETED, Idx, empty_slots
 from topics.storage.checkpoint.conversion import Converter, FrameSource
 from topics.storage.checkpoint.segment_writer import SegmentWriter
 from topics.storage.fs import NO_DESCRIPTORS, Buffer
-from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.flips import Flagged, Flips
-from topics.storage.segments.place import TopicDir
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.active_segment import ActiveSegment
+from topics.storage.segments.flips import DeleteFlags, Flagged
+from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.tags import build_sidecar, write_sidecar
+from topics.storage.segments.topic_dir import TopicDir
 
 WAL_EXTRA_BYTES: Final = 8
 """A WAL frame is this much longer than its segment frame."""
@@ -114,7 +114,7 @@ class Throttle(Protocol):
         """Called between two bites."""
 
 
-class _Unhurried:
+class _NoThrottle:
     """A fraction of a millisecond of Python at a time, for whoever has nobody to share with."""
 
     def chunk_records(self) -> int:
@@ -124,7 +124,7 @@ class _Unhurried:
         return
 
 
-UNHURRIED: Final[Throttle] = _Unhurried()
+UNHURRIED: Final[Throttle] = _NoThrottle()
 
 
 Steps = Iterable[Callable[[], None]]
@@ -143,7 +143,7 @@ class CheckpointJob:
     now_ms: int
     rules: SealRules
     converter: Converter
-    flips: Flips | None = None
+    flips: DeleteFlags | None = None
     pace: Throttle = UNHURRIED
     side_by_side: Callable[[Steps], None] = one_by_one
 
@@ -178,7 +178,7 @@ class CheckpointResult:
     topics: list[TopicResult]
     flagged: list[Flagged] = field(default_factory=list)
     _writers: list[SegmentWriter] = field(default_factory=list)
-    _flips: Flips | None = None
+    _flips: DeleteFlags | None = None
 
     def commit(self, topic: TopicResult) -> None:
         """The mark is synced, and the topic's records are to be found in their segments from now on."""

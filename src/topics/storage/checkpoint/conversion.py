@@ -1,10 +1,9 @@
 """Conversion: frames of the log made into segment frames, wherever that is done.
 
 It is the part of a checkpoint that computes: every record is hashed twice, from Python. A `Converter` does it for one
-slice at a time: `OwnThread` here, `ConverterProcess` on another processor. Always holds: frames of a file are verified
-before they get a fresh checksum, and a place that holds another record than it should is a Corruption, never that
-record's new place. Called by checkpoints.
-"""
+slice at a time: `InlineConverter` here, `ConverterProcess` on another processor. Always holds: frames of a file are
+verified before they get a fresh checksum, and a place that holds another record than it should is a Corruption, never
+that record's new place. Called by checkpoints. """
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from topics.formats.segments.idx import Idx
 from topics.model.run import WAL_BODY_AT
 from topics.storage.disk_spans import read_spans
 from topics.storage.fs import Buffer
-from topics.storage.wal.files import ReadWal
+from topics.storage.wal.wal_files import ReadWal
 
 
 class FrameSource(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final
 from topics.storage.checkpoint import converter_child
 from topics.storage.checkpoint.conversion import Converted, FrameSource, InlineConverter
 from topics.storage.checkpoint.converter_child import ANSWER, FAILED, REQUEST, SharedRequest, bytes_needed, receive
-from topics.storage.wal.files import WalFiles
+from topics.storage.wal.wal_files import WalFiles
 
 log = logging.getLogger("topics.checkpoint")
 

@@ -16,11 +16,11 @@ from topics.errors import StorageIo
 from topics.formats.buffers import U32
 from topics.formats.segments.idx import ENTRY_BYTES, Idx
 from topics.storage.fs import Buffer, File, write_all
-from topics.storage.segments.active import ActiveSegment
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.active_segment import ActiveSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
+    from topics.storage.segments.topic_dir import TopicDir
 
 PARTS: tuple[Literal["data", "idx"], ...] = ("data", "idx")
 

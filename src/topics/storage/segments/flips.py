@@ -1,4 +1,4 @@
-"""FlipLog: which deletes of one segment are not yet safe in its files.
+"""UnsyncedFlags: which deletes of one segment are not yet safe in its files.
 
     unwritten --flag byte--> unsynced --data sync, idx bit, idx sync--> forgotten
 
@@ -11,9 +11,8 @@ Flips: a delete reaches the disk by one byte per record (storage.md section 10).
     flip    on the owner's thread, before the delete call returns: `0xD5` into each frame, hot segments only
     sync    in the background (C8): sync `.data`, then set bit 2 in `.idx`, then sync `.idx`
 
-A flip that fails fails nothing else: the slot stays in the segment's `FlipLog`, is tried again by the next `sync`, and
-until then the log frame or the snapshot's `dead` list keeps the delete alive.
-"""
+A flip that fails fails nothing else: the slot stays in the segment's `UnsyncedFlags`, is tried again by the next
+`sync`, and until then the log frame or the snapshot's `dead` list keeps the delete alive. """
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx
 from topics.storage.fs import File, write_all
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import SegmentEnv, TopicDir
+    from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 
 
-class FlipLog:
+class UnsyncedFlags:
     __slots__ = ("dir_unsynced", "frozen", "lock", "relay", "retired", "unsynced", "unwritten", "working")
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ class Flippable(Protocol):
     @property
     def tier(self) -> str: ...
     @property
-    def flips(self) -> FlipLog: ...
+    def flips(self) -> UnsyncedFlags: ...
     def entries_at(self, slots: npt.NDArray[np.int64]) -> Idx: ...
     def entry_at(self, slot: int) -> tuple[int, int]: ...
 
@@ -109,12 +108,12 @@ class Flagged(NamedTuple):
     slots: npt.NDArray[np.int64]
 
 
-class Flips:
+class DeleteFlags:
     """All pending flips of a data directory."""
 
     def __init__(self, env: SegmentEnv) -> None:
         self._env = env
-        self._dirty: dict[FlipLog, Flippable] = {}
+        self._dirty: dict[UnsyncedFlags, Flippable] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:

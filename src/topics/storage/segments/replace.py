@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from topics.formats.names import (
+from topics.formats.file_names import (
     DELETED_SUFFIX,
     TMP_SUFFIX,
     SegmentPart,
@@ -26,11 +26,11 @@ from topics.formats.names import (
     topic_dir_name,
 )
 from topics.storage.fs import Buffer, Fs, remove_tree, write_all
-from topics.storage.segments.place import SegmentEnv
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import SegmentEnv
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
+    from topics.storage.segments.topic_dir import TopicDir
 
 ALL_PARTS: tuple[SegmentPart, ...] = ("data", "idx", "tags")
 

@@ -4,7 +4,7 @@
 
 The live set is the same at every step, and slots keep their numbers: dropped ones become empty slots. Nobody waits for
 it: deletes that arrive during W4 to W6 are noted and flagged afterwards, and readers keep the mapping they have. Runs
-on a background thread, one job per segment at a time (`FlipLog.working`).
+on a background thread, one job per segment at a time (`UnsyncedFlags.working`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from topics.formats.buffers import I64, Bools
-from topics.formats.names import TMP_SUFFIX
+from topics.formats.file_names import TMP_SUFFIX
 from topics.formats.segments.idx import IDX_DELETED, Idx, empty_slots
 from topics.storage.fs import Buffer, write_all
 from topics.storage.segments.flips import FLAG, write_idx_bits
 from topics.storage.segments.loading.heal import bad_frames
-from topics.storage.segments.pair import Pair
 from topics.storage.segments.replace import remove_temps, rename_temps, write_temps
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.segments.tags import build_sidecar, write_sidecar
 
 PIECE_BYTES = 1 << 20
@@ -64,7 +64,7 @@ def rewrite(segment: SealedSegment, dead: Bools, *, throttle: Throttle = lambda 
         log.working.release()
 
 
-def _is_damaged(segment: SealedSegment, pair: Pair) -> bool:
+def _is_damaged(segment: SealedSegment, pair: SegmentArrays) -> bool:
     """W1."""
     if pair.bad is not None or pair.data is None:
         return True
@@ -74,7 +74,7 @@ def _is_damaged(segment: SealedSegment, pair: Pair) -> bool:
     return bad is not None
 
 
-def _new_entries(pair: Pair, keep: Bools) -> Idx:
+def _new_entries(pair: SegmentArrays, keep: Bools) -> Idx:
     entries = empty_slots(pair.ts)
     lens = pair.lens[keep].astype(np.int64)
     entries["offset"][keep] = np.cumsum(lens) - lens
@@ -83,7 +83,7 @@ def _new_entries(pair: Pair, keep: Bools) -> Idx:
     return entries
 
 
-def _live_pieces(pair: Pair, keep: Bools, throttle: Throttle) -> Iterator[Buffer]:
+def _live_pieces(pair: SegmentArrays, keep: Bools, throttle: Throttle) -> Iterator[Buffer]:
     """The kept frames, as few and as large slices of the mapping as they lie."""
     assert pair.data is not None
     offs = pair.offs[keep].astype(np.int64)
@@ -108,7 +108,7 @@ def replace_frames(segment: SealedSegment, frames: Iterable[Buffer], entries: Id
             log.thaw()
 
 
-def _replace(segment: SealedSegment, frames: Iterable[Buffer], entries: Idx, old: Pair | None) -> None:
+def _replace(segment: SealedSegment, frames: Iterable[Buffer], entries: Idx, old: SegmentArrays | None) -> None:
     place, first, log = segment.place, segment.first_seq, segment.flips
     renamed = False
     try:
@@ -131,7 +131,7 @@ def _replace(segment: SealedSegment, frames: Iterable[Buffer], entries: Idx, old
     _renew_sidecar(segment)
 
 
-def _flag_meanwhile(segment: SealedSegment, entries: Idx, died: set[int], old: Pair | None) -> set[int]:
+def _flag_meanwhile(segment: SealedSegment, entries: Idx, died: set[int], old: SegmentArrays | None) -> set[int]:
     """W4: flag in the copies what died since they were planned; gives the slots that they prove."""
     if old is not None:
         died |= set(np.flatnonzero(old.flags & IDX_DELETED).tolist())

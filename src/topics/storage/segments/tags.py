@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from topics.errors import ColdUnavailable
 from topics.formats.buffers import I64, U32, gather_u8, pieces
-from topics.formats.names import TMP_SUFFIX
+from topics.formats.file_names import TMP_SUFFIX
 from topics.formats.segments.columns import decode_columns
 from topics.formats.segments.idx import Idx
 from topics.formats.segments.sidecar import TagSidecar, encode_sidecar, sidecar_matches
 from topics.storage.fs import write_all
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
-    from topics.storage.segments.sealed import SealedSegment
+    from topics.storage.segments.sealed_segment import SealedSegment
+    from topics.storage.segments.topic_dir import TopicDir
 
 
 _FLAGS_AT = 4  # of a frame's flags, behind its length

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Final
 
 from topics.errors import ColdUnavailable, CorruptSegment
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 BLOCK_BYTES: Final = 256 * 1024

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Final, Protocol, TypeVar
 
 from topics.errors import ColdStoreMismatch, ConfigError
-from topics.formats.names import LOCK, parse_topic_dir, topic_dir_name
+from topics.formats.file_names import LOCK, parse_topic_dir, topic_dir_name
 from topics.storage.fs import Buffer, Fs, make_dirs, remove_tree
 from topics.storage.tiers.object_store import PROBE, open_object_root
 from topics.storage.tiers.stores import LocalStore, NoSuchObject, Part, SegmentStore, cold_owner, write_owner

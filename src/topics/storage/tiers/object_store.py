@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from topics.errors import ConfigError
-from topics.formats.names import OWNER, parse_segment, parse_topic_dir, segment_name, topic_dir_name
+from topics.formats.file_names import OWNER, parse_segment, parse_topic_dir, segment_name, topic_dir_name
 from topics.storage.fs import Buffer
 from topics.storage.tiers.stores import PARTS, NoSuchObject, Part, RangeOutOfBounds
 

@@ -5,7 +5,7 @@
 
 Until the mark is synced hot is in charge, and whatever fails leaves it so; afterwards there are two equal copies until
 the hot one is gone. Every step can be repeated. No topic lock is held: deletes that arrive meanwhile are noted in the
-segment's `FlipLog`. Runs on the cold pool.
+segment's `UnsyncedFlags`. Runs on the cold pool.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topics.storage.fs import install
 from topics.storage.segments.flips import Flagged, write_flags
 from topics.storage.segments.loading.heal import bad_frames
 from topics.storage.segments.replace import remove_files
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.tags import sync_sidecar
 from topics.storage.tiers.stores import PARTS, NoSuchObject, RangeOutOfBounds, SegmentStore
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from topics.errors import ColdStoreMismatch
-from topics.formats.names import OWNER, parse_segment, segment_name
+from topics.formats.file_names import OWNER, parse_segment, segment_name
 from topics.formats.segments.frame import DELETED_BYTE
 from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
 from topics.storage.fs import Buffer, Fs, install, make_dirs, parent, read_file, read_full, write_all

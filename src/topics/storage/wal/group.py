@@ -28,8 +28,8 @@ from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
 from topics.storage.fs import File, Fs, SyncFailed, is_in_place, read_full, write_all
-from topics.storage.wal.files import Position, WalFile, WalFiles
 from topics.storage.wal.rotation import Layout, NextFile
+from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10000, 50000, 100000)
 """Upper bounds of the sync latency histogram; one more bucket takes what is slower."""
@@ -160,9 +160,9 @@ class WalGroup:
     # --- what the driver asks -------------------------------------------------------------------------------------
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         """End of the log; a batch boundary when asked by the writer."""
-        return Position(self._next_number if self._active is None else self._active.number, self._tail)
+        return LogPosition(self._next_number if self._active is None else self._active.number, self._tail)
 
     @property
     def active(self) -> WalFile | None:

@@ -14,7 +14,7 @@ from topics.formats.buffers import byte_view
 from topics.formats.wal import scan_wal
 from topics.formats.wal.frame import FrameType
 from topics.storage.fs import read_full
-from topics.storage.wal.files import WalFile, WalFiles
+from topics.storage.wal.wal_files import WalFile, WalFiles
 
 
 def find_in_wal(files: WalFiles, topic_id: int, seqs: Sequence[int]) -> dict[int, bytes]:

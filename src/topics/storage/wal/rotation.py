@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topics.formats.names import CURRENT, PREALLOC, current_text, wal_name
+from topics.formats.file_names import CURRENT, PREALLOC, current_text, wal_name
 from topics.formats.wal.bodies import OpenMark, encode_body
 from topics.formats.wal.frame import FrameType, encode_frame
 from topics.storage.fs import File, Fs, install, write_all

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topics.formats.names import parse_segment, parse_snapshot, parse_topic_dir, parse_wal
+from topics.formats.file_names import parse_segment, parse_snapshot, parse_topic_dir, parse_wal
 from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED, read_idx
 from topics.formats.wal.bodies import CkptMark, Delete, EvictWatermark, TierMark, decode_body
 from topics.formats.wal.frame import HEAD_BYTES, LEN_BYTES, MORE, FrameType

@@ -12,7 +12,7 @@ import msgspec
 from topics.errors import Forbidden, TopicsError, Unauthorized
 from topics.model.router import RouterDef
 from topics.wire.access.keys import ADMIN, READ, WRITE, Key, KeyRing
-from topics.wire.access.names import error_seen, names_in
+from topics.wire.access.visible_names import error_seen, names_in
 from topics.wire.endpoints import Area
 from topics.wire.incoming.paths import Target
 from topics.wire.incoming.query import parse_query

@@ -13,7 +13,7 @@ import msgspec
 
 from topics.model.payload import DATA_AT, META_MARK, meta_at
 from topics.model.run import RecordRun, StoredRecord
-from topics.wire.outgoing.columns import Columns, joined, take_columns
+from topics.wire.outgoing.run_columns import Columns, joined, take_columns
 
 _SAFE_IN_JSON = bytes(code for code in range(256) if code >= 0x20 and code not in b'"\\')
 _SINGLES_MAX = 3

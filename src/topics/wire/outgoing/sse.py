@@ -20,7 +20,7 @@ from topics import limits
 from topics.model.position import Position, parse_token
 from topics.model.results import Tombstone
 from topics.wire.cursors import decode_base64url, encode_base64url
-from topics.wire.outgoing.events import (
+from topics.wire.outgoing.live_fields import (
     caught_up_fields,
     deferred_fields,
     deleted_fields,

@@ -14,11 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from topics.formats.names import DUP_SUFFIX, TMP_SUFFIX, SegmentPart, parse_dup, parse_segment, parse_tmp, segment_name
+from topics.formats.file_names import (
+    DUP_SUFFIX,
+    TMP_SUFFIX,
+    SegmentPart,
+    parse_dup,
+    parse_segment,
+    parse_tmp,
+    segment_name,
+)
 from topics.formats.segments.idx import idx_agrees
 from topics.storage.fs import Fs
 from topics.storage.segments.findings import Finding, Severity
-from topics.storage.segments.place import TopicDir
+from topics.storage.segments.topic_dir import TopicDir
 
 Parts = dict[SegmentPart, str]
 

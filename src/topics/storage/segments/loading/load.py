@@ -20,11 +20,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
-from topics.formats.names import segment_name
+from topics.formats.file_names import segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, idx_agrees, read_idx
 from topics.formats.snapshot import SegmentItem
 from topics.storage.fetch import FEW_SLOTS, FewSlots, few_slots
-from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.loading.heal import heal
 from topics.storage.segments.loading.leftovers import (
@@ -40,12 +40,12 @@ from topics.storage.segments.loading.leftovers import (
 )
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedActive, LoadedSegment, LoadedTopic
 from topics.storage.segments.loading.open_end import OpenEnd, cut_and_sync, judge_open_end
-from topics.storage.segments.opening import found_flags, frame_flags, keep_flags
-from topics.storage.segments.pair import Pair
-from topics.storage.segments.place import TopicDir
+from topics.storage.segments.open_segment import found_flags, frame_flags, keep_flags
 from topics.storage.segments.replace import remove_files
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.segments.tags import accounted_sizes, frame_tags
+from topics.storage.segments.topic_dir import TopicDir
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds, SegmentStore
 
 
@@ -284,7 +284,7 @@ class _Loader:
             severity="error",
         )
         segment = self._sealed(first, end.count, len(data))
-        segment.stand_in(found_flags(self.place, first, Pair(end.entries, data, end.bad), again=False))
+        segment.stand_in(found_flags(self.place, first, SegmentArrays(end.entries, data, end.bad), again=False))
         self._add(segment)
 
     def _finish_open_end(self) -> None:
@@ -340,7 +340,7 @@ class _Loader:
         data, entries = opened.data[: end.data_len], end.entries.copy()
         flags = entries["flags"] = frame_flags(end.entries, data)
         segment = self._sealed(opened.first, end.count, end.data_len)
-        segment.stand_in(Pair(entries, data))
+        segment.stand_in(SegmentArrays(entries, data))
         self._add(segment)
         self._put_in_order(opened, segment)
         keep_flags(self.place, opened.first, end.entries, flags)

@@ -8,10 +8,10 @@ from typing import Literal
 
 from topics.formats.buffers import U8, U32, U64
 from topics.formats.snapshot import SegmentItem
-from topics.storage.segments.active import ActiveSegment
+from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.findings import Finding
-from topics.storage.segments.place import TopicDir
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import TopicDir
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from topics.storage.fs import install
 from topics.storage.segments.loading.heal import gap_mask
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
-    from topics.storage.segments.sealed import SealedSegment
+    from topics.storage.segments.sealed_segment import SealedSegment
+    from topics.storage.segments.topic_dir import TopicDir
 
 
 @dataclass(slots=True)

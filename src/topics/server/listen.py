@@ -14,7 +14,7 @@ from pathlib import Path
 
 from topics.config.bind import BindAddress
 from topics.errors import ConfigError
-from topics.net.limits import CONNECTIONS_MAX
+from topics.net.transport_limits import CONNECTIONS_MAX
 
 BACKLOG = 4096  # the kernel cuts it to its own limit
 _PORT_TRIES = 16  # a free port on the first address may be taken on the second

@@ -35,15 +35,15 @@ from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.flips import FLAG, write_byte
 from topics.storage.segments.loading.heal import Healed, heal, heal_without_data
 from topics.storage.segments.loading.leftovers import adopt_idx_temp
-from topics.storage.segments.pair import Pair
+from topics.storage.segments.segment_arrays import SegmentArrays
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
-    from topics.storage.segments.sealed import SealedSegment
+    from topics.storage.segments.sealed_segment import SealedSegment
+    from topics.storage.segments.topic_dir import TopicDir
     from topics.storage.tiers.stores import SegmentStore
 
 
-def found_flags(place: TopicDir, first_seq: int, pair: Pair, *, again: bool) -> Pair:
+def found_flags(place: TopicDir, first_seq: int, pair: SegmentArrays, *, again: bool) -> SegmentArrays:
     """Believe the frames, and make sure of them. A delete that was acked without a sync (a job's ack, a `memory` topic)
     flags frames before its log frame is durable: a power cut can keep the flag and lose the rest, and then only the
     frame tells. `again`: it was looked at before and closed for lack of room; until recovery may write, its index still
@@ -57,7 +57,7 @@ def found_flags(place: TopicDir, first_seq: int, pair: Pair, *, again: bool) -> 
         return pair
     entries = pair.entries.copy()
     entries["flags"] = flags
-    return Pair(entries, pair.data, pair.bad)
+    return SegmentArrays(entries, pair.data, pair.bad)
 
 
 def frame_flags(entries: Idx, data: memoryview) -> U8:
@@ -103,14 +103,14 @@ COLD_FLAG_READS_MAX: Final = 16
 """Flag bytes that are fetched one by one; each may cost a request to an object store."""
 
 
-def open_hot(segment: SealedSegment) -> Pair:
+def open_hot(segment: SealedSegment) -> SegmentArrays:
     data = _map(segment, "data")
     idx = _map(segment, "idx")
     if data is None:
         return _without_data(segment, idx)
     condition = segment.condition
     if idx is not None and (condition.checked or _agrees(segment, idx, data)):
-        pair = Pair(read_idx(idx), data, condition.known_bad(segment.count))
+        pair = SegmentArrays(read_idx(idx), data, condition.known_bad(segment.count))
         pair = found_flags(segment.place, segment.first_seq, pair, again=condition.checked)
         condition.checked = True
         segment.data_len = len(data)
@@ -120,7 +120,7 @@ def open_hot(segment: SealedSegment) -> Pair:
     return _healed(segment, idx, data)
 
 
-def open_cold(segment: SealedSegment) -> Pair:
+def open_cold(segment: SealedSegment) -> SegmentArrays:
     """May wait for the store."""
     store = segment.place.cold
     if store is None:
@@ -132,7 +132,7 @@ def open_cold(segment: SealedSegment) -> Pair:
         if idx_agrees(raw, segment.data_len) is not None or not _deletes_agree(segment, store, read_idx(raw)):
             return _heal_cold(segment, memoryview(raw))
     condition.checked = True
-    return Pair(read_idx(raw), None, condition.known_bad(segment.count))
+    return SegmentArrays(read_idx(raw), None, condition.known_bad(segment.count))
 
 
 def _deletes_agree(segment: SealedSegment, store: SegmentStore, entries: Idx) -> bool:
@@ -149,7 +149,7 @@ def _deletes_agree(segment: SealedSegment, store: SegmentStore, entries: Idx) ->
     return bool((flags == DELETED_BYTE).all())
 
 
-def open_anew(segment: SealedSegment) -> Pair | None:
+def open_anew(segment: SealedSegment) -> SegmentArrays | None:
     """None if there are no frames to build it from."""
     data = _map(segment, "data")
     return None if data is None else _healed(segment, None, data)
@@ -174,21 +174,21 @@ def _heal(segment: SealedSegment, idx: memoryview | None, data: memoryview) -> H
     return heal(idx, data, first_seq=segment.first_seq, count=segment.count, data_len=segment.data_len)
 
 
-def _heal_cold(segment: SealedSegment, raw: memoryview) -> Pair:
+def _heal_cold(segment: SealedSegment, raw: memoryview) -> SegmentArrays:
     """The store is left as it is."""
     healed = _heal(segment, raw, memoryview(segment.read_cold_data()))
     counter = CORRUPT if healed.bad is not None else ""
     segment.condition.report(segment, "index does not agree with its data in the cold store", counter)
-    return Pair(healed.entries, None, healed.bad)
+    return SegmentArrays(healed.entries, None, healed.bad)
 
 
-def _healed(segment: SealedSegment, idx: memoryview | None, data: memoryview) -> Pair:
+def _healed(segment: SealedSegment, idx: memoryview | None, data: memoryview) -> SegmentArrays:
     healed, condition = _heal(segment, idx, data), segment.condition
     segment.data_len = len(data)
     if healed.bad is not None:
         what = f"{int(healed.bad.sum())} records are damaged ({healed.reason})"
         condition.report(segment, what, CORRUPT, error=True)
-        return Pair(healed.entries, data, healed.bad)
+        return SegmentArrays(healed.entries, data, healed.bad)
     if healed.install:
         condition.report(segment, f"index rebuilt from its data ({healed.reason})", IDX_REBUILT)
         segment.place.env.counters.idx_rebuilt += 1
@@ -196,7 +196,7 @@ def _healed(segment: SealedSegment, idx: memoryview | None, data: memoryview) ->
             segment.place.env.write_or_defer(lambda: _install_idx(segment, healed))
         except OSError as error:  # it serves from memory as well; the next mapping tries again
             condition.report(segment, f"rebuilt index could not be written: {error}", "")
-    return Pair(healed.entries, data)
+    return SegmentArrays(healed.entries, data)
 
 
 def _install_idx(segment: SealedSegment, healed: Healed) -> None:
@@ -207,7 +207,7 @@ def _install_idx(segment: SealedSegment, healed: Healed) -> None:
         segment.unmap()  # from now on flags are set in the file, so look at the file
 
 
-def _without_data(segment: SealedSegment, idx: memoryview | None) -> Pair:
+def _without_data(segment: SealedSegment, idx: memoryview | None) -> SegmentArrays:
     healed = heal_without_data(idx, count=segment.count)
     segment.condition.report(segment, "data file is missing", CORRUPT, error=True)
-    return Pair(healed.entries, memoryview(b""), healed.bad)
+    return SegmentArrays(healed.entries, memoryview(b""), healed.bad)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from topics.core.retention.floors import Floors
-    from topics.core.retention.front import Removal
+    from topics.core.retention.removal import Removal
 
 LEASED: Final = 1
 ACKING: Final = 2

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from topics.formats.names import SegmentPart, segment_name, topic_dir_name
+from topics.formats.file_names import SegmentPart, segment_name, topic_dir_name
 from topics.storage.fs import File, Fs, Mode
 
 if TYPE_CHECKING:

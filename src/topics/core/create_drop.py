@@ -11,7 +11,7 @@ from topics.core.effects import Effect, OpResult
 from topics.core.lineage import new_epoch
 from topics.core.retention.rules import due, floors_op, trim_to_cap
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty
 from topics.model.config import TopicConfig
 from topics.model.names import check_topic_name, is_topic_name
@@ -58,7 +58,7 @@ def decide_create(
     return TopicCreate(topic_id, name, new_epoch(state, now=now, chance=chance), config, now)
 
 
-def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[Op]:
+def decide_config(topic: TopicLog, config: TopicConfig, *, now: int) -> list[Op]:
     """Replace the config as a whole. Where retention changes, the floors of today are logged in front of it: what they
     took under the old config must not come back under the new one."""
     old = topic.config
@@ -78,7 +78,7 @@ def decide_config(topic: TopicState, config: TopicConfig, *, now: int) -> list[O
     return ops if floors is None else [floors, *ops]
 
 
-def _end_ephemeral(topic: TopicState, update: ConfigUpdate) -> list[Op]:
+def _end_ephemeral(topic: TopicLog, update: ConfigUpdate) -> list[Op]:
     """No frame says what happened while the topic was ephemeral: how far it came, what it lost, and which of its older
     records, in files from the time before, were deleted. From here on a restart has to know."""
     head = topic.reserved_head
@@ -88,7 +88,7 @@ def _end_ephemeral(topic: TopicState, update: ConfigUpdate) -> list[Op]:
     return [floors_op(topic), *(Delete(topic_id=topic.id, seqs=tuple(piece)) for piece in pieces), mark, update]
 
 
-def _floors_to_log(topic: TopicState, config: TopicConfig, now: int) -> Evict | None:
+def _floors_to_log(topic: TopicLog, config: TopicConfig, now: int) -> Evict | None:
     old = topic.config
     before = (old.ttl_ms, old.cap_records, old.cap_bytes, old.discard)
     after = (config.ttl_ms, config.cap_records, config.cap_bytes, config.discard)
@@ -97,7 +97,7 @@ def _floors_to_log(topic: TopicState, config: TopicConfig, now: int) -> Evict | 
     return due(topic, now) or floors_op(topic)
 
 
-def decide_delete_topic(topic: TopicState, *, if_empty: bool) -> TopicDelete:
+def decide_delete_topic(topic: TopicLog, *, if_empty: bool) -> TopicDelete:
     """Retention at `now` has run. Writes being committed hold the name, so none is under way."""
     if if_empty and topic.count:
         raise TopicNotEmpty(topic.name, count=topic.count)
@@ -111,13 +111,11 @@ def apply_create(state: State, op: TopicCreate) -> Effect:
     known = state.by_id.get(op.topic_id)
     if known is not None:
         return Effect(OpResult.DUPLICATE, op.topic_id)
-    state.add(
-        TopicState(topic_id=op.topic_id, name=op.name, epoch=op.epoch, config=op.config, created_ts=op.created_ts)
-    )
+    state.add(TopicLog(topic_id=op.topic_id, name=op.name, epoch=op.epoch, config=op.config, created_ts=op.created_ts))
     return Effect(OpResult.APPLIED, op.topic_id)
 
 
-def apply_config(topic: TopicState, op: ConfigUpdate, *, fed: bool = False) -> Effect:
+def apply_config(topic: TopicLog, op: ConfigUpdate, *, fed: bool = False) -> Effect:
     """The new config rules from here on. A tighter count cap bites at once; TTL and bytes as soon as they are logged.
 
     A change to `fsync` needs no ceiling any more, unless the topic is `fed` by a router: the sync of this very frame

@@ -12,7 +12,7 @@ from topics.core.append import Busy, Repeat, Reservation, decide_append, make_ap
 from topics.core.apply import apply
 from topics.core.lineage import epoch_of
 from topics.core.retention.rules import due
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, chain, either_way, resolved
@@ -37,7 +37,7 @@ class Writes:
         self._total_bytes_max = context.settings.max_total_bytes
         self._by_key: dict[tuple[int, bytes], Ticket[Appended]] = {}
 
-    def append(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
+    def append(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
         if batch.key is None and batch.count <= RECORDS_EACH_MAX:
@@ -65,13 +65,13 @@ class Writes:
         return ticket
 
     @staticmethod
-    def _admission_needs_room(topic: TopicState) -> bool:
+    def _admission_needs_room(topic: TopicLog) -> bool:
         """Expired records of a `reject` topic make room, so their floor must be logged before the decision."""
         return bool(topic.config.ttl_ms) and topic.config.discard == "reject"
 
     # --- idempotency: concurrent writes with one key take turns ---------------------------------------------------
 
-    def _remember_turn(self, topic: TopicState, key: bytes, ticket: Ticket[Appended]) -> None:
+    def _remember_turn(self, topic: TopicLog, key: bytes, ticket: Ticket[Appended]) -> None:
         if not ticket.done:
             self._by_key[topic.id, key] = ticket
             ticket.then(lambda _: self._turn_over(topic.id, key))
@@ -79,12 +79,12 @@ class Writes:
     def _turn_over(self, topic_id: int, key: bytes) -> None:
         self._by_key.pop((topic_id, key), None)
 
-    def _take_turns(self, topic: TopicState, batch: WriteBatch, key: bytes) -> Ticket[Appended]:
+    def _take_turns(self, topic: TopicLog, batch: WriteBatch, key: bytes) -> Ticket[Appended]:
         """Wait for the write that has the key now, then look again: it has appended, or failed without a trace."""
         first = self._by_key[topic.id, key]
         return chain(either_way(first), lambda _: self._append_again(topic, batch))
 
-    def _append_again(self, topic: TopicState, batch: WriteBatch) -> Ticket[Appended]:
+    def _append_again(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """A config that is in the log already would come between the decision and the records, so it is waited for. A
         drop is not: whoever came before it may go with the topic."""
         self._ctx.check_exists(topic)
@@ -93,7 +93,7 @@ class Writes:
             return chain(change, lambda _: self._append_again(topic, batch))
         return self.append(topic, batch)
 
-    def _is_known(self, topic: TopicState, batch: WriteBatch) -> bool:
+    def _is_known(self, topic: TopicLog, batch: WriteBatch) -> bool:
         window_ms = topic.config.idempotency_window_ms
         if batch.key is None or not window_ms:
             return False
@@ -101,7 +101,7 @@ class Writes:
 
     # --- commit ---------------------------------------------------------------------------------------------------
 
-    def _commit(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> Ticket[Appended]:
+    def _commit(self, topic: TopicLog, batch: WriteBatch, reservation: Reservation) -> Ticket[Appended]:
         ctx = self._ctx
         group = ctx.group_of(topic.id)
         config = topic.config
@@ -138,20 +138,18 @@ class Writes:
 
     # --- small writes travel together -------------------------------------------------------------------------------
 
-    def _is_plain(self, topic: TopicState, batch: WriteBatch, reservation: Reservation) -> bool:
+    def _is_plain(self, topic: TopicLog, batch: WriteBatch, reservation: Reservation) -> bool:
         if reservation.key is not None or batch.count > RECORDS_EACH_MAX:
             return False
         return self._may_join(topic, size=batch.total_bytes, last_seq=reservation.last_seq)
 
-    def _may_join(self, topic: TopicState, *, size: int, last_seq: int) -> bool:
+    def _may_join(self, topic: TopicLog, *, size: int, last_seq: int) -> bool:
         """A plain write: small, no ceiling to wait for, nothing to decide but its seqs."""
         if size > BYTES_MAX or topic.config.discard == "reject" or topic.id in self._ctx.fed:
             return False
         return topic.config.is_fsync or last_seq <= topic.ceiling
 
-    def _open_joint(
-        self, topic: TopicState, reservation: Reservation, group: int, *, writes: int = 1
-    ) -> CoalescedWrite:
+    def _open_joint(self, topic: TopicLog, reservation: Reservation, group: int, *, writes: int = 1) -> CoalescedWrite:
         """Refused like any submission; the first writes are to be added at once."""
         commit = self._ctx.commit
         joint = CoalescedWrite(
@@ -172,7 +170,7 @@ class Writes:
         commit.accept_more(topic.id, joint)
         return joint
 
-    def join(self, topic: TopicState, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
+    def join(self, topic: TopicLog, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
         """Plain writes of so many records each, with others of their turn or as the first of them; False, and nothing
         has happened, if some have to go the long way."""
         now = self._ctx.clock.now_ms()
@@ -185,7 +183,7 @@ class Writes:
         self._refill_ahead(joint)
         return True
 
-    def _begin(self, topic: TopicState, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
+    def _begin(self, topic: TopicLog, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
         """A submission that begins with plain writes; None if some are not plain enough."""
         config, count, size = topic.config, records.count, records.total_bytes
         if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self.fits(size):
@@ -250,7 +248,7 @@ class Writes:
 
     # --- control frames in front --------------------------------------------------------------------------------------
 
-    def _pins(self, topic: TopicState, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
+    def _pins(self, topic: TopicLog, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
         """Control frames in front of the records: the ceiling, and the places of the routers that feed the topic."""
         if topic.id not in self._ctx.fed:
             return [] if mark is None else [mark]
@@ -259,7 +257,7 @@ class Writes:
         return [HeadMark(topic_id=topic.id, ceiling=ceiling, pin=pin) for pin in pins]
 
     @staticmethod
-    def encode(topic: TopicState, batch: WriteBatch, reservation: Reservation, *, durable: bool) -> Append:
+    def encode(topic: TopicLog, batch: WriteBatch, reservation: Reservation, *, durable: bool) -> Append:
         encoded = encode_appends(
             topic_id=topic.id,
             first_seq=reservation.first_seq,
@@ -278,7 +276,7 @@ class Writes:
             lens=array("I", encoded.lengths),
         )
 
-    def _finish(self, topic: TopicState, size: int, sub: Submission) -> Appended:
+    def _finish(self, topic: TopicLog, size: int, sub: Submission) -> Appended:
         """The class is satisfied: publish."""
         state = self._ctx.state
         state.staged_bytes -= size
@@ -291,7 +289,7 @@ class Writes:
         op.base += sub.offset
         return self.publish(topic, op, sub)
 
-    def publish(self, topic: TopicState, op: Append, sub: Submission | None) -> Appended:
+    def publish(self, topic: TopicLog, op: Append, sub: Submission | None) -> Appended:
         """Make a committed batch visible; times come from its submission, if it needed one."""
         self._publish(topic, op)
         append_ms = sync_ms = 0.0
@@ -302,13 +300,13 @@ class Writes:
                 sync_ms = _sync_ms(ticket)
         return Appended(op.first_seq, op.count, op.last_seq, topic.epoch, append_ms=append_ms, sync_ms=sync_ms)
 
-    def _publish(self, topic: TopicState, op: Append) -> None:
+    def _publish(self, topic: TopicLog, op: Append) -> None:
         effect = apply(self._ctx.state, op)
         self._ctx.published(topic)
         if effect.removal is not None:
             self._ctx.removed(topic, effect)
 
-    def _release(self, topic: TopicState, reservation: Reservation, error: BaseException) -> None:
+    def _release(self, topic: TopicLog, reservation: Reservation, error: BaseException) -> None:
         certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"
         release(topic, reservation, reuse_seqs=certain)
         self._ctx.state.staged_bytes -= reservation.size
@@ -325,13 +323,13 @@ class Writes:
 
     # --- ephemeral topics and copies ------------------------------------------------------------------------------
 
-    def append_copies(self, topic: TopicState, op: Append, reservation: Reservation) -> Ticket[Appended]:
+    def append_copies(self, topic: TopicLog, op: Append, reservation: Reservation) -> Ticket[Appended]:
         """Router copies: no record frames, in any class; the ceiling above them is what makes their seqs safe."""
         mark = self._ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
         return self._commit_resident(topic, op, reservation, self._ctx.group_of(topic.id), mark)
 
     def _commit_resident(
-        self, topic: TopicState, op: Append, reservation: Reservation, group: int, mark: HeadMark | None
+        self, topic: TopicLog, op: Append, reservation: Reservation, group: int, mark: HeadMark | None
     ) -> Ticket[Appended]:
         """Records that are written nowhere: only the ceiling above them is."""
         op.file = RESIDENT
@@ -355,7 +353,7 @@ class Writes:
         self._ctx.state.staged_bytes += reservation.size
         return ticket
 
-    def _finish_resident(self, topic: TopicState, op: Append, size: int, sub: Submission) -> Appended:
+    def _finish_resident(self, topic: TopicLog, op: Append, size: int, sub: Submission) -> Appended:
         self._ctx.state.staged_bytes -= size
         for control in sub.ops:
             apply(self._ctx.state, control)  # type: ignore[arg-type]
@@ -364,7 +362,7 @@ class Writes:
 
     # --- ceilings in the background -------------------------------------------------------------------------------
 
-    def _refill(self, topic: TopicState, group: int, now: int) -> None:
+    def _refill(self, topic: TopicLog, group: int, now: int) -> None:
         """Reserve the next block before it is needed, so that writers rarely wait."""
         if topic.config.is_fsync and topic.id not in self._ctx.fed:
             return
@@ -381,7 +379,7 @@ class Writes:
             internal=True,
         )
 
-    def _finish_ceiling(self, topic: TopicState, sub: Submission) -> None:
+    def _finish_ceiling(self, topic: TopicLog, sub: Submission) -> None:
         apply(self._ctx.state, sub.ops[0])  # type: ignore[arg-type]
         self._ctx.ceilings.release(topic)
 

@@ -20,17 +20,17 @@ from topics.core.slots.checkpoint import flagged
 from topics.core.state import State
 from topics.engine.writing.encode import submission
 from topics.errors import CommitFailed
-from topics.formats.names import shard_of
+from topics.formats.file_names import shard_of
 from topics.formats.snapshot import GroupPosition, Snapshot
 from topics.model.ops import Evict, HeadMark
 from topics.runtime.store import Store
-from topics.storage.segments.loading.repair import repair_segment
-from topics.storage.segments.place import SegmentEnv
+from topics.storage.segments.loading.segment_repair import repair_segment
 from topics.storage.segments.replace import list_topic_dirs, retire_topic_dir
-from topics.storage.segments.sealed import SealedSegment
-from topics.storage.wal.files import WalFiles
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.topic_dir import SegmentEnv
 from topics.storage.wal.group import WalGroup
 from topics.storage.wal.lookup import find_in_wal
+from topics.storage.wal.wal_files import WalFiles
 
 
 def log_marks(groups: list[WalGroup], marks: Sequence[HeadMark | Evict], *, now_ms: int) -> bool:

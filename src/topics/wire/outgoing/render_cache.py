@@ -41,7 +41,7 @@ class KeptText(NamedTuple):
     size_bytes: int
 
 
-class Texts:
+class RenderCache:
     def __init__(self, *, bytes_max: int = limits.RENDER_TEXTS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._order: deque[KeptText] = deque()

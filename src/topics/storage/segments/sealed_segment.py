@@ -28,18 +28,18 @@ import numpy.typing as npt
 
 from topics.errors import ColdUnavailable, CorruptSegment, StorageIo, TopicsError
 from topics.formats.buffers import I64, U8, U32, U64, Bools
-from topics.formats.names import segment_name
+from topics.formats.file_names import segment_name
 from topics.formats.segments.columns import decode_columns
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
 from topics.storage.segments.findings import CORRUPT, Finding
-from topics.storage.segments.flips import FlipLog
-from topics.storage.segments.opening import open_anew, open_cold, open_hot
-from topics.storage.segments.pair import Pair
+from topics.storage.segments.flips import UnsyncedFlags
+from topics.storage.segments.open_segment import open_anew, open_cold, open_hot
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
+    from topics.storage.segments.topic_dir import TopicDir
 
 
 class SegmentHealth:
@@ -112,7 +112,7 @@ class SealedSegment:
         count: int,
         data_len: int,
         tier: Tier = "hot",
-        flips: FlipLog | None = None,
+        flips: UnsyncedFlags | None = None,
     ) -> None:
         self.place = place
         self.first_seq = first_seq
@@ -123,11 +123,11 @@ class SealedSegment:
         self.hot_remnant = False  # moved to cold, but the hot files could not be removed yet
         self.recently_used = False
         self.lock = RLock()
-        self.flips = FlipLog() if flips is None else flips
-        self._pair: Pair | None = None
+        self.flips = UnsyncedFlags() if flips is None else flips
+        self._pair: SegmentArrays | None = None
         self._tags: TagIndex | None = None
         self.condition = SegmentHealth()
-        self._override: Pair | None = None  # stands in for files that are damaged, or not repaired yet
+        self._override: SegmentArrays | None = None  # stands in for files that are damaged, or not repaired yet
 
     # --- identity -------------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class SealedSegment:
             self._pair = pair
         self.place.env.maps.admit(self)
 
-    def pair(self) -> Pair:
+    def pair(self) -> SegmentArrays:
         """The opened files; the same object until they change or were closed for lack of room."""
         self.recently_used = True
         pair = self._pair
@@ -257,7 +257,7 @@ class SealedSegment:
             raise ColdUnavailable(self.label, reason="its index is not loaded yet")
         return self._open()
 
-    def stand_in(self, pair: Pair | None) -> None:
+    def stand_in(self, pair: SegmentArrays | None) -> None:
         """Use this instead of the files; None goes back to the files."""
         with self.lock:
             self._override = pair
@@ -282,14 +282,14 @@ class SealedSegment:
             self.tier = "cold"
             self._override = None
             self.condition.checked = True
-            self._pair = Pair(read_idx(bytearray(idx)), None)
+            self._pair = SegmentArrays(read_idx(bytearray(idx)), None)
 
     def unmap(self) -> None:
         """Let go of the mappings; whoever holds arrays keeps theirs."""
         self._pair = None
         self._tags = None
 
-    def _open(self) -> Pair:
+    def _open(self) -> SegmentArrays:
         with self.lock:
             if self._pair is not None:
                 return self._pair

@@ -15,7 +15,7 @@ from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import Appended, Tombstone, WatchStart
 from topics.wire.incoming.json import BodyDecoder
 from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
-from topics.wire.outgoing.events import (
+from topics.wire.outgoing.live_fields import (
     caught_up_fields,
     deferred_fields,
     deleted_fields,

@@ -1,4 +1,4 @@
-"""Synced: up to which seq a topic is covered by a sync, for strong watchers (semantics.md section 14.2).
+"""SyncLimits: up to which seq a topic is covered by a sync, for strong watchers (semantics.md section 14.2).
 
 Only topics that somebody watches strongly are followed. A publication is covered once everything is synced that the
 groups it lives in had written by then: its own group, and, since a copy has no frames of its own, those of the topics
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.context import Context
 
 Needs = dict[int, int]
@@ -20,39 +20,39 @@ Needs = dict[int, int]
 class _Followed:
     __slots__ = ("pending", "seq", "topic", "users")
 
-    def __init__(self, topic: TopicState) -> None:
+    def __init__(self, topic: TopicLog) -> None:
         self.topic = topic
         self.users = 0
         self.seq = 0
         self.pending: deque[tuple[Needs, int]] = deque()  # and the head once they are met
 
 
-class Synced:
-    def __init__(self, context: Context, moved: Callable[[TopicState], None]) -> None:
+class SyncLimits:
+    def __init__(self, context: Context, moved: Callable[[TopicLog], None]) -> None:
         self._ctx = context
         self._moved = moved
         self._followed: dict[int, _Followed] = {}
         context.commit.on_synced.append(self._synced)
 
-    def follow(self, topic: TopicState) -> None:
+    def follow(self, topic: TopicLog) -> None:
         followed = self._followed.get(topic.id)
         if followed is None:
             followed = self._followed[topic.id] = _Followed(topic)
             self._note(followed)
         followed.users += 1
 
-    def unfollow(self, topic: TopicState) -> None:
+    def unfollow(self, topic: TopicLog) -> None:
         followed = self._followed[topic.id]
         followed.users -= 1
         if not followed.users:
             del self._followed[topic.id]
 
-    def published(self, topic: TopicState) -> None:
+    def published(self, topic: TopicLog) -> None:
         followed = self._followed.get(topic.id)
         if followed is not None:
             self._note(followed)
 
-    def limit(self, topic: TopicState) -> int:
+    def limit(self, topic: TopicLog) -> int:
         """The highest seq a strong watcher of a followed topic may see now."""
         return topic.head if topic.config.is_ephemeral else self._followed[topic.id].seq
 
@@ -66,7 +66,7 @@ class Synced:
             pending.pop()
         pending.append((needs, followed.topic.head))
 
-    def _needs(self, topic: TopicState) -> Needs:
+    def _needs(self, topic: TopicLog) -> Needs:
         """What must be synced before all that is published now is safe; what is safe already is left out."""
         commit, needs = self._ctx.commit, Needs()
         for one in self._origins(topic):
@@ -77,7 +77,7 @@ class Synced:
                     needs[group] = written
         return needs
 
-    def _origins(self, topic: TopicState) -> list[TopicState]:
+    def _origins(self, topic: TopicLog) -> list[TopicLog]:
         """The topic, and all that its records may have been copied from."""
         origins = [topic]
         if topic.id not in self._ctx.fed:

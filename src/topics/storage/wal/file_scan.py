@@ -38,9 +38,7 @@ from topics.storage.wal.ends import (
     valid_behind,
     whole_size,
 )
-from topics.storage.wal.files import Position, WalFile, WalFiles
-from topics.storage.wal.rotation import Layout
-from topics.storage.wal.scan import (
+from topics.storage.wal.group_scan import (
     GroupListing,
     GroupScan,
     OpenFrame,
@@ -49,6 +47,8 @@ from topics.storage.wal.scan import (
     newest_layout,
     read_open_frame,
 )
+from topics.storage.wal.rotation import Layout
+from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 __all__ = ["GroupScan", "ScannedFile", "complete_from_first", "newest_layout", "scan_group"]
 
@@ -127,7 +127,7 @@ def scan_group(
     listing: GroupListing,
     files: WalFiles,
     *,
-    start: Position | None = None,
+    start: LogPosition | None = None,
     snapshot_gen: int = 0,
     salvage: bool = False,
     left_over: bool = False,
@@ -155,7 +155,7 @@ class _Scan:
         fs: Fs,
         listing: GroupListing,
         files: WalFiles,
-        start: Position | None,
+        start: LogPosition | None,
         snapshot_gen: int,
         *,
         unharmed: bool,
@@ -317,7 +317,7 @@ class _Scan:
         file = rest[0]
         reason = columns.reason or "incomplete submission"
         behind = valid_behind(buffer, end)
-        if len(rest) > 1 or synced_behind(behind, Position(file.number, end)):
+        if len(rest) > 1 or synced_behind(behind, LogPosition(file.number, end)):
             kind: EndKind = "damage"
         elif self.opens[file.number] is None or self._crosses_end(file, buffer, columns):
             kind, self.out.tail_lost = "damage", True
@@ -401,13 +401,13 @@ class _Scan:
             out.next_number = max(out.next_number, start.file + 1)
             out.notices.append(f"{self.listing.dir}: recorded position {tuple(start)} lies behind the end of the log")
 
-    def _ends_before(self, start: Position) -> bool:
+    def _ends_before(self, start: LogPosition) -> bool:
         """Whether frames that were synced behind `start` are gone: the log stops before it, or right there, and what is
         in front of it is not what it was."""
         last = self.out.last
         return last is None or last.number < start.file or self.out.tail <= start.off
 
-    def _behind_end(self, start: Position) -> bool:
+    def _behind_end(self, start: LogPosition) -> bool:
         last = self.out.last
         if last is None:
             return True

@@ -23,14 +23,14 @@ import msgspec
 
 from topics.clock import Clock
 from topics.errors import StartRefused
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.storage.data_dir import DataDir
 from topics.storage.fs import Fs, install, make_dirs, parent, read_file, read_full
 from topics.storage.wal.ends import CutPiece, GroupEnd
-from topics.storage.wal.files import WalFile, WalFiles
+from topics.storage.wal.file_scan import GroupScan
 from topics.storage.wal.group import NO_SPACE, WalGroup
-from topics.storage.wal.reader import GroupScan
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.wal_files import WalFile, WalFiles
 
 log = logging.getLogger("topics.wal")
 

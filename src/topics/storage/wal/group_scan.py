@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.formats import names
+from topics.formats import file_names as names
 from topics.formats.wal import WalColumns, scan_wal
 from topics.formats.wal.bodies import OpenMark
 from topics.formats.wal.frame import FRAME_LEN_MAX, LEN_BYTES
 from topics.storage.data_dir import DataDir
 from topics.storage.fs import File, Fs, read_file, read_full
 from topics.storage.wal.ends import GroupEnd
-from topics.storage.wal.files import Position, WalFile
 from topics.storage.wal.rotation import Layout
+from topics.storage.wal.wal_files import LogPosition, WalFile
 
 _HEAD_READ = 4096
 
@@ -137,7 +137,7 @@ class GroupScan:
         self.frames = 0
         self.exact = True
         self.last_gen = 0
-        self.start: Position | None = None
+        self.start: LogPosition | None = None
         self.beyond = False
         self.ends_early = False
         self.tail_lost = False
@@ -146,9 +146,9 @@ class GroupScan:
         self.from_first = False
 
     @property
-    def position(self) -> Position:
+    def position(self) -> LogPosition:
         """End of the log as found."""
-        return Position(self.next_number, 0) if self.last is None else Position(self.last.number, self.tail)
+        return LogPosition(self.next_number, 0) if self.last is None else LogPosition(self.last.number, self.tail)
 
     @property
     def current_stale(self) -> bool:

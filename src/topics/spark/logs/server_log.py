@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from topics.errors import Corruption, Forbidden, TopicNotFound, TopicsError, Unauthorized
-from topics.formats import names as file_names
+from topics.formats import file_names
 from topics.formats.segments import scan_segment
+from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, RemoteAnswer, key_refused, topic_path
 from topics.spark.logs.directory import newest_snapshot
-from topics.spark.logs.files import LocalFiles, open_files
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.remote import PLANNING_RETRIES, Remote, RemoteAnswer, key_refused, topic_path
+from topics.spark.logs.read_files import LocalFiles, open_files
 from topics.spark.planning.cut import LostSeqs, SegmentBlock, ServerBlock, TopicCut
-from topics.spark.planning.plan import Task
+from topics.spark.planning.tasks import Task
 
 FRAMES_BYTES: Final = 4 << 20
 _PAGE: Final = 1000

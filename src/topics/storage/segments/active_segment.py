@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats.names import segment_name
+from topics.formats.file_names import segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
 from topics.storage.fs import read_full
-from topics.storage.segments.flips import FlipLog
+from topics.storage.segments.flips import UnsyncedFlags
 
 if TYPE_CHECKING:
-    from topics.storage.segments.place import TopicDir
+    from topics.storage.segments.topic_dir import TopicDir
 
 
 _PLACE = Struct("<II")
@@ -43,7 +43,7 @@ class ActiveSegment:
         count: int = 0,
         data_len: int = 0,
         sizes: array[int] | None = None,
-        flips: FlipLog | None = None,
+        flips: UnsyncedFlags | None = None,
     ) -> None:
         self.place = place
         self.first_seq = first_seq
@@ -51,7 +51,7 @@ class ActiveSegment:
         self.count = count
         self.data_len = data_len
         self.sizes: array[int] = array("I") if sizes is None else sizes
-        self.flips = FlipLog() if flips is None else flips
+        self.flips = UnsyncedFlags() if flips is None else flips
 
     @property
     def next_seq(self) -> int:

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from topics.core.slots.slots import I64, U32, Bools, Slots
+from topics.core.slots.slot_range import I64, U32, Bools, Slots
 from topics.errors import ColdUnavailable, StorageIo
 from topics.model.names import TagMatch
 from topics.model.ops import DELETED

@@ -2,7 +2,7 @@
 
 `topics.formats` says where texts lie in a buffer; a string column is then offsets over that buffer, of which every
 second piece is taken (the others are the bytes in between). Filters on tag and node run before `data` is gathered.
-A bad frame stops everything: corruption is never skipped. Called by `topics.spark.scanning.scan` on executors.
+A bad frame stops everything: corruption is never skipped. Called by `topics.spark.scanning.task_scan` on executors.
 """
 
 from __future__ import annotations

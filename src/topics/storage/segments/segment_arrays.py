@@ -13,7 +13,7 @@ from topics.formats.buffers import U8, U32, U64, Bools
 from topics.formats.segments.idx import Idx
 
 
-class Pair:
+class SegmentArrays:
     """`data` is None while the bytes are in the cold tier. `bad` marks slots that are damaged, None for none."""
 
     __slots__ = ("bad", "data", "entries", "flags", "lens", "offs", "ts")

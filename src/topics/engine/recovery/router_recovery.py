@@ -29,7 +29,7 @@ from topics.core.reading.recent import RecentCache
 from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy
 from topics.core.state import State
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.engine.recovery.router_destinations import Apply, DestinationRecovery, lost_count
 from topics.engine.recovery.router_sources import Read, SourceLog, Trace
 from topics.errors import TopicsError
@@ -39,7 +39,7 @@ from topics.model.payload import split_blob
 NO_CACHE = RecentCache(0)
 
 
-def newest_copied(topic: TopicState, router: RouterProgress, *, from_seq: int, read: Read) -> int:
+def newest_copied(topic: TopicLog, router: RouterProgress, *, from_seq: int, read: Read) -> int:
     """The highest source seq of which the destination holds a copy at or above `from_seq`; 0 if it holds none."""
     walk = PickWalk(topic, range(max(from_seq, topic.earliest_seq), topic.head + 1), NO_CACHE)
     while (extent := walk.need()) is not None:
@@ -114,7 +114,7 @@ class RouterRecovery:
     def held_ids(self) -> list[int]:
         return list(self._held)
 
-    def watch(self, topic: TopicState) -> None:
+    def watch(self, topic: TopicLog) -> None:
         """A source has its segments; its frames come next."""
         routers = self._state.routers.from_source(topic.id)
         if routers and topic.id not in self._sources:
@@ -206,7 +206,7 @@ class RouterRecovery:
                 given_up = range(op.pin.cursor - lost_count(op) + 1, op.pin.cursor + 1)
                 self._given_up.setdefault(op.pin.router, []).append(given_up)
 
-    def _reach(self, topic: TopicState, routers: Iterable[RouterProgress]) -> None:
+    def _reach(self, topic: TopicLog, routers: Iterable[RouterProgress]) -> None:
         """What a mark counted was there, also where its segment was dropped since and no frame tells of it."""
         marks = [self.places[router.name] for router in routers if router.name in self.places]
         topic.head = max([topic.head, *(mark.dest_base + mark.forwarded_total for mark in marks)])
@@ -281,7 +281,7 @@ class RouterRecovery:
 
     # --- what is owed -----------------------------------------------------------------------------------------------
 
-    def _read_on(self, topic: TopicState) -> list[Trace]:
+    def _read_on(self, topic: TopicLog) -> list[Trace]:
         """Everything that the routers of a destination had copied, or have to copy, while the sources still have it:
         count caps are applied when the replay ends."""
         traces = [trace for router in self._state.routers.into(topic.id) if (trace := self._trace_of(router))]

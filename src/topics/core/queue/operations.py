@@ -16,12 +16,12 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from topics.core.queue.leases import ACKED, CLAIMED, EXTENDED, RELEASED
-from topics.core.queue.state import LEASED, QueueJob, QueueState
-from topics.core.retention.front import blocks_from, index_needed
+from topics.core.queue.queue import LEASED, QueueJob, QueueState
+from topics.core.retention.removal import blocks_from, index_needed
 from topics.core.slots.extent import Extent, index_of
-from topics.core.slots.sealed import Sealed
-from topics.core.slots.slots import Slots
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import Slots
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.ops import LeaseEvent
 from topics.model.results import LostJob
@@ -35,7 +35,7 @@ class UndeliveredJobs(NamedTuple):
     index_extent: Extent | None
 
 
-def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[int]) -> UndeliveredJobs:
+def fresh_seqs(topic: TopicLog, *, after: int, wanted: int, known: Container[int]) -> UndeliveredJobs:
     """Up to `wanted` live seqs above `after` that are not known, ascending."""
     seqs: list[int] = []
     cursor = max(after, topic.floors.earliest_seq - 1)
@@ -58,7 +58,7 @@ def fresh_seqs(topic: TopicState, *, after: int, wanted: int, known: Container[i
     return UndeliveredJobs(seqs, topic.head, None)
 
 
-def _take(topic: TopicState, block: Slots, cursor: int, wanted: int, known: Container[int], seqs: list[int]) -> int:
+def _take(topic: TopicLog, block: Slots, cursor: int, wanted: int, known: Container[int], seqs: list[int]) -> int:
     """Take from one block; returns how far it was looked through."""
     lo = max(cursor + 1 - block.first_seq, 0)
     hi = min(block.next_seq, topic.head + 1) - block.first_seq
@@ -74,7 +74,7 @@ def _take(topic: TopicState, block: Slots, cursor: int, wanted: int, known: Cont
     return block.first_seq + hi - 1
 
 
-def queue_of(topic: TopicState) -> QueueState:
+def queue_of(topic: TopicLog) -> QueueState:
     """The queue of a topic that is one."""
     assert topic.queue is not None, "a queue call reached a log topic"
     return topic.queue
@@ -90,7 +90,7 @@ class Picked(NamedTuple):
     exhausted: list[int]
 
 
-def claim_index_needed(topic: TopicState, wanted: int) -> Extent | None:
+def claim_index_needed(topic: TopicLog, wanted: int) -> Extent | None:
     """What must be loaded before `pick` can see so many jobs: a cold segment nobody has looked into yet."""
     queue = queue_of(topic)
     if not len(topic.sealed) or queue.cursor + 1 >= topic.sealed[len(topic.sealed) - 1].next_seq:
@@ -98,7 +98,7 @@ def claim_index_needed(topic: TopicState, wanted: int) -> Extent | None:
     return fresh_seqs(topic, after=queue.cursor, wanted=wanted, known=queue.jobs).index_extent
 
 
-def pick(topic: TopicState, wanted: int) -> Picked:
+def pick(topic: TopicLog, wanted: int) -> Picked:
     """The next jobs in line. They are taken out of it."""
     queue = queue_of(topic)
     limit = topic.config.max_deliveries if topic.config.dead_letter is not None else 0
@@ -131,7 +131,7 @@ def deal(count: int, wants: Sequence[int]) -> list[list[int]]:
 
 
 def claim_events(
-    topic: TopicState, seqs: Sequence[int], *, node: str, lease_ms: int, stream: int, now: int
+    topic: TopicLog, seqs: Sequence[int], *, node: str, lease_ms: int, stream: int, now: int
 ) -> list[LeaseEvent]:
     """Leases for picked jobs, with new ids."""
     queue = queue_of(topic)
@@ -153,7 +153,7 @@ def claim_events(
     ]
 
 
-def give_back(topic: TopicState, event: LeaseEvent, now: int) -> LeaseEvent:
+def give_back(topic: TopicLog, event: LeaseEvent, now: int) -> LeaseEvent:
     """A claim that was never delivered, undone: the job is ready, and this delivery does not count."""
     return _event(topic, RELEASED, event.seq, event.node, event.lease_id, event.deadline, event.deliveries - 1, now)
 
@@ -196,33 +196,33 @@ def held_by(queue: QueueState, node: str, seqs: Sequence[int], fences: Sequence[
     return HeldJobs(jobs, skipped, list(lost.values()))
 
 
-def ack_events(topic: TopicState, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
+def ack_events(topic: TopicLog, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
     return [_of(topic, job, ACKED, now) for job in jobs]
 
 
-def nack_events(topic: TopicState, jobs: Sequence[QueueJob], *, delay_ms: int, now: int) -> list[LeaseEvent]:
+def nack_events(topic: TopicLog, jobs: Sequence[QueueJob], *, delay_ms: int, now: int) -> list[LeaseEvent]:
     ready_at = now + delay_ms if delay_ms else None
     return [_of(topic, job, RELEASED, now, ready_at=ready_at) for job in jobs]
 
 
-def extend_events(topic: TopicState, jobs: Sequence[QueueJob], *, lease_ms: int, now: int) -> list[LeaseEvent]:
+def extend_events(topic: TopicLog, jobs: Sequence[QueueJob], *, lease_ms: int, now: int) -> list[LeaseEvent]:
     return [_of(topic, job, EXTENDED, now, deadline=now + lease_ms) for job in jobs]
 
 
-def release_events(topic: TopicState, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
+def release_events(topic: TopicLog, jobs: Sequence[QueueJob], now: int) -> list[LeaseEvent]:
     """Leases dropped on nobody's request: a work stream ended, or an ack failed."""
     return [_of(topic, job, RELEASED, now) for job in jobs]
 
 
 def _of(
-    topic: TopicState, job: QueueJob, event: int, now: int, *, deadline: int | None = None, ready_at: int | None = None
+    topic: TopicLog, job: QueueJob, event: int, now: int, *, deadline: int | None = None, ready_at: int | None = None
 ) -> LeaseEvent:
     deadline = job.deadline if deadline is None else deadline
     return _event(topic, event, job.seq, job.node, job.lease_id, deadline, job.deliveries, now, ready_at)
 
 
 def _event(
-    topic: TopicState,
+    topic: TopicLog,
     event: int,
     seq: int,
     node: str,

@@ -14,10 +14,10 @@ from itertools import chain, takewhile
 
 import numpy as np
 
-from topics.core.slots.sealed import Sealed
-from topics.core.slots.slots import I64, Slots
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import I64, Slots
 from topics.core.slots.tail import TailRun
-from topics.core.topic import TopicState
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.ops import IN_ACTIVE
 
@@ -55,7 +55,7 @@ class Removal:
         return f"Removal(count={self.count}, bytes={self.bytes}, dead_segments={self.dead_segments})"
 
 
-def blocks_from(topic: TopicState, seq: int) -> Iterator[Slots]:
+def blocks_from(topic: TopicLog, seq: int) -> Iterator[Slots]:
     """Segments and tail runs with a slot at or above `seq`, ascending."""
     runs, sealed = topic.tail.runs, topic.sealed
     if not len(sealed) or (runs and runs[0].first_seq <= seq and sealed[len(sealed) - 1].next_seq <= seq):
@@ -66,7 +66,7 @@ def blocks_from(topic: TopicState, seq: int) -> Iterator[Slots]:
 
 
 @contextmanager
-def awaited(topic: TopicState, block: Slots | None) -> Iterator[None]:
+def awaited(topic: TopicLog, block: Slots | None) -> Iterator[None]:
     """If the block's index has to be loaded first, put it on the topic's waiting list; the error goes on."""
     try:
         yield
@@ -76,7 +76,7 @@ def awaited(topic: TopicState, block: Slots | None) -> Iterator[None]:
         raise
 
 
-def index_needed(topic: TopicState, block: Slots) -> Sealed | None:
+def index_needed(topic: TopicLog, block: Slots) -> Sealed | None:
     """The segment whose index has to come before records of this block may be handed out; None: none has to. Something
     waits for the block's own index, or only its times tell what has expired, or only the index of a later segment tells
     what the count cap has taken."""
@@ -93,13 +93,13 @@ def index_needed(topic: TopicState, block: Slots) -> Sealed | None:
     return None
 
 
-def _is_over_cap(topic: TopicState) -> bool:
+def _is_over_cap(topic: TopicLog) -> bool:
     """Trimming was put off: an index is missing."""
     config = topic.config
     return 0 < config.cap_records < topic.count and config.discard == "old"
 
 
-def first_live(topic: TopicState, seq: int) -> int:
+def first_live(topic: TopicLog, seq: int) -> int:
     """The smallest live seq at or above `seq` (which is not below the floors), or `head + 1`."""
     for block in blocks_from(topic, seq):
         if isinstance(block, Sealed) and block.live == 0:
@@ -114,7 +114,7 @@ def first_live(topic: TopicState, seq: int) -> int:
     return topic.head + 1
 
 
-def last_lives_below(topic: TopicState, bound: int) -> Iterator[int]:
+def last_lives_below(topic: TopicLog, bound: int) -> Iterator[int]:
     """The largest live seq below `bound` of each block, descending; those are left out whose index is not loaded."""
     earliest = topic.floors.earliest_seq
     blocks = takewhile(lambda block: block.first_seq < bound, blocks_from(topic, earliest))
@@ -131,7 +131,7 @@ def last_lives_below(topic: TopicState, bound: int) -> Iterator[int]:
             yield block.first_seq + slot
 
 
-def advance_front(topic: TopicState) -> None:
+def advance_front(topic: TopicLog) -> None:
     """Move `earliest_seq` to the first live record. Not during replay: what has no slot then may still be filled in."""
     floors = topic.floors
     start = max(floors.earliest_seq, floors.lost + 1)
@@ -142,7 +142,7 @@ def advance_front(topic: TopicState) -> None:
     floors.earliest_seq = start
 
 
-def kill_below(topic: TopicState, bound: int, removal: Removal, *, requested: bool) -> None:
+def kill_below(topic: TopicLog, bound: int, removal: Removal, *, requested: bool) -> None:
     """Everything below `bound` dies by position: no slot is touched, only totals. Moves `earliest_seq` past it."""
     earliest = topic.floors.earliest_seq
     if bound <= earliest:
@@ -163,7 +163,7 @@ def kill_below(topic: TopicState, bound: int, removal: Removal, *, requested: bo
 
 
 def _kill_sealed_front(
-    topic: TopicState, block: Sealed, slots: tuple[int, int], removal: Removal, *, requested: bool
+    topic: TopicLog, block: Sealed, slots: tuple[int, int], removal: Removal, *, requested: bool
 ) -> None:
     lo, hi = slots
     if hi == block.count:
@@ -187,7 +187,7 @@ def _kill_sealed_front(
         removal.flips.append((block.first_seq, live))
 
 
-def verify(topic: TopicState, block: Sealed) -> bool:
+def verify(topic: TopicLog, block: Sealed) -> bool:
     """Make sure that a segment's totals agree with its flags before slots are taken out of it. False: its index or its
     sizes are in the cold store and not loaded, and the segment is put on the topic's waiting list."""
     try:
@@ -202,7 +202,7 @@ def verify(topic: TopicState, block: Sealed) -> bool:
     return True
 
 
-def kill_slots(topic: TopicState, block: Slots, slots: I64, removal: Removal) -> None:
+def kill_slots(topic: TopicLog, block: Slots, slots: I64, removal: Removal) -> None:
     """Live slots of one block die on request. The caller settles the front once, after all blocks."""
     if not len(slots):
         return
@@ -229,7 +229,7 @@ def alive_of(block: Slots, slots: I64) -> I64:
     return slots[~block.dead(lo, int(slots[-1]) + 1)[slots - lo]]
 
 
-def _count_out(topic: TopicState, removal: Removal, totals: tuple[int, int]) -> None:
+def _count_out(topic: TopicLog, removal: Removal, totals: tuple[int, int]) -> None:
     topic.count_in(-totals[0], -totals[1])
     removal.count += totals[0]
     removal.bytes += totals[1]

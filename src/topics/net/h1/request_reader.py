@@ -19,7 +19,8 @@ import re
 from topics.errors import InvalidRequest, PayloadTooLarge
 from topics.net.h1.head import HeadTemplate, parse_head
 from topics.net.h1.lines import FIELD_LINE, VALUE, LineChecker
-from topics.net.limits import (
+from topics.net.messages import RequestHead
+from topics.net.transport_limits import (
     BLANK_LINES_MAX,
     CHUNK_BYTES_MEAN_MIN,
     CHUNK_LINE_BYTES_MAX,
@@ -28,7 +29,6 @@ from topics.net.limits import (
     TEMPLATE_BYTES_MAX,
     TRAILER_BYTES_MAX,
 )
-from topics.net.messages import RequestHead
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]+)(?:[ \t]*;%b*)?\r\n" % VALUE)
 _SIZE_BEGUN = re.compile(rb"[0-9A-Fa-f]*(?:[ \t]*(?:;%b*)?)?\r?" % VALUE)

@@ -28,12 +28,12 @@ from topics.errors import Corruption
 from topics.formats.buffers import U64, Buffer, hash_slices
 from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
-from topics.spark.logs.files import Files, open_files
 from topics.spark.logs.log import Log, LogAddress, open_log
+from topics.spark.logs.read_files import Files, open_files
 from topics.spark.options import OnLoss
 from topics.spark.planning.cut import I64, DeadRange, LogBlock, LostSeqs, SegmentBlock, ServerBlock, life_over
-from topics.spark.planning.plan import Slice, Task, resolve, slices_of
-from topics.spark.scanning.decode import (
+from topics.spark.planning.tasks import Slice, Task, resolve, slices_of
+from topics.spark.scanning.arrow_columns import (
     Origin,
     TextTest,
     passing,
@@ -235,7 +235,7 @@ class _Scan:
             file.close()
 
     def _from_server(self, block: ServerBlock, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-        from topics.spark.logs.server import frames_between, reachable_file
+        from topics.spark.logs.server_log import frames_between, reachable_file
 
         file = reachable_file(block, self.spec.address.cold_path)
         if file is not None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from topics.formats.names import CURRENT, FLAT_GROUP
+from topics.formats.file_names import CURRENT, FLAT_GROUP
 from topics.storage.fs import Fs, parent
-from topics.storage.wal.files import Position, WalFile, WalFiles
+from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 log = logging.getLogger("topics.wal")
 
 SNAPSHOTS_KEPT = 2
-Positions = Mapping[str, Position]
+Positions = Mapping[str, LogPosition]
 
 
 def remove_absorbed(
@@ -29,7 +29,7 @@ def remove_absorbed(
     snapshots: Sequence[Positions],
     referenced: Callable[[int], bool],
     active: int | None,
-    end: Position | None = None,
+    end: LogPosition | None = None,
 ) -> int:
     """Unlink what may go of one group; gives the number of files removed.
 
@@ -50,7 +50,7 @@ def remove_absorbed(
     return _unlink(fs, files, gone, dir=dir, key=key, whole=whole)
 
 
-def _passed(entry: WalFile, reached: Position, active: int | None, end: Position | None, newest: int) -> bool:
+def _passed(entry: WalFile, reached: LogPosition, active: int | None, end: LogPosition | None, newest: int) -> bool:
     if entry.number == active:
         return False
     if reached.file > entry.number:

@@ -20,7 +20,7 @@ ReadWal = Callable[[int, int, int], bytes]
 """`(file index, offset, length)`: `WalFiles.pread`."""
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """A place in a group: file number, then byte offset; ordered as the log is."""
 
     file: int

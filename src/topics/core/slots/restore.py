@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from topics.core.slots.sealed import Sealed, SegmentView
-from topics.core.slots.slots import I64
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed, SegmentView
+from topics.core.slots.slot_range import I64
+from topics.core.topic import TopicLog
 from topics.model.ops import DELETED, IN_ACTIVE
 
 _IN_ACTIVE = np.uint64(IN_ACTIVE << 32)
@@ -36,9 +36,7 @@ class ActiveColumns:
     tags: list[bytes | None] | None = None
 
 
-def load_sealed(
-    topic: TopicState, view: SegmentView, *, dead: DeadRanges, totals: tuple[int, int] | None = None
-) -> None:
+def load_sealed(topic: TopicLog, view: SegmentView, *, dead: DeadRanges, totals: tuple[int, int] | None = None) -> None:
     """A sealed segment. `totals` are the live records and bytes that a snapshot noted; give them only if no flag can be
     on disk whose delete is not replayed (the same boot since), else everything is counted."""
     slots = _slots_in(dead, view.first_seq, view.count)
@@ -51,7 +49,7 @@ def load_sealed(
     reached(topic, view.first_seq + view.count - 1)
 
 
-def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -> None:
+def load_active(topic: TopicLog, active: ActiveColumns, *, dead: DeadRanges) -> None:
     """The active segment: its slots are the first of the tail."""
     count = len(active.offs)
     if count == 0:
@@ -77,12 +75,12 @@ def load_active(topic: TopicState, active: ActiveColumns, *, dead: DeadRanges) -
     reached(topic, active.first_seq + count - 1)
 
 
-def written_until(topic: TopicState, ts: int) -> None:
+def written_until(topic: TopicLog, ts: int) -> None:
     """When the newest record in segments was written: its frame may be known already, and a copy has none."""
     topic.last_ts = topic.last_write_ts = max(topic.last_ts, ts)
 
 
-def reached(topic: TopicState, last_seq: int) -> None:
+def reached(topic: TopicLog, last_seq: int) -> None:
     """Replay starts behind the highest slot, also where the last segments were dropped because all in them was dead:
     the log need not have their frames any more, and copies never had any."""
     topic.ckpt_seq = max(topic.ckpt_seq, last_seq)

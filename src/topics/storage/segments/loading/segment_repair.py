@@ -18,9 +18,9 @@ from topics.formats.segments.frame import segment_frames_from_wal
 from topics.formats.segments.idx import IDX_DELETED, Idx, read_idx
 from topics.storage.segments.findings import Finding
 from topics.storage.segments.loading.loaded import LoadedTopic
-from topics.storage.segments.pair import Pair
 from topics.storage.segments.rewrite import replace_frames
-from topics.storage.segments.sealed import SealedSegment
+from topics.storage.segments.sealed_segment import SealedSegment
+from topics.storage.segments.segment_arrays import SegmentArrays
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
 FindWal = Callable[[int, Sequence[int]], Mapping[int, bytes]]
@@ -50,7 +50,7 @@ def repair_segment(segment: SealedSegment, find_wal: FindWal, slots: Sequence[in
     if rebuilt is None:
         return False
     pieces, entries = rebuilt
-    segment.stand_in(Pair(entries, memoryview(b"".join(pieces))))
+    segment.stand_in(SegmentArrays(entries, memoryview(b"".join(pieces))))
     try:
         segment.place.env.write_or_defer(lambda: _put_on_disk(segment, pieces, entries))
     except OSError:  # flags must never be written by places that the files do not have
@@ -95,7 +95,7 @@ def _frames_from_cold(segment: SealedSegment, slots: Sequence[int]) -> dict[int,
     return {slot: data[starts[slot] : starts[slot] + lens[slot]] for slot in good}
 
 
-def _data_of(segment: SealedSegment, pair: Pair) -> memoryview:
+def _data_of(segment: SealedSegment, pair: SegmentArrays) -> memoryview:
     """The bytes of the frames that stay as they are. Those of a cold segment are fetched."""
     if pair.data is not None or segment.tier == "hot":
         return pair.data if pair.data is not None else memoryview(b"")
@@ -105,7 +105,7 @@ def _data_of(segment: SealedSegment, pair: Pair) -> memoryview:
         return memoryview(b"")
 
 
-def _rebuilt(pair: Pair, data: memoryview, frames: Mapping[int, bytes]) -> tuple[list[bytes], Idx] | None:
+def _rebuilt(pair: SegmentArrays, data: memoryview, frames: Mapping[int, bytes]) -> tuple[list[bytes], Idx] | None:
     """All frames back to back with the good ones in place, and their entries. None if the bytes of another frame are
     not there: what is written would have lost it."""
     entries = pair.entries.copy()

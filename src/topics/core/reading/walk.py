@@ -23,11 +23,11 @@ from topics.core.lineage import epoch_of, is_foreign
 from topics.core.reading.recent import Chunk, RecentCache
 from topics.core.reading.request import ReadAhead, ReadOutcome, ReadRequest
 from topics.core.retention.floors import SEQ_BASE
-from topics.core.retention.front import blocks_from, index_needed
+from topics.core.retention.removal import blocks_from, index_needed
 from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
-from topics.core.slots.sealed import Sealed
-from topics.core.slots.slots import I64, U32, Slots, candidates, gaps_between
-from topics.core.topic import TopicState
+from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import I64, U32, Slots, candidates, gaps_between
+from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.results import Tombstone
 from topics.model.run import BODY_HEAD_BYTES, HAS_NODE, RecordRun
@@ -53,7 +53,7 @@ def split_by_node(run: RecordRun, nodes: frozenset[bytes]) -> I64:
     return np.array(passing, np.int64)
 
 
-def plan_read(topic: TopicState, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
+def plan_read(topic: TopicLog, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
     """Start a read; everything that is in memory is collected at once."""
     if request.touch:
         topic.touch(now, read=True)
@@ -80,7 +80,7 @@ class ReadWalk:
         "_topic",
     )
 
-    def __init__(self, topic: TopicState, request: ReadRequest, recent: RecentCache) -> None:
+    def __init__(self, topic: TopicLog, request: ReadRequest, recent: RecentCache) -> None:
         self._topic = topic
         self._request = request
         self._recent = recent
