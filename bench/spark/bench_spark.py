@@ -1,4 +1,4 @@
-"""The source against Spark's own: ratios of one run on one machine (pipeline.md section 12).
+"""The source against Spark's own: ratios of one run on one machine (`docs/spec/pipeline.md#sec-12`).
 
     python bench/spark/bench_spark.py [--records 10000000] [--folder DIR] [--unsaved]
 

@@ -1,8 +1,8 @@
 """Time, and the one fact about the host that recovery needs.
 
 Nothing else in the package reads a clock. A `Clock` is what the world shows, wall time included, which may jump;
-`EngineClock` is what decisions are made with, and goes on evenly (semantics.md section 1.3). The simulated pair lives
-in `topics.testing.clock`.
+`EngineClock` is what decisions are made with, and goes on evenly (`docs/spec/semantics.md#sec-1-3`). The simulated pair
+lives in `topics.testing.clock`.
 """
 
 import time

@@ -2,7 +2,7 @@
 
 Each class carries its wire `code`, its HTTP `status`, whether the same call may succeed later (`retryable`) and the
 exit status of a command that ends with it. `message` is one sentence for people; `detail` is exactly the object that
-`http-api.md` section 5.2 lists for the code, or None. Facts that the wire must not show are plain attributes.
+`docs/spec/http-api.md#sec-5-2` lists for the code, or None. Facts that the wire must not show are plain attributes.
 
 A storage error is a kind of the wire error it is reported as, so `except Throttled` means the same embedded and
 through a client. Imported by every layer; imports nothing of ours.
@@ -300,12 +300,12 @@ class Throttled(TopicsError):
 
     @classmethod
     def cap(cls, limit: str, *, max: int) -> Self:
-        """A resource cap of `http-api.md` section 9, for instance `Throttled.cap("max_topics", max=2)`."""
+        """A resource cap of `docs/spec/http-api.md#sec-9`, for instance `Throttled.cap("max_topics", max=2)`."""
         return cls(f"the server's limit {limit} of {max} is reached", detail={"limit": limit, "max": max})
 
     @classmethod
     def shed(cls, retry_after_ms: int) -> Self:
-        """Refused at once under full pressure (`delivery.md` section 9)."""
+        """Refused at once under full pressure (`docs/spec/delivery.md#sec-9`)."""
         return cls("the server is under pressure", detail={"retry_after_ms": retry_after_ms})
 
 

@@ -1,7 +1,8 @@
 """Limits: every fixed number of the contract, with its unit in its name and its reason beside it.
 
 None of these is configurable; what is stands in `topics.config`. A limit is either refused on excess (a plain constant,
-`http-api.md` section 7.2) or quietly clamped (a `Clamp`, section 7.3). Imported by every layer.
+`docs/spec/http-api.md#sec-7-2`) or quietly clamped (a `Clamp`, `docs/spec/http-api.md#sec-7-3`). Imported by every
+layer.
 """
 
 import msgspec
@@ -34,7 +35,8 @@ class Clamp(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, low=low)
 
 
-# --- names and requests (http-api.md sections 4, 7; semantics.md section 2) ------------------------------------------
+# --- names and requests (`docs/spec/http-api.md#sec-4` and `docs/spec/http-api.md#sec-7`;
+# `docs/spec/semantics.md#sec-2`) ------------------------------------------
 
 NAME_BYTES_MAX = 255  # topic and router names; fits one path segment and one length byte
 JSON_DEPTH_MAX = 127  # nesting levels, the body object included: 128 is refused, so no parser can run out of stack
@@ -50,7 +52,8 @@ WATCH_TOPICS_MAX = 256  # each costs a cursor in every resume id of the stream
 SEQS_PER_CALL_MAX = 1000  # ack, nack, extend
 WS_MESSAGE_BYTES_MAX = 64 * MIB  # the default body limit: a publish is as large as a POST
 
-# --- clamped values (http-api.md section 7.3) ------------------------------------------------------------------------
+# --- clamped values (`docs/spec/http-api.md#sec-7-3`)
+# ------------------------------------------------------------------------
 
 DIFF_LIMIT = Clamp(default=256, low=1, high=1000, zero=256)  # records
 WATCH_LIMIT = DIFF_LIMIT
@@ -67,7 +70,8 @@ CLAIM_JITTER_MS = Clamp(default=0, low=0, high=5000)
 NACK_DELAY_MS = Clamp(default=0, low=0, high=86_400_000)
 EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
-# --- topics, reads, routers (semantics.md) ---------------------------------------------------------------------------
+# --- topics, reads, routers (docs/spec/semantics.md)
+# ---------------------------------------------------------------------------
 
 IDEMPOTENCY_WINDOW_MS_DEFAULT = 120_000
 READ_EXAMINED_MAX = 10_000  # seqs looked at by one read, so that a filter cannot hold the loop
@@ -79,7 +83,8 @@ ROUTER_BATCH_RECORDS = 1024  # source records of one router step
 ROUTER_TICK_MS = 50  # the safety net behind wake-ups
 ROUTER_RETRY_MS = Clamp(default=50, low=50, high=1000)  # doubling wait while a dest is full
 
-# --- delivery (delivery.md section 2) --------------------------------------------------------------------------------
+# --- delivery (`docs/spec/delivery.md#sec-2`)
+# --------------------------------------------------------------------------------
 
 PRIORITY_AUTO_MAX = 500
 PRIORITY_HALF_LIFE_MS = 30_000
@@ -119,7 +124,8 @@ RENDER_VARIANTS = 8  # data, tags, meta: each on or off
 RENDER_TEXTS_BYTES_MAX = 32 * MIB  # rendered records that diff keeps for its next readers, all topics together
 RENDER_INLINE_BYTES_MAX = 256 * KIB  # more is never rendered or compressed on the event loop
 
-# --- transport (http-api.md sections 2, 9, 20) -----------------------------------------------------------------------
+# --- transport (`docs/spec/http-api.md#sec-2`, `docs/spec/http-api.md#sec-9` and `docs/spec/http-api.md#sec-20`)
+# -----------------------------------------------------------------------
 
 H2_STREAMS_MIN = 1024  # concurrent streams per connection: one client may carry everything over one
 H2_STREAM_WINDOW_BYTES = 1 * MIB

@@ -1,4 +1,5 @@
-"""`http-api.md` sections 8.5 and 8.7: a key bound to prefixes neither reaches nor learns a name outside them."""
+"""`docs/spec/http-api.md#sec-8-5` and `docs/spec/http-api.md#sec-8-7`: a key bound to prefixes neither reaches nor
+learns a name outside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`http-api.md` section 8.8 over real connections: rebinding, foreign pages, and pages that are listed."""
+"""`docs/spec/http-api.md#sec-8-8` over real connections: rebinding, foreign pages, and pages that are listed."""
 
 from __future__ import annotations
 

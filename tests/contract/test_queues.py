@@ -1,4 +1,4 @@
-"""`http-api.md` section 19: queues over the wire."""
+"""`docs/spec/http-api.md#sec-19`: queues over the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`http-api.md` sections 10, 13, 14 and 15: write, diff, delete, and what they say about loss."""
+"""`docs/spec/http-api.md#sec-10`, `docs/spec/http-api.md#sec-13`, `docs/spec/http-api.md#sec-14` and
+`docs/spec/http-api.md#sec-15`: write, diff, delete, and what they say about loss."""
 
 from __future__ import annotations
 

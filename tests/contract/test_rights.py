@@ -1,4 +1,5 @@
-"""`http-api.md` sections 3, 5, 8, 9 and 20: order of refusals, keys, caps, probes, metrics."""
+"""`docs/spec/http-api.md#sec-3`, `docs/spec/http-api.md#sec-5`, `docs/spec/http-api.md#sec-8`,
+`docs/spec/http-api.md#sec-9` and `docs/spec/http-api.md#sec-20`: order of refusals, keys, caps, probes, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`http-api.md` section 16: routers over the wire."""
+"""`docs/spec/http-api.md#sec-16`: routers over the wire."""
 
 from __future__ import annotations
 

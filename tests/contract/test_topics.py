@@ -1,4 +1,4 @@
-"""`http-api.md` sections 11 and 12: config, create, state, list, drop."""
+"""`docs/spec/http-api.md#sec-11` and `docs/spec/http-api.md#sec-12`: config, create, state, list, drop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`http-api.md` section 6: what a request had that nobody knows is named in its answer, through every door."""
+"""`docs/spec/http-api.md#sec-6`: what a request had that nobody knows is named in its answer, through every door."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`http-api.md` section 19.6: jobs as server-sent events."""
+"""`docs/spec/http-api.md#sec-19-6`: jobs as server-sent events."""
 
 from __future__ import annotations
 

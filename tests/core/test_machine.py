@@ -1,6 +1,6 @@
 """Core against the model, step by step, through every kind of op, checkpoint, seal, move, crash and restart.
 
-Each `check_NN` is invariant NN of semantics.md section 17, as far as core alone can show it.
+Each `check_NN` is invariant NN of `docs/spec/semantics.md#sec-17`, as far as core alone can show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reads: the pipeline of semantics.md section 12.1, from memory, from the log, from segments, and from all of them."""
+"""Reads: the pipeline of `docs/spec/semantics.md#sec-12-1`, from memory, from the log, from segments, and from all of
+them."""
 
 from __future__ import annotations
 

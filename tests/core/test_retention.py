@@ -1,4 +1,5 @@
-"""Retention: TTL, caps, floors; and that floors move only for records that were live (semantics.md sections 6, 7)."""
+"""Retention: TTL, caps, floors; and that floors move only for records that were live (`docs/spec/semantics.md#sec-6`
+and `docs/spec/semantics.md#sec-7`)."""
 
 from __future__ import annotations
 

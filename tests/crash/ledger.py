@@ -1,4 +1,4 @@
-"""Ledger: what clients were told, and the oracles O1 to O6 of storage.md section 18 over it.
+"""Ledger: what clients were told, and the oracles O1 to O6 of `docs/spec/storage.md#sec-18` over it.
 
 Written apart from the engine: it knows seqs, payload tokens and answers, and nothing of logs or segments. A record's
 payload is a token that names its write, so a record that comes back says where it belongs."""

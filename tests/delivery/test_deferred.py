@@ -1,4 +1,5 @@
-"""Who watches a topic that the ladder defers is told, once, and told when it is over (delivery.md section 8)."""
+"""Who watches a topic that the ladder defers is told, once, and told when it is over
+(`docs/spec/delivery.md#sec-8`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 17 to 20; 21 to 24 need a kernel and are in `test_under_pressure`."""
+"""`docs/spec/delivery.md#sec-17`, properties 17 to 20; 21 to 24 need a kernel and are in `test_under_pressure`."""
 
 from __future__ import annotations
 

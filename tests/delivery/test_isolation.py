@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 25 to 30: slow and cold readers harm nobody."""
+"""`docs/spec/delivery.md#sec-17`, properties 25 to 30: slow and cold readers harm nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 6, 8 and 9 with real reads."""
+"""`docs/spec/delivery.md#sec-17`, properties 6, 8 and 9 with real reads."""
 
 from __future__ import annotations
 

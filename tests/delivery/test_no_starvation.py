@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 11 to 16."""
+"""`docs/spec/delivery.md#sec-17`, properties 11 to 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 1 to 6."""
+"""`docs/spec/delivery.md#sec-17`, properties 1 to 6."""
 
 from __future__ import annotations
 

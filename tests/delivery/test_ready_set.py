@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 7, 9 and 10; property 8 needs streams and is in `test_no_lost_wakeups`."""
+"""`docs/spec/delivery.md#sec-17`, properties 7, 9 and 10; property 8 needs streams and is in `test_no_lost_wakeups`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 31 to 35."""
+"""`docs/spec/delivery.md#sec-17`, properties 31 to 35."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One caller cannot use up what all share (http-api.md section 9), on a simulated clock and on a real server."""
+"""One caller cannot use up what all share (`docs/spec/http-api.md#sec-9`), on a simulated clock and on a real
+server."""
 
 from __future__ import annotations
 

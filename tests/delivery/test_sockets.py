@@ -1,4 +1,4 @@
-"""WebSocket commands and frames on the simulated clock (http-api.md section 18)."""
+"""WebSocket commands and frames on the simulated clock (`docs/spec/http-api.md#sec-18`)."""
 
 from __future__ import annotations
 

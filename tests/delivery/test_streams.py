@@ -1,4 +1,4 @@
-"""Watch streams and sessions on the simulated clock (http-api.md section 17)."""
+"""Watch streams and sessions on the simulated clock (`docs/spec/http-api.md#sec-17`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delivery.md section 17, properties 21 to 24: pressure changes when, never what; a refusal stores nothing."""
+"""`docs/spec/delivery.md#sec-17`, properties 21 to 24: pressure changes when, never what; a refusal stores nothing."""
 
 from __future__ import annotations
 

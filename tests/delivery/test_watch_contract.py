@@ -1,4 +1,5 @@
-"""Watch sessions and their streams over real sockets, HTTP/1.1 and HTTP/2 (http-api.md sections 8.6, 9, 17)."""
+"""Watch sessions and their streams over real sockets, HTTP/1.1 and HTTP/2 (`docs/spec/http-api.md#sec-8-6`,
+`docs/spec/http-api.md#sec-9` and `docs/spec/http-api.md#sec-17`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GET /v0/ws` over a real socket (http-api.md section 18), also against peers that mean no good."""
+"""`GET /v0/ws` over a real socket (`docs/spec/http-api.md#sec-18`), also against peers that mean no good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows of group A of the fault matrix (storage.md section 18), through the whole engine: failing writes and syncs."""
+"""Rows of group A of the fault matrix (`docs/spec/storage.md#sec-18`), through the whole engine: failing writes and
+syncs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/v0/metrics` counts, at the moment it is asked (`http-api.md` section 20.3)."""
+"""What `/v0/metrics` counts, at the moment it is asked (`docs/spec/http-api.md#sec-20-3`)."""
 
 from __future__ import annotations
 

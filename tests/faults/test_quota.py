@@ -1,4 +1,5 @@
-"""`TOPICS_MAX_TOTAL_BYTES` counts what is live (`http-api.md` section 9): what retention has taken is given back."""
+"""`TOPICS_MAX_TOTAL_BYTES` counts what is live (`docs/spec/http-api.md#sec-9`): what retention has taken is given
+back."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class PlainFrame(NamedTuple):
 
 
 def wal_frame_at(log: bytes, at: int) -> PlainFrame | str:
-    """The frame at an offset, or why it is bad: the checks of storage.md 3.5 in their order."""
+    """The frame at an offset, or why it is bad: the checks of `docs/spec/storage.md#sec-3-5` in their order."""
     if len(log) - at < 4:
         return "short"
     (frame_len,) = struct.unpack_from("<I", log, at)

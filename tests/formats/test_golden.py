@@ -28,7 +28,7 @@ from topics.formats.wal import Stop, scan_wal
 from topics.formats.wal.bodies import HeadWatermark, decode_body, encode_body, kind_of
 from topics.formats.wal.frame import HEAD_BYTES, FrameType, encode_appends, encode_frame
 
-# storage.md 3.9
+# `docs/spec/storage.md#sec-3-9`
 SPEC_APPEND = bytes.fromhex(
     "50 00 00 00 01 07 0a 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 01 68 e5 cf 8b 01 00 00"
     "02 00 07 00 1d 00 00 00 6e 31 6f 72 64 65 72 2d 37 7b 22 64 22 3a 7b 22 71 74 79 22 3a 31"
@@ -38,14 +38,14 @@ SPEC_HEAD_WATERMARK = bytes.fromhex(
     "36 00 00 00 0b 04 0a 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 01 68 e5 cf 8b 01 00 00"
     "00 00 00 00 0c 00 00 00 81 a7 63 65 69 6c 69 6e 67 cd 01 00 f4 db ea 99 70 63 b5 25"
 )
-# storage.md 6.2
+# `docs/spec/storage.md#sec-6-2`
 SPEC_SEGMENT_FRAME = bytes.fromhex(
     "48 00 00 00 03 01 00 00 00 00 00 00 00 01 68 e5 cf 8b 01 00 00 02 00 07 00 1d 00 00 00 6e"
     "31 6f 72 64 65 72 2d 37 7b 22 64 22 3a 7b 22 71 74 79 22 3a 31 7d 2c 22 6d 22 3a 7b 22 6b"
     "22 3a 22 76 22 7d 7d 6a 92 ec 26 f5 e7 6b ba 00"
 )
 SPEC_IDX_ENTRY = bytes.fromhex("00 00 00 00 4c 00 00 00 01 68 e5 cf 8b 01 00 00 03 00 00 00")
-# storage.md 8.1
+# `docs/spec/storage.md#sec-8-1`
 SPEC_SNAPSHOT = bytes.fromhex("53 4e 50 31 03 00 00 00 05 00 00 00 00 00 00 00 2d c3 23 f0 4d 0a 72 0e 81 a2 69 64 01")
 
 

@@ -1,4 +1,5 @@
-"""Index entries: a pair agrees exactly when every rule of storage.md 6.3 holds, and a lost index comes back."""
+"""Index entries: a pair agrees exactly when every rule of `docs/spec/storage.md#sec-6-3` holds, and a lost index comes
+back."""
 
 from typing import Any
 

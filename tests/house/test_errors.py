@@ -42,7 +42,7 @@ from topics.errors import (
 )
 from topics.wire.reported import error_from_wire
 
-# One row for each row of the table in http-api.md section 5.2.
+# One row for each row of the table in `docs/spec/http-api.md#sec-5-2`.
 CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [
     (InvalidRequest("bad"), 400, "invalid_request", None),
     (InvalidRequest.bad_dead_letter("a b"), 400, "invalid_request", {"dead_letter": "a b"}),

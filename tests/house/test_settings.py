@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from topics.config import ClientSettings, Settings, client_settings_from, environment_names, settings_from
 from topics.errors import ConfigError
 
-# The tables of http-api.md section 22 and storage.md section 17, and the client's own.
+# The tables of `docs/spec/http-api.md#sec-22` and `docs/spec/storage.md#sec-17`, and the client's own.
 DOCUMENTED: dict[str, object] = {
     "TOPICS_HOST": "127.0.0.1",
     "TOPICS_PORT": 4000,

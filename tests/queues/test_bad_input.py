@@ -1,7 +1,7 @@
 """Queue verbs given what they cannot take: the code of the contract, and not a lease, job or log frame has changed.
 
 Three topics: `q` has one job leased to `w`, one delayed and one fresh; `log` is no queue; `absent` does not exist. The
-order of checks is that of http-api.md 19.2, 19.3, 19.6 and 23.2."""
+order of checks is that of `docs/spec/http-api.md#sec-19-2`, 19.3, 19.6 and 23.2."""
 
 from __future__ import annotations
 

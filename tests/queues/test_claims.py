@@ -1,4 +1,4 @@
-"""Claim, ack, nack, extend: the rules of semantics.md section 16, one sentence each."""
+"""Claim, ack, nack, extend: the rules of `docs/spec/semantics.md#sec-16`, one sentence each."""
 
 from __future__ import annotations
 

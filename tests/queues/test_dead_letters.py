@@ -1,4 +1,4 @@
-"""Exhausted jobs go to the dead-letter topic: copy first, delete then (semantics.md section 16.9)."""
+"""Exhausted jobs go to the dead-letter topic: copy first, delete then (`docs/spec/semantics.md#sec-16-9`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leased jobs that retention takes: the cap stays a cap, and the holder is told (semantics.md sections 16.1, 16.4)."""
+"""Leased jobs that retention takes: the cap stays a cap, and the holder is told (`docs/spec/semantics.md#sec-16-1` and
+`docs/spec/semantics.md#sec-16-4`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random histories of one queue beside a plain model: invariants 47 to 55 of semantics.md section 17 by their numbers.
+"""Random histories of one queue beside a plain model: invariants 47 to 55 of `docs/spec/semantics.md#sec-17` by their
+numbers.
 
 The model keeps every job as a small record and finds the next ones by looking at all of them. A restart is told to it
 with what the queue's class and `leases_durable` keep."""

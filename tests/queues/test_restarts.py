@@ -1,4 +1,4 @@
-"""What a restart leaves of a queue (semantics.md section 16.8)."""
+"""What a restart leaves of a queue (`docs/spec/semantics.md#sec-16-8`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Work streams: supplied promptly, never beyond their room, released when they end (semantics.md section 16.7)."""
+"""Work streams: supplied promptly, never beyond their room, released when they end
+(`docs/spec/semantics.md#sec-16-7`)."""
 
 from __future__ import annotations
 

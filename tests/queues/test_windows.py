@@ -1,4 +1,4 @@
-"""The coalescing window: even shares, by the clock (semantics.md section 16.6)."""
+"""The coalescing window: even shares, by the clock (`docs/spec/semantics.md#sec-16-6`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Router verbs given what they cannot take: the code of the contract, and no router, topic or log frame has changed.
 
-There are `a -> b -> c` and `x -> y`; the order of checks is that of http-api.md 16.1."""
+There are `a -> b -> c` and `x -> y`; the order of checks is that of `docs/spec/http-api.md#sec-16-1`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be defined, and what a refusal leaves behind (semantics.md section 15.1)."""
+"""What may be defined, and what a refusal leaves behind (`docs/spec/semantics.md#sec-15-1`)."""
 
 from __future__ import annotations
 

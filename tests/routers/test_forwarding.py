@@ -1,4 +1,5 @@
-"""Copying: what is copied, in which order, and what happens when the destination cannot take it (semantics.md 15)."""
+"""Copying: what is copied, in which order, and what happens when the destination cannot take it
+(`docs/spec/semantics.md#sec-15`)."""
 
 from __future__ import annotations
 

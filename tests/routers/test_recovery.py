@@ -1,4 +1,4 @@
-"""Copies after a crash: they come back with the seqs they had, or are announced (storage.md section 9.6)."""
+"""Copies after a crash: they come back with the seqs they had, or are announced (`docs/spec/storage.md#sec-9-6`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Random histories of a router graph: invariants 41 to 46 of semantics.md section 17 by their numbers, and that a crash
-changes nothing that anyone could read.
+"""Random histories of a router graph: invariants 41 to 46 of `docs/spec/semantics.md#sec-17` by their numbers, and that
+a crash changes nothing that anyone could read.
 
 Every payload is written once, so a seq that names two records, a copy out of order and a copy that vanished all show.
 Where all topics are of class `fsync`, or the crash is a kill, every copy has to come back; what a power cut would leave

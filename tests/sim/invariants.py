@@ -1,4 +1,5 @@
-"""The invariants of semantics.md section 17 up to 40, and 56, by number, and how a check names the one it checks.
+"""The invariants of `docs/spec/semantics.md#sec-17` up to 40, and 56, by number, and how a check names the one it
+checks.
 
     holds(3, now >= then, "head fell")
 

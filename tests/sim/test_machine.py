@@ -1,4 +1,4 @@
-"""The engine against the model, with every invariant of semantics.md section 17 up to 40 named.
+"""The engine against the model, with every invariant of `docs/spec/semantics.md#sec-17` up to 40 named.
 
 `make sim SECONDS=600` goes on with new seeds for as long as asked; a failure ends with the one command that repeats
 it."""

@@ -1,4 +1,5 @@
-"""Strict JSON: every rule of `http-api.md` sections 4.3 and 4.4 as raw bytes, and against an oracle of our own."""
+"""Strict JSON: every rule of `docs/spec/http-api.md#sec-4-3` and `docs/spec/http-api.md#sec-4-4` as raw bytes, and
+against an oracle of our own."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Hosts and origins (`http-api.md` section 8.8), as pure decisions."""
+"""Hosts and origins (`docs/spec/http-api.md#sec-8-8`), as pure decisions."""
 
 from __future__ import annotations
 

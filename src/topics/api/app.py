@@ -1,4 +1,4 @@
-"""App: the order of a request's steps, the same for every protocol (`http-api.md` section 3).
+"""App: the order of a request's steps, the same for every protocol (`docs/spec/http-api.md#sec-3`).
 
     head      host and origin, authenticate, running requests of the key, rights, route    403 401 429 403 404 405
     handle    body, parsing, the endpoint

@@ -1,4 +1,5 @@
-"""Links out of reach: queues of a bound key whose dead letters go where the key may not (`http-api.md` section 8.7).
+"""Links out of reach: queues of a bound key whose dead letters go where the key may not
+(`docs/spec/http-api.md#sec-8-7`).
 
 An operator may want that. But until names in bodies were checked, the key itself could make such a queue, and nothing
 stored says who did: so a start names them, and somebody can look."""

@@ -2,7 +2,7 @@
 
 Metrics of the tiers: what was moved, what failed, and whether the cold store answers.
 
-Metrics: what the process counts, as Prometheus text or as one JSON object (`http-api.md` section 20.3).
+Metrics: what the process counts, as Prometheus text or as one JSON object (`docs/spec/http-api.md#sec-20-3`).
 
 The order of the first 29 families is part of the contract; further ones follow. Per-topic families stop at 1000 topics.
 While recovery runs there is no kernel yet, and everything it would count is zero.
@@ -111,8 +111,8 @@ class Metrics:
         self.gauges = Gauges()
 
     def metrics(self, call: RequestCall) -> None:
-        """Counts are those of this moment (semantics.md section 3.5): what TTL and byte caps take goes first. Floors
-        are shown as far as they are logged."""
+        """Counts are those of this moment (`docs/spec/semantics.md#sec-3-5`): what TTL and byte caps take goes first.
+        Floors are shown as far as they are logged."""
         if self.kernel is None:
             self._answer(call)
             return
@@ -257,7 +257,7 @@ class Metrics:
         ]
 
     def _storage_families(self, wal: WalStats) -> list[Family]:
-        """Beyond the contract's table: storage.md section 16."""
+        """Beyond the contract's table: `docs/spec/storage.md#sec-16`."""
         kernel = self.kernel
         if kernel is None:
             return []

@@ -1,4 +1,4 @@
-"""The address to listen on, from `TOPICS_HOST` and `TOPICS_PORT` (`http-api.md` section 21).
+"""The address to listen on, from `TOPICS_HOST` and `TOPICS_PORT` (`docs/spec/http-api.md#sec-21`).
 
 Pure text: whether a host is loopback is the server's question, since it needs the resolver.
 """

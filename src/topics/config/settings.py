@@ -1,7 +1,8 @@
 """The table of settings: name, type, default, unit, range and help of each, once.
 
-A field `wal_shards` is the variable `TOPICS_WAL_SHARDS`. The tables of `http-api.md` section 22 and `storage.md`
-section 17 are the contract; ranges they leave open are bounded only where a value could not work at all.
+A field `wal_shards` is the variable `TOPICS_WAL_SHARDS`. The tables of `docs/spec/http-api.md#sec-22` and
+`docs/spec/storage.md#sec-17` are the contract; ranges they leave open are bounded only where a value could not work at
+all.
 """
 
 import os

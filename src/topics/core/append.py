@@ -1,4 +1,5 @@
-"""Append: admission of a write and its reservation (semantics.md sections 4, 7.2, 13).
+"""Append: admission of a write and its reservation (`docs/spec/semantics.md#sec-4`, `docs/spec/semantics.md#sec-7-2`
+and `docs/spec/semantics.md#sec-13`).
 
     decide_append   idempotency, admission; reserves seqs and a timestamp, nothing is visible
     make_append     the op, once the frames are encoded
@@ -7,7 +8,7 @@
 Publication is `core.publish`. Retention at `now` has run before `decide_append` (the engine logs what is due first).
 The seq ceiling is the engine's.
 
-Publish: a committed batch becomes visible; in recovery, its frames are applied again (storage.md section 9.4).
+Publish: a committed batch becomes visible; in recovery, its frames are applied again (`docs/spec/storage.md#sec-9-4`).
 
 A batch may be known already, in part or as a whole, because a segment holds it; it may come ahead of its predecessors.
 What always holds: after `apply_append` every record of the batch at or below the head has exactly one slot, and a topic

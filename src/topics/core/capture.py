@@ -1,4 +1,4 @@
-"""Capture: a topic as a metadata snapshot keeps it, and back (storage.md section 8.2).
+"""Capture: a topic as a metadata snapshot keeps it, and back (`docs/spec/storage.md#sec-8-2`).
 
 Records are not in it. Field names are those of the snapshot's topic item, so the engine converts by name; segment rows
 lack only what storage knows of the active segment. Everything may be newer than the checkpoint's positions, because

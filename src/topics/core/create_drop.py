@@ -1,4 +1,4 @@
-"""Lifecycle: creating, reconfiguring and deleting topics (semantics.md section 3).
+"""Lifecycle: creating, reconfiguring and deleting topics (`docs/spec/semantics.md#sec-3`).
 
 Decisions return ops; an empty list means that nothing has to change. The engine holds a name exclusively from decision
 to apply, so two creates of one name cannot meet here. Router removals that go with a topic are added by the engine.

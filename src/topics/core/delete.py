@@ -1,4 +1,4 @@
-"""Delete: removal on request, by seq, by tag or both (semantics.md section 9).
+"""Delete: removal on request, by seq, by tag or both (`docs/spec/semantics.md#sec-9`).
 
 `decide_delete` only fixes the bound, in the topic's write order; which records go is settled when the op is applied, by
 the same rule live and in recovery. A `before_seq` delete moves the front and touches no slot. A match delete asks the

@@ -1,4 +1,4 @@
-"""Idempotency window: which write keys a topic remembers, and for how long (semantics.md section 13).
+"""Idempotency window: which write keys a topic remembers, and for how long (`docs/spec/semantics.md#sec-13`).
 
 Bounded by time only: a key leaves when its window is over, and `now` moves on with every look. A key whose write is
 still being committed is `staged`; a second writer has to wait for it. What always holds: a hit answers with the first

@@ -1,4 +1,5 @@
-"""Lineage: which life of a topic a position belongs to (semantics.md sections 3.1 and 5).
+"""Lineage: which life of a topic a position belongs to (`docs/spec/semantics.md#sec-3-1` and
+`docs/spec/semantics.md#sec-5`).
 
 A topic's epoch is unlike that of every other topic, in every data directory. A copy of a directory that is opened
 forks: its topics get new epochs, and the old ones become ancestors, each valid up to the head that the copy had. Always

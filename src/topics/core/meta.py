@@ -1,4 +1,5 @@
-"""Meta texts with keys of our own added: dead letters and routed copies (semantics.md sections 15.5 and 16.9).
+"""Meta texts with keys of our own added: dead letters and routed copies (`docs/spec/semantics.md#sec-15-5` and
+`docs/spec/semantics.md#sec-16-9`).
 
 The caller's text stays byte for byte as it was; our keys go behind its last one. Keys of ours that are there already,
 from an earlier hop, are taken out first. A meta that is no object moves under `_topics_original_meta`.

@@ -1,4 +1,4 @@
-"""Routers: what each one has dealt with, and who feeds whom (semantics.md section 15).
+"""Routers: what each one has dealt with, and who feeds whom (`docs/spec/semantics.md#sec-15`).
 
 A router's place is its `cursor`, the highest source seq dealt with, and `forwarded_total`, which counts copies and seqs
 given up as lost. `reserved_*` are the same with what is on its way into the destination; they meet when that has

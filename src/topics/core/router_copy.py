@@ -1,4 +1,5 @@
-"""Copies: source records turned into records of a destination (semantics.md sections 15.3 to 15.6).
+"""Copies: source records turned into records of a destination (`docs/spec/semantics.md#sec-15-3` and
+`docs/spec/semantics.md#sec-15-6`).
 
     chosen      which records of a run a router copies: filter and hop count decide
     batch_of    their texts, with `exactly_once` provenance in the meta

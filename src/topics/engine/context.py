@@ -4,7 +4,7 @@ Creating, reconfiguring or deleting a topic or router holds the names it touches
 or failed. Whatever arrives for such a name meanwhile waits in order of arrival, so core never meets a topic that is
 half there. Always holds: a name that is not held has no waiters.
 
-Ceilings: the durable seq reservations of classes that ack before syncing (storage.md section 5.2).
+Ceilings: the durable seq reservations of classes that ack before syncing (`docs/spec/storage.md#sec-5-2`).
 
 No seq above a topic's synced ceiling is acked or visible, so after any crash the next seq lies above everything anyone
 has seen. Always holds: `topic.ceiling` (applied, hence synced) <= what is staged here. A busy topic takes larger

@@ -1,4 +1,4 @@
-"""Deletes: removal of records on request (semantics.md section 9).
+"""Deletes: removal of records on request (`docs/spec/semantics.md#sec-9`).
 
 Always holds: the delete is logged with its bound before anything dies; when the ticket resolves, no read started
 afterwards sees the records, and the flags of those that lie in segments have been issued."""

@@ -92,7 +92,8 @@ class Engine:
     # --- admission ------------------------------------------------------------------------------------------------
 
     def admit(self, name: str, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
-        """Run a command that takes a place in the log's queue, now or when there is one (delivery.md section 9)."""
+        """Run a command that takes a place in the log's queue, now or when there is one
+        (`docs/spec/delivery.md#sec-9`)."""
         topic = self.state.topics.get(name)
         if topic is not None and topic.config.is_ephemeral:
             return self._admit_ephemeral(topic, command, may_refuse=may_refuse)

@@ -1,4 +1,4 @@
-"""FloorLog: floors are logged before anyone may see them (semantics.md section 6.4).
+"""FloorLog: floors are logged before anyone may see them (`docs/spec/semantics.md#sec-6-4`).
 
 TTL and byte caps move no floor before that is logged: every observer of a topic (read, state, list, delete, claim) asks
 for its topics to be settled first. Always holds when the ticket resolves: nothing was due at the time of asking, or

@@ -1,4 +1,6 @@
-"""Formats: bytes to values and back for everything on disk (storage.md sections 2, 3, 6, 8, 12, 15). Pure: no I/O.
+"""Formats: bytes to values and back for everything on disk (`docs/spec/storage.md#sec-2`, `docs/spec/storage.md#sec-3`,
+`docs/spec/storage.md#sec-6`, `docs/spec/storage.md#sec-8`, `docs/spec/storage.md#sec-12` and
+`docs/spec/storage.md#sec-15`). Pure: no I/O.
 
 Hot functions are plural: one call for a batch, columns (numpy) out. A bad frame is a result; places that must raise
 raise `topics.errors.Corruption`, and `UnsupportedVersion` for a snapshot of another version. Each format has a page in

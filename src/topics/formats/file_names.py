@@ -1,4 +1,4 @@
-"""Every file name of a data directory, built and parsed in one place (storage.md section 2.2).
+"""Every file name of a data directory, built and parsed in one place (`docs/spec/storage.md#sec-2-2`).
 
 Writers pad to the minimum width and use more digits when the number needs them. Readers parse the number and sort
 numerically; `None` means the name is not ours, so the file is ignored and never deleted. When two names carry the

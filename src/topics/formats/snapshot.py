@@ -1,4 +1,4 @@
-"""The metadata snapshot: envelope and body (storage.md section 8).
+"""The metadata snapshot: envelope and body (`docs/spec/storage.md#sec-8`).
 
 A file is valid only if magic, version and reserved match, its length is exactly `24 + body_len`, the checksum matches
 and the body decodes with all required fields. A file of another version is told apart (`UnsupportedVersion`) from a

@@ -1,4 +1,4 @@
-"""Format versions (storage.md section 15). Readers accept exactly these.
+"""Format versions (`docs/spec/storage.md#sec-15`). Readers accept exactly these.
 
 Only the snapshot and the tag sidecar carry their version on disk. A change to WAL or segment bytes needs a new
 frame type, an envelope or a new file name pattern, so that an older reader cannot misread it.

@@ -1,4 +1,4 @@
-"""Position: a cursor and the life of the topic it belongs to, as one printable token (semantics.md section 5).
+"""Position: a cursor and the life of the topic it belongs to, as one printable token (`docs/spec/semantics.md#sec-5`).
 
     12-e1a2b3c4d5e6f7       the seq, and the epoch in hex; nothing in it has to be escaped anywhere
 

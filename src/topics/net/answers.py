@@ -1,4 +1,4 @@
-"""The error envelope of `http-api.md` section 5, for refusals that the transport itself has to give.
+"""The error envelope of `docs/spec/http-api.md#sec-5`, for refusals that the transport itself has to give.
 
 Status, code and detail come from the error tree, so an answer given here reads like one given by an endpoint.
 """

@@ -22,7 +22,8 @@ JSON = b"application/json"
 
 
 class BodyFault(Enum):
-    """Why `Request.body` is empty although a body came; the endpoint reports it at its step (`http-api.md` §3)."""
+    """Why `Request.body` is empty although a body came; the endpoint reports it at its step
+    (`docs/spec/http-api.md#sec-3`)."""
 
     UNSUPPORTED_CODING = "unsupported_coding"  # 415, with the content type (step 6)
     BROKEN_CODING = "broken_coding"  # 400, with the JSON syntax (step 7)
@@ -278,7 +279,7 @@ Express = Callable[[bytes, FastAppendResponder], bool]
 
 class Application(Protocol):
     def head(self, request: Request) -> Response | None:
-        """Refuse a request by its head (`http-api.md` section 3, steps 1 to 4), or None to go on.
+        """Refuse a request by its head (`docs/spec/http-api.md#sec-3`, steps 1 to 4), or None to go on.
 
         The connection itself refuses a body over the limit, after this."""
 

@@ -1,6 +1,6 @@
 """Limits of the transport that the contract leaves to us, with their unit and their reason.
 
-What `http-api.md` fixes stands in `topics.limits`; these bound what one peer may make the process hold or do.
+What `docs/spec/http-api.md` fixes stands in `topics.limits`; these bound what one peer may make the process hold or do.
 """
 
 from topics.limits import KIB, MIB

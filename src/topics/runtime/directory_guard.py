@@ -1,4 +1,4 @@
-"""DirectoryGuard: whether the files of a running engine are still where they were (storage.md section 2.4).
+"""DirectoryGuard: whether the files of a running engine are still where they were (`docs/spec/storage.md#sec-2-4`).
 
 Somebody may delete, move or replace the data directory, its lock file or a log file under us. Descriptors go on working
 then, but what is written through them is gone with the process, and a path may lead into a directory that belongs to

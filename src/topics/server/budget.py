@@ -1,11 +1,11 @@
-"""ResponseBudget: what is made for peers ahead of what they take, and the one budget for all of it (delivery.md section
-12).
+"""ResponseBudget: what is made for peers ahead of what they take, and the one budget for all of it
+(`docs/spec/delivery.md#sec-12`).
 
 An answer or a frame is held from the time it is made until its peer has taken it. A `ConnectionBudget` counts what one
 connection holds of plain answers and puts further pages off while that is too much; a `StreamBudget`
 (`stream_share.py`) counts what is held for one stream or socket; `ResponseBudget` adds the shares up. A connection that
 keeps everybody else waiting and takes next to nothing is cut. Always holds: whoever waits here has nothing new made for
-it, and waits for bytes that are being taken, or whose peer is cut for not taking them. """
+it, and waits for bytes that are being taken, or whose peer is cut for not taking them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Content codings: gzip off a request body, within a bound, and gzip on a response.
 
-Pure functions; whoever calls them decides on which thread (`delivery.md` section 11: nothing large on the loop).
+Pure functions; whoever calls them decides on which thread (`docs/spec/delivery.md#sec-11`: nothing large on the loop).
 
 Content codings between connection and application: request bodies in, response bodies out.
 
 Small bodies are coded at once, large ones on a thread; either way the callback comes on the loop. The order of
-refusals is `http-api.md` section 3: too large beats a wrong content type beats a broken body.
+refusals is `docs/spec/http-api.md#sec-3`: too large beats a wrong content type beats a broken body.
 """
 
 from __future__ import annotations

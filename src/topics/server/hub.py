@@ -102,7 +102,7 @@ def _log_failure(done: BaseException | None) -> None:
 
 
 class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of `http-api.md` section 22 that the transport itself obeys."""
+    """The settings of `docs/spec/http-api.md#sec-22` that the transport itself obeys."""
 
     max_body_bytes: int = 64 * MIB
     gzip_min_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Spark: topics as tables, batch and streaming, in and out, and the jobs on top of them (pipeline.md).
+"""Spark: topics as tables, batch and streaming, in and out, and the jobs on top of them (`docs/spec/pipeline.md`).
 
 `spark.read.format("topics")` needs no import of this package: Spark finds the source through `pyspark_topics`. From
 here comes `session()`, which starts Spark with the settings that the source likes best.

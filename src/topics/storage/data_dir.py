@@ -1,4 +1,4 @@
-"""Identity: is this the data directory that was written, or a copy of it? (storage.md section 2.5)
+"""Identity: is this the data directory that was written, or a copy of it? (`docs/spec/storage.md#sec-2-5`)
 
     identity          id=<32 hex digits>, never written again once it is there
     identity.place    the same id, and which files are meant: inode and ctime of `identity`, and the inode of the
@@ -9,12 +9,13 @@ the same. Always holds: what is written down was true when it was written, so a 
 place since. A mismatch may be a false alarm; what follows of it (a fork of every topic) harms no reader. Called by
 recovery only.
 
-DataDir: the paths below a data directory (storage.md section 2.1).
+DataDir: the paths below a data directory (`docs/spec/storage.md#sec-2-1`).
 
 Knows where things lie and makes the directories that are missing; opens no file. Every other part of storage asks it
 for paths, so that the tree is drawn once.
 
-DataDirLock: one process per data directory, and what the last one left in the lock file (storage.md 2.4, 5.3).
+DataDirLock: one process per data directory, and what the last one left in the lock file
+(`docs/spec/storage.md#sec-2-4`, 5.3).
 
 The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
 and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or

@@ -5,7 +5,8 @@ thousands of topics at a start, that is most of the time. These functions make t
 answer None as soon as anything is out of the ordinary, so that the decoder stays the only place that knows what is
 wrong.
 
-Fetch: stored records by place, checked, as `RecordRun`s (storage.md sections 6.3 and 12).
+Fetch: stored records by place, checked, as `RecordRun`s (`docs/spec/storage.md#sec-6-3` and
+`docs/spec/storage.md#sec-12`).
 
 A read names its source and the records wanted of it; the answer is one run per read. Every frame is checked here, each
 time: length, checksum, seq, flag byte. What fails is never served. Frames flagged deleted on disk are left out, so a

@@ -1,4 +1,5 @@
-"""The name of one life of a mounted file system: the same for as long as its page cache lives (storage.md 5.3).
+"""The name of one life of a mounted file system: the same for as long as its page cache lives
+(`docs/spec/storage.md#sec-5-3`).
 
 Bytes that were written and not synced die with the kernel, and also with the file system alone: a volume that is
 detached and attached again, a file system that shut down after an error and is mounted anew. The boot id is the same

@@ -1,4 +1,4 @@
-"""SnapshotStore: metadata snapshots as files (storage.md sections 8.3 and 9.2).
+"""SnapshotStore: metadata snapshots as files (`docs/spec/storage.md#sec-8-3` and `docs/spec/storage.md#sec-9-2`).
 
 Holds: after any crash the newest snapshot that was installed, or the one before it, loads; nothing is unlinked before a
 newer one is durable; a valid snapshot stays until two newer valid ones exist, so a bad newest file never leaves the

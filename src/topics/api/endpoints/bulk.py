@@ -8,7 +8,7 @@ Bulk endpoints: the manifest of a topic's segments, and its records as segment f
 
 They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
 through the one read pipeline and framed on the read pool, one page of all requests at a time (`BulkReadQueue`); memory
-is bounded by `FRAMES_BYTES_MAX` per request, and each waits for room before its first page. """
+is bounded by `FRAMES_BYTES_MAX` per request, and each waits for room before its first page."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Console: the files of the web page, read once (`topics.console`).
 
-Probes: liveness, readiness, and the contract itself (`http-api.md` section 20).
+Probes: liveness, readiness, and the contract itself (`docs/spec/http-api.md#sec-20`).
 """
 
 from __future__ import annotations

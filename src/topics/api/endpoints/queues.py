@@ -1,4 +1,4 @@
-"""Queue endpoints: claim, ack, nack, extend (`http-api.md` section 19).
+"""Queue endpoints: claim, ack, nack, extend (`docs/spec/http-api.md#sec-19`).
 
 Always holds: nothing large is rendered on the loop."""
 
@@ -41,7 +41,7 @@ class QueueEndpoints:
 
     def _claimed(self, call: RequestCall, claimed: Claimed) -> None:
         size_bytes = sum(map(_blob_bytes, claimed.jobs))
-        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # `docs/spec/delivery.md#sec-11`
             call.responder.expect(size_bytes)
             self._off_loop(partial(self._claim_body, call, claimed), call.rendered)
         else:

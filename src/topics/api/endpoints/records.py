@@ -1,4 +1,5 @@
-"""Record endpoints: write, diff with long poll, delete (`http-api.md` sections 13 to 15)."""
+"""Record endpoints: write, diff with long poll, delete (`docs/spec/http-api.md#sec-13` and
+`docs/spec/http-api.md#sec-15`)."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ class RecordEndpoints:
 
     def _answer(self, call: RequestCall, view: View, done: ReadDone) -> None:
         size_bytes = size_of(done.outcome)
-        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # delivery.md section 11
+        if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # `docs/spec/delivery.md#sec-11`
             call.responder.expect(size_bytes)
             self._off_loop(partial(self._diff_body, call, view, done), call.rendered)
         else:

@@ -1,4 +1,4 @@
-"""Router endpoints (`http-api.md` section 16)."""
+"""Router endpoints (`docs/spec/http-api.md#sec-16`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic endpoints: create, state, list, drop (`http-api.md` section 12)."""
+"""Topic endpoints: create, state, list, drop (`docs/spec/http-api.md#sec-12`)."""
 
 from __future__ import annotations
 

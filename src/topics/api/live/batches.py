@@ -1,4 +1,4 @@
-"""Bodies: rendered records of one topic, shared by its watchers (delivery.md section 11).
+"""Bodies: rendered records of one topic, shared by its watchers (`docs/spec/delivery.md#sec-11`).
 
 Always holds: a shared body equals what a private rendering gives, byte for byte; at most 1024 seqs are kept, the
 highest ones, in eight variants each; a reader that lags behind them renders for itself and adds nothing. All topics
@@ -372,7 +372,7 @@ class NextBatch:
 
 
 def is_large(outcome: ReadOutcome) -> bool:
-    """Is this more than may be rendered on the loop (delivery.md section 11)?"""
+    """Is this more than may be rendered on the loop (`docs/spec/delivery.md#sec-11`)?"""
     runs = outcome.runs
     if len(runs) == 1 and len(runs[0].buf) <= limits.RENDER_INLINE_BYTES_MAX:
         return False

@@ -6,9 +6,9 @@
     closed    30,000 ms without the client taking a byte
 
 Always holds: any progress of the client makes the connection live again and starts both clocks anew; nobody ever waits
-for a connection (delivery.md section 12); everything held here is counted in the budget of all connections, and is made
-only if that grants it. `Outbound` is for streams, which keep frames back until the transport has
-room; `Messages` is for sockets, whose few messages go to the transport at once. Watched over by `Streams.tick`."""
+for a connection (`docs/spec/delivery.md#sec-12`); everything held here is counted in the budget of all connections, and
+is made only if that grants it. `Outbound` is for streams, which keep frames back until the transport has room;
+`Messages` is for sockets, whose few messages go to the transport at once. Watched over by `Streams.tick`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sessions: watch sessions by id: what is watched, by whom, and how far it was delivered (http-api.md section 17.2).
+"""Sessions: watch sessions by id: what is watched, by whom, and how far it was delivered
+(`docs/spec/http-api.md#sec-17-2`).
 
 Always holds: a session without an open stream for 300,000 ms is gone, at the latest when the next one is made or
 opened; an open stream keeps its session; neither the number of sessions nor that of one holder exceeds its cap. Where a

@@ -1,10 +1,10 @@
-"""Sockets: one WebSocket: its commands, in order, and its subscriptions (http-api.md section 18).
+"""Sockets: one WebSocket: its commands, in order, and its subscriptions (`docs/spec/http-api.md#sec-18`).
 
 Always holds: a command is taken up only when a place for its reply is free and the one before it was answered; its
 reply comes before every frame it gave rise to; after `unsubscribed` nothing of that topic is sent; at most four
 messages wait for the client, and while they do no command is read, so its own socket slows the client down.
 
-WebSocket endpoint: the handshake and the caps; what follows is a `Socket` (http-api.md section 18).
+WebSocket endpoint: the handshake and the caps; what follows is a `Socket` (`docs/spec/http-api.md#sec-18`).
 """
 
 from __future__ import annotations

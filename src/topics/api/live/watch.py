@@ -1,10 +1,10 @@
-"""Watch streams: the server-sent events of one session on one connection (http-api.md section 17).
+"""Watch streams: the server-sent events of one session on one connection (`docs/spec/http-api.md#sec-17`).
 
 Always holds: frames of one topic are in seq order, a tombstone before what follows the gap; the id of a frame is the
 position of every topic after it; a cursor of the session moves when its frame is handed to the transport, so a session
 goes on where the transport got to. One batch is one write. Opened by `watch_endpoints`.
 
-Watch endpoints: make a session, open its stream (http-api.md section 17).
+Watch endpoints: make a session, open its stream (`docs/spec/http-api.md#sec-17`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work streams: jobs pushed as server-sent events (http-api.md section 19.6).
+"""Work streams: jobs pushed as server-sent events (`docs/spec/http-api.md#sec-19-6`).
 
 Always holds: a job's frame is offered right after its lease is recorded; a connection that lags claims nothing more;
 frames dropped for a slow client give their leases back, and the end of a connection gives back all of them."""

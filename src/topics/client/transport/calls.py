@@ -5,8 +5,8 @@ these escapes spelled in another way, and they are put back into the payloads: b
 
 Calls: each verb as a value, with its path, its body, how its answer is read and whether it may be repeated.
 
-The blocking and the asyncio client both run these and differ in nothing else. Repeatable is what `http-api.md` section
-23.4 calls safe; a write is, because it always carries a key.
+The blocking and the asyncio client both run these and differ in nothing else. Repeatable is what
+`docs/spec/http-api.md#sec-23-4` calls safe; a write is, because it always carries a key.
 """
 
 from __future__ import annotations

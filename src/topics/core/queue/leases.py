@@ -4,7 +4,7 @@
 changes nothing, live or in replay. Events are applied when they are decided and logged behind that, in the same order:
 whatever a later event builds on is in the log in front of it. A job's record dies by a `Delete`, never here.
 
-Queue image: what a snapshot keeps of a queue, and back (storage.md section 8.2).
+Queue image: what a snapshot keeps of a queue, and back (`docs/spec/storage.md#sec-8-2`).
 
 Leases are kept only with `leases_durable`. Those of work streams are written as released: a restart ends them anyway.
 State newer than the recorded position does no harm, since replay sets each job by its last event; only the number of

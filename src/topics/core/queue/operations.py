@@ -3,7 +3,8 @@
 Retention at `now` has run, so nothing below the front is looked at and nothing expired is found. A cold segment whose
 index is not loaded stops the walk in front of it: the caller has it loaded and asks again.
 
-Queue calls: claim, ack, nack and extend as decisions (semantics.md sections 16.3 to 16.6).
+Queue calls: claim, ack, nack and extend as decisions (`docs/spec/semantics.md#sec-16-3` and
+`docs/spec/semantics.md#sec-16-6`).
 
 Each looks at the queue as it is at `now`, after `expire`, and returns lease events; the caller logs them where the
 topic keeps leases, and applies them at once. `pick` alone takes jobs out of line before there is an event for them: its

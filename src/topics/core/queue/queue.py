@@ -1,4 +1,4 @@
-"""Queue: who holds which job of a queue topic (semantics.md section 16).
+"""Queue: who holds which job of a queue topic (`docs/spec/semantics.md#sec-16`).
 
 Jobs are the topic's records; only those that were handed out at least once have an entry here, so a queue costs memory
 for what is under way and nothing for its backlog. `LeaseEvent` ops are the only way leases change, live and in replay

@@ -1,8 +1,8 @@
-"""Node filter: which records of a run a reader did not write itself (semantics.md section 11).
+"""Node filter: which records of a run a reader did not write itself (`docs/spec/semantics.md#sec-11`).
 
 Byte for byte, no prefixes; a record without a node always passes.
 
-Read: the one pipeline behind diff, watch and WebSocket (semantics.md section 12.1).
+Read: the one pipeline behind diff, watch and WebSocket (`docs/spec/semantics.md#sec-12-1`).
 
     walk = plan_read(topic, request, recent, now=now)
     while (extent := walk.need()) is not None:      # only for records that are not in memory

@@ -1,4 +1,5 @@
-"""Seqs across restarts: the ceiling, jumps of the head, lost ranges (semantics.md sections 4.3, 6.3; storage.md 5).
+"""Seqs across restarts: the ceiling, jumps of the head, lost ranges (`docs/spec/semantics.md#sec-4-3` and
+`docs/spec/semantics.md#sec-6-3`; `docs/spec/storage.md#sec-5`).
 
 `apply_head` is how a `HeadMark` works, live and in recovery. `decide_restart` says what a crash cost a topic, once all
 its frames are back. When a block of seqs is reserved is the engine's business.

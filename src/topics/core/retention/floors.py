@@ -1,4 +1,5 @@
-"""Floors: how far a topic's front has been lost, by cause, and how far it has been deleted (semantics.md section 6).
+"""Floors: how far a topic's front has been lost, by cause, and how far it has been deleted
+(`docs/spec/semantics.md#sec-6`).
 
 Each `*_lost` is the highest seq that was live when its cause took it, so `evict_floor` moves for nothing else. No value
 ever decreases. `earliest_seq` is kept here but computed by `core.front`: it needs the slots. While recovery replays, it

@@ -1,4 +1,4 @@
-"""Retention: TTL and caps (semantics.md section 7).
+"""Retention: TTL and caps (`docs/spec/semantics.md#sec-7`).
 
 Two ways a floor moves without a request:
 - the count cap of a `discard:"old"` topic, inside the op that exceeds it (`trim_to_cap`): it follows from the log;

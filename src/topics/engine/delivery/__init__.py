@@ -1,4 +1,5 @@
-"""Delivery: from a published record to the watcher that is served next (delivery.md). No sockets, no files, no threads.
+"""Delivery: from a published record to the watcher that is served next (`docs/spec/delivery.md`). No sockets, no files,
+no threads.
 
     published -> Delivery.mark -> ReadySet (bands, rounds, ageing) -> one service -> each Watcher gets one batch
 

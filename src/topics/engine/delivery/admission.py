@@ -1,4 +1,5 @@
-"""Admission: what happens to a write, delete or change when its log shard's queue is full (delivery.md section 9).
+"""Admission: what happens to a write, delete or change when its log shard's queue is full
+(`docs/spec/delivery.md#sec-9`).
 
     queue has room                                     go ahead
     full, pressure below 0.95, or opted out            wait for room, up to 1000 ms, then 429 without detail

@@ -1,6 +1,7 @@
 """Sizes: how many bytes were published behind a seq. Asked while pushes are held: a full batch ends a hold.
 
-Delivery: marks topics, runs services in turn, and keeps the ladder (delivery.md sections 4 to 8).
+Delivery: marks topics, runs services in turn, and keeps the ladder (`docs/spec/delivery.md#sec-4` and
+`docs/spec/delivery.md#sec-8`).
 
     published -> mark -> soon(run) -> begin, serve, finish ... until nothing is left or the turn is over
 

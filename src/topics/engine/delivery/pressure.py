@@ -1,12 +1,13 @@
-"""Tuning: every constant of the scheduler, governor, ladder and admission, as one value (delivery.md section 2).
+"""Tuning: every constant of the scheduler, governor, ladder and admission, as one value
+(`docs/spec/delivery.md#sec-2`).
 
-Governor: one number for how short of time the process is (delivery.md section 7).
+Governor: one number for how short of time the process is (`docs/spec/delivery.md#sec-7`).
 
     pressure = max(q, l, 0.8 * b)     backlog, scheduling latency, use of the pool
 
 Always holds: `pressure` lies in [0, 1]. A sample is one call of `sample`; between samples everyone reads the last.
 
-Ladder: what the process does about pressure, stage by stage (delivery.md section 8).
+Ladder: what the process does about pressure, stage by stage (`docs/spec/delivery.md#sec-8`).
 
 Stages 1 and 2 follow each sample and are plain functions of it; stage 3 has memory, and that is all this class keeps.
 Stage 4 is decided by `Admission`, which knows whether the queue is full.

@@ -1,4 +1,4 @@
-"""Effective priority: the base of delivery.md section 3, without ageing, which belongs to the scheduler.
+"""Effective priority: the base of `docs/spec/delivery.md#sec-3`, without ageing, which belongs to the scheduler.
 
 A manual priority replaces the recency bonus. The value is never stored: it is a function of the config, the last
 consumption and `now`."""

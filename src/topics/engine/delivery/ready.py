@@ -1,10 +1,11 @@
-"""PriorityBands: which entries of a shard are served next, by weighted round robin with deficits (delivery.md section
-5).
+"""PriorityBands: which entries of a shard are served next, by weighted round robin with deficits
+(`docs/spec/delivery.md#sec-5`).
 
 Always holds: within a band the oldest `enqueued_at` goes first; a round serves a band at most its weight; an empty band
 keeps no credit. A band without credit (`B0` while deferring) is passed over. Used by `ReadySet` alone.
 
-ReadySet: the topics of one shard that have something to push, and whose turn it is (delivery.md sections 4 to 6).
+ReadySet: the topics of one shard that have something to push, and whose turn it is (`docs/spec/delivery.md#sec-4` and
+`docs/spec/delivery.md#sec-6`).
 
     idle -> queued -> in service -> idle
                       in service, marked again -> queued, waiting since that mark

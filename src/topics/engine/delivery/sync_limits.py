@@ -1,4 +1,4 @@
-"""SyncLimits: up to which seq a topic is covered by a sync, for strong watchers (semantics.md section 14.2).
+"""SyncLimits: up to which seq a topic is covered by a sync, for strong watchers (`docs/spec/semantics.md#sec-14-2`).
 
 Only topics that somebody watches strongly are followed. A publication is covered once everything is synced that the
 groups it lives in had written by then: its own group, and, since a copy has no frames of its own, those of the topics

@@ -1,4 +1,5 @@
-"""Patience: whether holding a topic's next push is worth the wait (stage 1 of the ladder, delivery.md section 8).
+"""Patience: whether holding a topic's next push is worth the wait (stage 1 of the ladder,
+`docs/spec/delivery.md#sec-8`).
 
 A hold makes one larger frame out of what comes meanwhile. Where nothing comes, because whoever writes waits for the
 delivery first, it only makes everyone slower; and the contract says "up to". Always holds: a hold that gathered nothing

@@ -1,4 +1,5 @@
-"""Claim pass: jobs dealt to one cohort of claimers (semantics.md sections 16.3 to 16.6).
+"""Claim pass: jobs dealt to one cohort of claimers (`docs/spec/semantics.md#sec-16-3` and
+`docs/spec/semantics.md#sec-16-6`).
 
     obstacles   routers into the queue, floors that are due, cold indexes, lease ids: waited for, one after the other
     deal        in one breath: expire, pick, deal, lease, log

@@ -1,8 +1,8 @@
-"""Dead letters: the copy of an exhausted job, with where it came from in its meta (semantics.md section 16.9).
+"""Dead letters: the copy of an exhausted job, with where it came from in its meta (`docs/spec/semantics.md#sec-16-9`).
 
 Limits do not apply to what we add, and the job passed them once: the batch is built without a check.
 
-Dead letters: exhausted jobs leave their queue: first the copy, then the delete (semantics.md section 16.9).
+Dead letters: exhausted jobs leave their queue: first the copy, then the delete (`docs/spec/semantics.md#sec-16-9`).
 
 Always holds: a job is deleted only after its copy was acked under the dead-letter topic's class; a move that fails
 leaves the job in its queue, with its count, for a later pass. Never fails: whoever started a pass only waits for it.

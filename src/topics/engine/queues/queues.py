@@ -1,9 +1,10 @@
-"""Lease ids: a counter per queue that never hands out an id twice, also across restarts (semantics.md section 16.4).
+"""Lease ids: a counter per queue that never hands out an id twice, also across restarts
+(`docs/spec/semantics.md#sec-16-4`).
 
 Where leases are logged, the log itself has every id. Elsewhere a block of ids is reserved by a synced mark before any
 of it is handed out, as seqs are: after a crash the counter goes on above the block. A clean stop keeps it exact.
 
-Queues: claim, ack, nack and extend on queue topics, and the work streams over them (semantics.md section 16).
+Queues: claim, ack, nack and extend on queue topics, and the work streams over them (`docs/spec/semantics.md#sec-16`).
 
 Lease events are decided and applied in one instant, and logged behind that where the topic keeps leases; the call is
 answered when the log has them. So two calls can never both think they hold a job, and whatever builds on an event lies

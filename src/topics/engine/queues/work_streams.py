@@ -1,4 +1,5 @@
-"""Work streams: connections that are kept supplied with jobs (semantics.md section 16.7, delivery.md section 13).
+"""Work streams: connections that are kept supplied with jobs (`docs/spec/semantics.md#sec-16-7`,
+`docs/spec/delivery.md#sec-13`).
 
 A stream holds at most `max` unexpired leases and gets each job once. Always holds: only the seqs in `queue.streams`
 count against it, so an ack, nack, expiry or deletion frees its slot by itself; a closed stream holds nothing. Streams

@@ -1,4 +1,4 @@
-"""Long polls: reads that wait for something to deliver (semantics.md section 12.3).
+"""Long polls: reads that wait for something to deliver (`docs/spec/semantics.md#sec-12-3`).
 
 Always holds: a waiter is registered with delivery before the read that may find it caught up, so an append in between
 is not missed; it is answered once: by a deliverable record or a tombstone, by the deletion of its topic, at its

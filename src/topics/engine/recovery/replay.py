@@ -1,4 +1,4 @@
-"""Replay: WAL frames back into state, through the same `apply` as live (storage.md section 9.4).
+"""Replay: WAL frames back into state, through the same `apply` as live (`docs/spec/storage.md#sec-9-4`).
 
 Fed file by file in the order of layout generations; inside a file each topic's frames are taken together, because only
 their order among themselves has a meaning. Always holds: applying is idempotent, so overlap between snapshot, segments

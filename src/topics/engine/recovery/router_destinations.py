@@ -1,4 +1,5 @@
-"""A destination whose copies are made again: its own frames, and the copies between them (storage.md section 9.6).
+"""A destination whose copies are made again: its own frames, and the copies between them
+(`docs/spec/storage.md#sec-9-6`).
 
 A destination's frames are held back during replay and taken here in their order. Each says how many seqs there were
 when it was written (an append its first seq, a delete its bound, a pin the router's place), so the copies before it are

@@ -1,9 +1,9 @@
-"""Evidence: what the copies of an `exactly_once` router say about themselves (semantics.md section 15.5).
+"""Evidence: what the copies of an `exactly_once` router say about themselves (`docs/spec/semantics.md#sec-15-5`).
 
 Used at a start where the mapping of copies is not proven: copies are in source order, so the newest one in the
 destination tells how far the router had come, and it does not repeat what is there.
 
-Copies made again: after a crash, every router repeats what it had done, seq for seq (storage.md section 9.6).
+Copies made again: after a crash, every router repeats what it had done, seq for seq (`docs/spec/storage.md#sec-9-6`).
 
     rederive_source    which records of a source each router had copied
     rederive_feed      where the copies go in a destination, between its own frames
@@ -295,7 +295,7 @@ class RouterRecovery:
 
     def finish_owed_copies(self) -> None:
         """All topics are what they will be. A readable copy must not vanish because its source record died
-        (semantics.md section 15.8): its router makes it again."""
+        (`docs/spec/semantics.md#sec-15-8`): its router makes it again."""
         for trace in self._unplaced:
             trace.router.owed = _owed(trace, self._given_up.get(trace.router.name, ()))
         self._unplaced = []

@@ -1,4 +1,4 @@
-"""Sources in recovery: which records each router had copied before the crash (storage.md section 9.6).
+"""Sources in recovery: which records each router had copied before the crash (`docs/spec/storage.md#sec-9-6`).
 
 Copies are not in the log; but the source is, and its Delete and EvictWatermark frames say how far each router had come
 when records died. So, just before such a frame takes records away, everything a router had passed by then is noted as

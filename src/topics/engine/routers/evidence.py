@@ -1,5 +1,5 @@
-"""RouterEvidence: what frames must say about routers, so that copies can be made again after a crash (storage.md
-section 9.6).
+"""RouterEvidence: what frames must say about routers, so that copies can be made again after a crash
+(`docs/spec/storage.md#sec-9-6`).
 
     of a source   its Delete and EvictWatermark frames tell how far each router had come: `routed`
     of a dest     a direct write has a pin in front: the routers' places behind it

@@ -1,4 +1,4 @@
-"""Forwarding: which router steps when (semantics.md sections 15.4 and 15.7).
+"""Forwarding: which router steps when (`docs/spec/semantics.md#sec-15-4` and `docs/spec/semantics.md#sec-15-7`).
 
 A publication in a source stirs its routers; they step at the end of the turn, so writers never wait for them. A router
 that is still behind stirs itself again; one whose destination is full, or that failed, waits 50 ms, then twice as long
@@ -47,7 +47,8 @@ class Forwarding:
         self._stirred: dict[int, None] = {}
         self._checkpoint_asked = False
         self.put_off: Callable[[TopicLog, Callable[[], None]], bool] = lambda *_: False
-        """Takes over a source's router work while pressure defers it (delivery.md section 8); set by whoever can."""
+        """Takes over a source's router work while pressure defers it (`docs/spec/delivery.md#sec-8`); set by whoever
+        can."""
         context.on_published.append(self._published)
         context.on_removed.append(lambda topic, _: self._room(topic))
         context.on_config.append(lambda topic, _: self._room(topic))

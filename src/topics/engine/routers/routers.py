@@ -3,11 +3,13 @@
 Always holds: a router that is gone by the time of asking is left out, because another of its name would otherwise take
 up its place after a crash, and copy what was written before it began. Made by `engine.routers`, read by checkpoints.
 
-Router rules: what may be defined (semantics.md section 15.1; order of checks: http-api.md section 16.1).
+Router rules: what may be defined (`docs/spec/semantics.md#sec-15-1`; order of checks:
+`docs/spec/http-api.md#sec-16-1`).
 
 A refusal raises and has changed nothing. Topics that do not exist yet have no edges, so they close no cycle.
 
-Routers: defining, showing and deleting them; what checkpoints and snapshots keep of them (semantics.md 15.1, 15.9).
+Routers: defining, showing and deleting them; what checkpoints and snapshots keep of them
+(`docs/spec/semantics.md#sec-15-1`, 15.9).
 
 Definitions change one at a time (they all hold one name), so two puts cannot close a cycle between them. Missing topics
 are created in the same submission as the router where their log group allows it; where not, they are created first and

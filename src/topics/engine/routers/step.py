@@ -9,7 +9,8 @@ Shared read: what the routers of one source read in one turn.
 Under a fan-out most of them stand at the same place and want the same copies, so the source is read once and its
 records are taken apart once. Used by `engine.router_step` for steps that begin in the same moment, never later.
 
-One step of a router: at most 1024 source records, by the first row of the table that fits (semantics.md 15.3).
+One step of a router: at most 1024 source records, by the first row of the table that fits
+(`docs/spec/semantics.md#sec-15-3`).
 
     stand still while a frame of the source is on its way; settle the source's floors
     owed since a crash    admit, append

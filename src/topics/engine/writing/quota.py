@@ -1,4 +1,5 @@
-"""Quota: a write is refused for the bytes that are live now, not for those that retention has taken (http-api.md 9).
+"""Quota: a write is refused for the bytes that are live now, not for those that retention has taken
+(`docs/spec/http-api.md#sec-9`).
 
 Floors that TTL or a byte cap asks for move when somebody looks, or with the sweep; until then their bytes count. So a
 write that finds no room looks first: at its own topic always, at the others as often as their number allows. So does a

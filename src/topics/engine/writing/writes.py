@@ -1,4 +1,4 @@
-"""Writes: the path of an append, from admission to the published batch (semantics.md section 4.2).
+"""Writes: the path of an append, from admission to the published batch (`docs/spec/semantics.md#sec-4-2`).
 
 Always holds: a refused write has consumed no seq and left no trace; a write is acked only after `finish` published it.
 The commonest write (existing topic, nothing due) goes straight through: one decision, one encoding, one submission."""

@@ -1,4 +1,4 @@
-"""Segments: the `.data` and `.idx` pair of a run of seqs (storage.md section 6), by name in one place.
+"""Segments: the `.data` and `.idx` pair of a run of seqs (`docs/spec/storage.md#sec-6`), by name in one place.
 
 Layout and encoders are in `segment_frame`, entries and agreement in `idx`, scanning in `segment_scan`, repair of a lost
 index in `rebuild`, the column decoder in `columns`.

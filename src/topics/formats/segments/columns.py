@@ -1,4 +1,5 @@
-"""The one column decoder of segment frames: recovery, verification, reads and Spark all use it (pipeline.md rule 3).
+"""The one column decoder of segment frames: recovery, verification, reads and Spark all use it
+(`docs/spec/pipeline.md`, rule 3).
 
 Input is a `.data` buffer and entries of its `.idx`; output says, for every live record asked for, where its node, tag,
 data and meta texts lie in that buffer. No Python object per record is made, so a caller can build Arrow arrays straight

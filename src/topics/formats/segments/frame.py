@@ -1,4 +1,4 @@
-"""The segment `.data` frame: its layout and encoders (storage.md section 6.1).
+"""The segment `.data` frame: its layout and encoders (`docs/spec/storage.md#sec-6-1`).
 
 A segment frame is a WAL Append frame without type and topic id, with its own checksum and one trailing flag byte
 outside it; node, tag and blob are the same bytes. Frames lie back to back from offset 0 in seq order. Written by the

@@ -1,4 +1,5 @@
-"""The `.idx` entry: 20 bytes per seq, so that a record's place is arithmetic (storage.md sections 6.2 and 6.3).
+"""The `.idx` entry: 20 bytes per seq, so that a record's place is arithmetic (`docs/spec/storage.md#sec-6-2` and
+`docs/spec/storage.md#sec-6-3`).
 
 Entry of seq `s` is at `(s - first_seq) * 20`. A slot without a frame is an *empty slot* (flags 0x04, offset and len 0);
 an all-zero entry is an unwritten tail and invalid. Files are read with `numpy.frombuffer`; agreement with `.data` is

@@ -1,4 +1,5 @@
-"""Rebuilding a lost or disagreeing `.idx` from its `.data` (storage.md sections 6.3 and 6.5).
+"""Rebuilding a lost or disagreeing `.idx` from its `.data` (`docs/spec/storage.md#sec-6-3` and
+`docs/spec/storage.md#sec-6-5`).
 
 Frames behind a bad one are found by a search of every byte position, as its length field proves nothing, with a bounded
 number of checksum bytes. Nothing vanishes: seqs whose frames are unreadable are named in `bad`, and an index with bad

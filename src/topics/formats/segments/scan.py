@@ -1,4 +1,5 @@
-"""Scanning a `.data` file: frames to columns, checksums of many frames at once (storage.md sections 6.1 and 6.3).
+"""Scanning a `.data` file: frames to columns, checksums of many frames at once (`docs/spec/storage.md#sec-6-1` and
+`docs/spec/storage.md#sec-6-3`).
 
 A bad frame is a result (`reason`, `end`), never an exception. `scan_segment` stops at the first one; `rebuild_idx` in
 `topics.formats.segments.rebuild` goes on behind it. Called by recovery, rewrite, relocation, verification and Spark.

@@ -4,7 +4,8 @@ A delete by tag asks every segment, and nearly all of them lack the tag. Three b
 tag's XXH3, are set for each tag; with five tags a word about one tag in thirty is not told apart. What always holds: a
 tag that is there is never denied. Written and read by `sidecar`; drawn in docs/formats/sidecar.md.
 
-The tag sidecar `seg-<first_seq>.tags` of a sealed segment: tags to slots, accounted sizes (storage.md section 12).
+The tag sidecar `seg-<first_seq>.tags` of a sealed segment: tags to slots, accounted sizes
+(`docs/spec/storage.md#sec-12`).
 
 Derived from the segment, rebuilt when missing, stale or bad, never evidence for anything. A reader works on the mapped
 file: a lookup is a look at the filter and a binary search over the sorted tags, and what it returns is a slice of the

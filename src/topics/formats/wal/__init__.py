@@ -1,4 +1,4 @@
-"""The write-ahead log's bytes (storage.md section 3), by name in one place.
+"""The write-ahead log's bytes (`docs/spec/storage.md#sec-3`), by name in one place.
 
 Frames are encoded in `frame`, control bodies are in `bodies`, scanning is in `wal_scan`, the search behind damage in
 `search`.

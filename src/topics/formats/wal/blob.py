@@ -1,4 +1,4 @@
-"""The payload blob: `{"d":<data>}` or `{"d":<data>,"m":<meta>}` (storage.md section 3.8).
+"""The payload blob: `{"d":<data>}` or `{"d":<data>,"m":<meta>}` (`docs/spec/storage.md#sec-3-8`).
 
 One blob is built and split by `topics.model.payload`; this module adds the plural forms over a buffer of frames. `data`
 may contain the text `,"m":` itself, so a blob with that text is split by a JSON parser and every other one by
@@ -60,7 +60,7 @@ def blobs(data_texts: Iterable[bytes]) -> list[bytes]:
 
 
 def accounted_size(stored: bytes) -> int:
-    """Bytes of the `data` text plus those of the `meta` text (semantics.md: `bytes(r)`)."""
+    """Bytes of the `data` text plus those of the `meta` text (`docs/spec/semantics.md`: `bytes(r)`)."""
     has_meta = META in stored and _meta_length(stored) >= 0
     return len(stored) - (WRAP_META_BYTES if has_meta else BLOB_BYTES_MIN)
 

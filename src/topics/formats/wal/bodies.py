@@ -1,4 +1,4 @@
-"""Bodies of the control frames, types 2 to 11 (storage.md section 3.7): msgspec structs as msgpack maps.
+"""Bodies of the control frames, types 2 to 11 (`docs/spec/storage.md#sec-3-7`): msgspec structs as msgpack maps.
 
 Unknown keys are ignored, optional keys are left out when they hold their default, and a missing required key makes the
 frame bad. `config` stays a plain map here: its typed form belongs to `topics.model`. Written by the engine's outbox and

@@ -1,4 +1,5 @@
-"""The WAL frame: its layout, flags, types, and the encoders (storage.md sections 3.3 to 3.6).
+"""The WAL frame: its layout, flags, types, and the encoders (`docs/spec/storage.md#sec-3-3` and
+`docs/spec/storage.md#sec-3-6`).
 
 One frame is a length-prefixed, checksummed record of a group's log; one submission is a run of frames, all but the
 last with `more` set. `encode_appends` is the hot one: it turns a whole write into one run with loops that stay in C.

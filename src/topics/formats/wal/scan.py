@@ -1,9 +1,10 @@
-"""Scanning a WAL file: bytes to columns, one call for a whole buffer (storage.md sections 3.4 and 3.5).
+"""Scanning a WAL file: bytes to columns, one call for a whole buffer (`docs/spec/storage.md#sec-3-4` and
+`docs/spec/storage.md#sec-3-5`).
 
-`scan_wal` walks the length fields, then checks all frames of a stretch together in the order of section 3.5; the first
-bad frame ends the scan and everything in front of it is good. A bad frame is a result (`stop`, `reason`, `end`), never
-an exception, and nothing is allocated by a length that was not checked against the buffer. Called by recovery,
-verification and the inspect command.
+`scan_wal` walks the length fields, then checks all frames of a stretch together in the order of
+`docs/spec/storage.md#sec-3-5`; the first bad frame ends the scan and everything in front of it is good. A bad frame is
+a result (`stop`, `reason`, `end`), never an exception, and nothing is allocated by a length that was not checked
+against the buffer. Called by recovery, verification and the inspect command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looking for valid frames behind a bad one, byte by byte (storage.md section 9.3).
+"""Looking for valid frames behind a bad one, byte by byte (`docs/spec/storage.md#sec-9-3`).
 
 Recovery asks two things about the bytes behind the end of a log: is there any valid frame (then it is a hole, not a
 torn tail), and which are they (their seqs raise ceilings). Every byte position is tested for a plausible header with

@@ -4,7 +4,7 @@ With little to absorb a checkpoint takes small bites and steps aside after each,
 the log runs ahead the larger the bites, because a log that only grows would make the next start slow and fill the disk.
 At the end of the process nobody is left to step aside for. Asked by the checkpoint's thread between two bites.
 
-Checkpointer: moves published records from the log into segments, one run at a time (storage.md section 7).
+Checkpointer: moves published records from the log into segments, one run at a time (`docs/spec/storage.md#sec-7`).
 
     barrier   a durable submission per group: when it is applied, everything before it is, and is synced (C1, C2). It
               holds the floors that count caps moved, so that what they took may become empty slots
@@ -207,7 +207,7 @@ class Checkpointer:
         self.trouble.over(done.error)
 
     def _next_seal_ms(self) -> int | None:
-        """Idle topics are sealed by age, too (storage.md section 6.4)."""
+        """Idle topics are sealed by age, too (`docs/spec/storage.md#sec-6-4`)."""
         age_ms = self._rules.max_age_ms
         actives = (
             self._store.topics[topic.id].active

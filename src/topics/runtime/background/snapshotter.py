@@ -1,4 +1,4 @@
-"""Snapshotter: checkpoint, capture, install, then let go of log files nobody needs (storage.md section 8.3).
+"""Snapshotter: checkpoint, capture, install, then let go of log files nobody needs (`docs/spec/storage.md#sec-8-3`).
 
 Always holds: the recorded positions are those of the checkpoint that ran first; a failed snapshot removes nothing and
 is tried again; log files go only when both kept snapshots lie behind them."""

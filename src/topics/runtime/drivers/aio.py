@@ -1,4 +1,4 @@
-"""BusyShare: how busy the owner's thread is, as the governor's third signal (delivery.md section 7).
+"""BusyShare: how busy the owner's thread is, as the governor's third signal (`docs/spec/delivery.md#sec-7`).
 
 That thread serves commits and live delivery, so its processor time is the use of the pool. Called on it alone.
 

@@ -1,6 +1,6 @@
 """What snapshot and marks together say of each topic's segments, before any of them is opened.
 
-Attach: a topic of a start gets the slots that lie in its segments (storage.md section 9.1, step 4).
+Attach: a topic of a start gets the slots that lie in its segments (`docs/spec/storage.md#sec-9-1`, step 4).
 
 Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
 taken from the snapshot only if no flag can be on disk whose delete is not: because the kernel lived on since it was

@@ -1,4 +1,4 @@
-"""Opening: what a start writes before anyone is served (storage.md section 9.1, steps 7 and 8).
+"""Opening: what a start writes before anyone is served (`docs/spec/storage.md#sec-9-1`, steps 7 and 8).
 
     log_marks     what was declared lost, so that the next start says the same
     flag_again    deletes whose flags may not have reached the disk

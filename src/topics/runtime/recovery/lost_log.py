@@ -1,4 +1,4 @@
-"""How far seqs may have gone in bytes of the log that are gone or cannot be read (storage.md section 9.3).
+"""How far seqs may have gone in bytes of the log that are gone or cannot be read (`docs/spec/storage.md#sec-9-3`).
 
 Valid frames that are set aside say which seqs were used. Bytes between them that fail their checks, and bytes that a
 log had before it was cut, say nothing, and may have held frames of any topic of the group. Always holds: the answer is

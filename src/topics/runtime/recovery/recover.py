@@ -1,4 +1,4 @@
-"""Recovery: a data directory becomes an engine's state, step by step as storage.md section 9.1 has them.
+"""Recovery: a data directory becomes an engine's state, step by step as `docs/spec/storage.md#sec-9-1` has them.
 
 Always holds: nothing is written before every file was read and accepted; what will be served is synced first; running
 it again on its own result changes nothing. I/O errors stop the start; they are never read as "absent" or "torn"."""

@@ -1,4 +1,5 @@
-"""RecordReread: records as recovery finds them, dead ones included, for routers that copy them again (storage.md 9.6).
+"""RecordReread: records as recovery finds them, dead ones included, for routers that copy them again
+(`docs/spec/storage.md#sec-9-6`).
 
 Every frame is checked as in `storage.fetch`; a flag byte only says that readers of the source no longer see the record.
 What lies in the cold store is read from there, but only where it is alive."""

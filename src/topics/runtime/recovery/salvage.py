@@ -1,4 +1,5 @@
-"""Salvage: records whose topic neither snapshot nor log describes get a topic of their own (storage.md section 9.2).
+"""Salvage: records whose topic neither snapshot nor log describes get a topic of their own
+(`docs/spec/storage.md#sec-9-2`).
 
 A topic is adopted before the log is replayed, so that what the log still has of it (records, deletes, floors) takes
 effect as always. Not adopted is what is known to be deleted: by a TopicDelete in the log, or because a valid snapshot

@@ -1,4 +1,4 @@
-"""Archive: topics into a table by topic and date, incrementally and exactly once (pipeline.md section 7).
+"""Archive: topics into a table by topic and date, incrementally and exactly once (`docs/spec/pipeline.md#sec-7`).
 
 A stream from the source into Spark's own Parquet sink (its checkpoint and file log make it exactly once), or into Delta
 through `topics.spark.jobs.delta`. Behind it a manifest is kept: each committed file is read back, hashed and described.

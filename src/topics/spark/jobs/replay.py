@@ -1,4 +1,4 @@
-"""Replay: the way back, from an archive or any DataFrame source into topics (pipeline.md section 7).
+"""Replay: the way back, from an archive or any DataFrame source into topics (`docs/spec/pipeline.md#sec-7`).
 
 Records of one topic are written in their old order, by one task at a time; topics run beside each other. Work is cut
 into waves, fixed when the job is first started and kept in its ledger, and every request carries a key made of the

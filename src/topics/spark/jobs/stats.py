@@ -1,4 +1,4 @@
-"""Stats: records, bytes and rates by topic, tag prefix and time bucket (pipeline.md section 7).
+"""Stats: records, bytes and rates by topic, tag prefix and time bucket (`docs/spec/pipeline.md#sec-7`).
 
 An aggregate over the table; only times, tags and sizes travel. Topics are taken in groups, and a group that is done is
 remembered with its rows, so that an interrupted run goes on.

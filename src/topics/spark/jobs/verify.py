@@ -1,4 +1,5 @@
-"""Verify: every frame of every segment in every tier of a data directory, checked as recovery would (pipeline.md 7).
+"""Verify: every frame of every segment in every tier of a data directory, checked as recovery would
+(`docs/spec/pipeline.md#sec-7`).
 
 Executors check whole segments: index against data, checksums, density, order. The driver checks what lies between them:
 overlaps, times, floors, files that should be there. Nothing is changed; a finding names file, seqs and place.

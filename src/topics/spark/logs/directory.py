@@ -1,9 +1,9 @@
 """DirectoryLog: topics read from the files of a data directory, a cold directory, or a copy of either.
 
-Needs no lock and writes nothing, so the server may be running, stopped or gone (storage.md section 12). Metadata is the
-newest valid snapshot plus the log behind it. Where two looks disagree because the server moved files in between, it
-looks again. Records of `ephemeral` topics and router copies that no checkpoint has stored yet are in no file, hence in
-no cut.
+Needs no lock and writes nothing, so the server may be running, stopped or gone (`docs/spec/storage.md#sec-12`).
+Metadata is the newest valid snapshot plus the log behind it. Where two looks disagree because the server moved files in
+between, it looks again. Records of `ephemeral` topics and router copies that no checkpoint has stored yet are in no
+file, hence in no cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Replay for readers: a snapshot and the frames behind it, as what is known of each topic (storage.md section 9.4).
+"""Replay for readers: a snapshot and the frames behind it, as what is known of each topic
+(`docs/spec/storage.md#sec-9-4`).
 
 Much smaller than recovery: nothing is repaired, no router forwards, no ceiling becomes a head. The rules used here are
 idempotent and mostly commute, so frames that a snapshot already reflects do no harm.

@@ -1,4 +1,5 @@
-"""The log behind a snapshot, read by a process that does not hold the lock (storage.md sections 9.4, 9.5, 12).
+"""The log behind a snapshot, read by a process that does not hold the lock (`docs/spec/storage.md#sec-9-4`,
+`docs/spec/storage.md#sec-9-5` and `docs/spec/storage.md#sec-12`).
 
 Files are only read, and the server may be appending to them: a scan takes whole submissions and stops at the first
 byte that is not one, which is an end and never an error. Where valid frames lie behind that byte and stay there, it is

@@ -183,7 +183,7 @@ class TopicCut:
         return any(epoch == ancestor and seq <= head for ancestor, head in self.ancestors)
 
     def prefix_reason(self, gap_from: int) -> str:
-        """Reason of a prefix gap that begins at `gap_from` (semantics.md section 8.3)."""
+        """Reason of a prefix gap that begins at `gap_from` (`docs/spec/semantics.md#sec-8-3`)."""
         reasons = {reason for reason, seq in self.causes if seq >= gap_from}
         return reasons.pop() if len(reasons) == 1 else "mixed"
 
@@ -191,5 +191,5 @@ class TopicCut:
 def life_over(now: TopicCut | None, lo: int, hi: int) -> LostSeqs:
     """Why nothing is left of `[lo, hi)` of a topic's life: it was deleted, or made anew since, which `now` is then.
 
-    A `recreated` gap is what the new one holds, as everywhere (semantics.md section 8.1)."""
+    A `recreated` gap is what the new one holds, as everywhere (`docs/spec/semantics.md#sec-8-1`)."""
     return LostSeqs(lo, hi - 1, "deleted") if now is None else LostSeqs(1, now.head_seq, "recreated")

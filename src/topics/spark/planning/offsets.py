@@ -1,6 +1,6 @@
 """Trim: records that are safely elsewhere are deleted from their topics. Used by streams and by the archive.
 
-Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (pipeline.md section 4).
+Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (`docs/spec/pipeline.md#sec-4`).
 
 Pure: cuts and offsets in, offsets and ranges out. A topic enters an offset at its earliest record before anything of it
 is read, so that a batch always has both ends of its ranges on record and gives the same rows when it is repeated.

@@ -60,7 +60,7 @@ class Task:
 
 
 def resolve(cut: TopicCut, lo: int, hi: int, *, first_live: int | None = None) -> Range:
-    """The part of `[lo, hi)` that is there, and the gaps in it (semantics.md section 8.1).
+    """The part of `[lo, hi)` that is there, and the gaps in it (`docs/spec/semantics.md#sec-8-1`).
 
     A `lo` beyond the end of the topic means that the topic is not the one it was: everything is a gap, and reading
     starts over. `first_live` is the smallest live seq, where it is known better than the cut's floor.

@@ -1,4 +1,5 @@
-"""Loss is never silent: what happens when a range has a gap (pipeline.md section 10). One place for all readers."""
+"""Loss is never silent: what happens when a range has a gap (`docs/spec/pipeline.md#sec-10`). One place for all
+readers."""
 
 from __future__ import annotations
 

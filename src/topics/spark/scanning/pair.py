@@ -1,9 +1,9 @@
 """Pair: a segment's `.data` and `.idx`, opened so that they belong together.
 
 A rewrite replaces both files one after the other, under the same names; a reader between the two renames would hold an
-index that describes other bytes. So the data file is opened once and kept, and a sealed pair must tile (storage.md
-section 6.3). A pair that keeps disagreeing has lost its index: it is rebuilt in memory, as the server would, and bytes
-that hold no frame are corruption. Called by scans and by the planner's look at slots.
+index that describes other bytes. So the data file is opened once and kept, and a sealed pair must tile
+(`docs/spec/storage.md#sec-6-3`). A pair that keeps disagreeing has lost its index: it is rebuilt in memory, as the
+server would, and bytes that hold no frame are corruption. Called by scans and by the planner's look at slots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table: which columns a topic has for Spark, and their exact Arrow types (pipeline.md section 2).
+"""The table: which columns a topic has for Spark, and their exact Arrow types (`docs/spec/pipeline.md#sec-2`).
 
 Spark compares the schema of a Python source's first Arrow batch with the declared one and trusts the rest, so a batch
 must equal it in type and in nullability. `arrow_schema` follows what the user declared; types may not differ from the

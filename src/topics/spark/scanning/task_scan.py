@@ -1,4 +1,4 @@
-"""Replan: where the seqs of a task are now, when a file it names has vanished (pipeline.md section 10).
+"""Replan: where the seqs of a task are now, when a file it names has vanished (`docs/spec/pipeline.md#sec-10`).
 
 Checksums of many small slices with the help of Arrow, which cuts them in half the time that Python takes.
 

@@ -1,4 +1,4 @@
-"""The sink: rows into topics through a server, each at most once (pipeline.md section 5).
+"""The sink: rows into topics through a server, each at most once (`docs/spec/pipeline.md#sec-5`).
 
 Every request carries an idempotency key made of what identifies its rows: the streaming query (or the name of a batch
 write), the micro-batch, the partition and the chunk's place among the rows of its topic. A task that is retried, runs

@@ -1,4 +1,4 @@
-"""Checkpoint: moves records from the log into segments, steps C3 to C8 (storage.md section 7).
+"""Checkpoint: moves records from the log into segments, steps C3 to C8 (`docs/spec/storage.md#sec-7`).
 
 Pure file work on one background thread, given what to move as columns. The order is the whole point:
 
@@ -91,7 +91,7 @@ class TopicWork:
 
 @dataclass(frozen=True, slots=True)
 class SealRules:
-    """When a segment is full (storage.md section 6.4)."""
+    """When a segment is full (`docs/spec/storage.md#sec-6-4`)."""
 
     max_events: int = 10_000
     max_bytes: int = 64 << 20

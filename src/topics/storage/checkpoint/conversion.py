@@ -3,7 +3,7 @@
 It is the part of a checkpoint that computes: every record is hashed twice, from Python. A `Converter` does it for one
 slice at a time: `InlineConverter` here, `ConverterProcess` on another processor. Always holds: frames of a file are
 verified before they get a fresh checksum, and a place that holds another record than it should is a Corruption, never
-that record's new place. Called by checkpoints. """
+that record's new place. Called by checkpoints."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ Every slot listed here must be in the snapshot's `dead`, or its Delete frame mus
 segment's files are being replaced: flips are only noted. `relay` collects what dies while a copy of the files is made,
 so that the copy can be flagged too. The lock is held for single-byte writes at most; never for a sync.
 
-Flips: a delete reaches the disk by one byte per record (storage.md section 10).
+Flips: a delete reaches the disk by one byte per record (`docs/spec/storage.md#sec-10`).
 
     flip    on the owner's thread, before the delete call returns: `0xD5` into each frame, hot segments only
     sync    in the background (C8): sync `.data`, then set bit 2 in `.idx`, then sync `.idx`
 
 A flip that fails fails nothing else: the slot stays in the segment's `UnsyncedFlags`, is tried again by the next
-`sync`, and until then the log frame or the snapshot's `dead` list keeps the delete alive. """
+`sync`, and until then the log frame or the snapshot's `dead` list keeps the delete alive."""
 
 from __future__ import annotations
 

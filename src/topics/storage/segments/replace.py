@@ -5,7 +5,7 @@
 A crash leaves the old pair, the new pair, or a mixed one; sizes differ, so a mixed pair cannot pass the tiling check,
 and recovery finishes the second rename or rebuilds the index. Used by rewrite, repair and recovery.
 
-Dropping whole segments and whole topics (storage.md sections 10 and 11.2).
+Dropping whole segments and whole topics (`docs/spec/storage.md#sec-10` and `docs/spec/storage.md#sec-11-2`).
 
 The caller has logged what makes the drop permanent: a floor, a `tier` mark `gone`, or a TopicDelete. Everything here
 can be repeated, and absent files are no error.

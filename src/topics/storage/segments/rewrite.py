@@ -1,4 +1,4 @@
-"""Rewrite: gives back the space of deleted records in a sealed segment (storage.md section 11.3).
+"""Rewrite: gives back the space of deleted records in a sealed segment (`docs/spec/storage.md#sec-11-3`).
 
     W1 check every frame | W2, W3 write and sync the copies | W4 flag what died meanwhile | W5 rename | W6 swap
 

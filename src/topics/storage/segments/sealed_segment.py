@@ -1,6 +1,6 @@
 """Condition: what is known of the health of one segment's files, and what was told about it.
 
-    checked       the agreement checks of storage.md section 6.3 have passed since the files are these
+    checked       the agreement checks of `docs/spec/storage.md#sec-6-3` have passed since the files are these
     lost_frames   slots whose frames a read found damaged, so that the segment is neither moved nor rewritten
 
 A finding is reported once, however often the segment is mapped. The segment's lock guards it.
@@ -8,8 +8,8 @@ A finding is reported once, however often the segment is mapped. The segment's l
 SealedSegment: one sealed stretch of a topic's history, opened when somebody looks at it.
 
 Start-up costs two `stat`s a segment: lengths that equal what the snapshot recorded are trusted, and the agreement
-checks of storage.md section 6.3 run when the pair is first mapped, before any of its bytes is used. A pair that fails
-them is healed there and then (`opening`). Frames are checked again on every read (`storage.fetch`).
+checks of `docs/spec/storage.md#sec-6-3` run when the pair is first mapped, before any of its bytes is used. A pair that
+fails them is healed there and then (`opening`). Frames are checked again on every read (`storage.fetch`).
 
 Always holds: `first_seq` and `count` never change, so a slot number means the same record for ever; offsets are only
 meaningful together with the `Pair` they came from. Columns may be asked for from any thread. A cold segment's index is

@@ -1,4 +1,5 @@
-"""ColdTier: the one cold root of a data directory, and whether it may be used (storage.md sections 9.2 and 13.5).
+"""ColdTier: the one cold root of a data directory, and whether it may be used (`docs/spec/storage.md#sec-9-2` and
+`docs/spec/storage.md#sec-13-5`).
 
     unclaimed   nobody owns it yet; it becomes ours once a snapshot with our instance is durable
     lost        it served before and does not answer, or shows no OWNER: looked at again, at most once a second

@@ -1,4 +1,4 @@
-"""ObjectStore: segments as objects of any store that `pyarrow.fs` opens (storage.md section 13.1).
+"""ObjectStore: segments as objects of any store that `pyarrow.fs` opens (`docs/spec/storage.md#sec-13-1`).
 
 An object is there whole or not at all, and a PUT that returned counts as durable; bytes never change in place. Every
 call waits for the network, within the time-outs set here, so only pool threads of the cold tier make them. Failures are

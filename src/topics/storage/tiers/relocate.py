@@ -1,4 +1,5 @@
-"""Relocation: moves sealed segments between the hot and the cold tier (storage.md sections 13.2, 13.3 and 13.5).
+"""Relocation: moves sealed segments between the hot and the cold tier (`docs/spec/storage.md#sec-13-2`,
+`docs/spec/storage.md#sec-13-3` and `docs/spec/storage.md#sec-13-5`).
 
     T2 read and check the hot pair | T3 put | T4 read back and compare | T5 flags that changed | T6 mark, synced
     T7 switch | T8 delete hot

@@ -1,4 +1,4 @@
-"""SegmentStore: where whole segments can be kept, and the folder that does it (storage.md section 13.1).
+"""SegmentStore: where whole segments can be kept, and the folder that does it (`docs/spec/storage.md#sec-13-1`).
 
 One store is one topic in one tier. A copy is **complete** when both parts exist and agree; `.data` goes in first and
 comes out first, so a lone `.idx` never looks like a copy. Calls block and run on pool threads only.

@@ -1,4 +1,4 @@
-"""Where a group's log ends and what lies behind the end (storage.md section 9.3).
+"""Where a group's log ends and what lies behind the end (`docs/spec/storage.md#sec-9-3`).
 
 Replay stops at the first bad frame; these values say what that means: nothing, a torn tail, a hole, or damage to bytes
 that were synced once. Pure: bytes in, verdict out. Called by the reader.

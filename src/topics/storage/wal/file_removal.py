@@ -1,4 +1,4 @@
-"""Removing WAL files that nothing needs any more (storage.md section 4.5).
+"""Removing WAL files that nothing needs any more (`docs/spec/storage.md#sec-4-5`).
 
 Holds: a file goes only when the positions of both kept snapshots lie behind it and no location in memory points into
 it, so the log can be replayed from either. Oldest first, and never one behind a file that must stay. A failed unlink

@@ -1,8 +1,9 @@
-"""WalStats: what one group has done, for metrics (storage.md section 16).
+"""WalStats: what one group has done, for metrics (`docs/spec/storage.md#sec-16`).
 
 Plain counters without a lock: each is changed by one thread at a time (the writer's or the syncer's) and read by any.
 
-WalGroup: one ordered stream of WAL files, written at its tail and synced (storage.md sections 4 and 5.4).
+WalGroup: one ordered stream of WAL files, written at its tail and synced (`docs/spec/storage.md#sec-4` and
+`docs/spec/storage.md#sec-5-4`).
 
 Always holds: frames lie in the file in submission order; `synced_lsn <= written_lsn`, and what `synced_lsn` covers was
 synced after it was written; no byte lands over a failed region before its wipe is synced; after a failed sync no

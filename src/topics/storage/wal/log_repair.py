@@ -1,4 +1,5 @@
-"""Making the end of a group writable again: set aside, cut, re-allocate, `CURRENT` (storage.md 9.3, step 6).
+"""Making the end of a group writable again: set aside, cut, re-allocate, `CURRENT` (`docs/spec/storage.md#sec-9-3`,
+step 6).
 
 The order is what makes it safe at every call: copies and their note are durable before `CURRENT` stops naming what they
 hold, `CURRENT` before anything is cut, the cut before anything is appended. Doing it again gives the same files: a copy
@@ -8,7 +9,8 @@ for a `CURRENT` that names an older file, only makes the group read-only.
 A note (`*.json`) keeps the highest seqs among the frames set aside. They raise ceilings at every later start too, so a
 crash between the cut and the first synced ceiling cannot make a seq name two records.
 
-Opening the writers of a layout after recovery (step 8; storage.md sections 9.2 and 9.5).
+Opening the writers of a layout after recovery (step 8; `docs/spec/storage.md#sec-9-2` and
+`docs/spec/storage.md#sec-9-5`).
 
 A group goes on in its last file when that file belongs to the present generation and nothing forbids appending to it;
 otherwise it starts a new file. Called by the runtime once per group, with the group repaired.
@@ -263,7 +265,8 @@ def _catch_up_current(fs: Fs, scan: GroupScan) -> bool:
 
 
 def remove_temps(fs: Fs, dirs: Sequence[str]) -> list[str]:
-    """Remove every `*.tmp` file, `prealloc.tmp` among them, in these directories (section 9.7). Gives their paths."""
+    """Remove every `*.tmp` file, `prealloc.tmp` among them, in these directories (`docs/spec/storage.md#sec-9-7`).
+    Gives their paths."""
     removed: list[str] = []
     for dir in dirs:
         found = [name for name in fs.listdir(dir) if names.parse_tmp(name) is not None] if fs.is_dir(dir) else []

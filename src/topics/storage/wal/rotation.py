@@ -1,4 +1,4 @@
-"""The next file of a group: prepared ahead, then opened in the order R2 to R5 (storage.md section 4.4).
+"""The next file of a group: prepared ahead, then opened in the order R2 to R5 (`docs/spec/storage.md#sec-4-4`).
 
 Holds: a name `wal-<n>.log` appears only over a file whose `open` frame is synced, and `CURRENT` names it only when the
 name is durable. Nothing here decides when; `WalGroup` does, and only it calls this.

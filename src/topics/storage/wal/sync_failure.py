@@ -1,4 +1,4 @@
-"""What a failed sync does beyond its own group (storage.md section 5.3).
+"""What a failed sync does beyond its own group (`docs/spec/storage.md#sec-5-3`).
 
 The boot line of the lock file promises that written bytes are there as long as the kernel lives. A failed sync breaks
 that, so the line is rewritten first; when even that fails, no group may go on writing under a false promise.

@@ -1,8 +1,8 @@
 """Who may do what: pure decisions over a key ring, a path and the headers of a request.
 
-The caller keeps the order of `http-api.md` section 3: `authenticate` (401), its own count of running requests (429),
-`check_rights` (403), and only then `Target.require` (404, 405). A key of None means that nothing is restricted: either
-authentication is off, or the route is exempt. Called by api, once per request head.
+The caller keeps the order of `docs/spec/http-api.md#sec-3`: `authenticate` (401), its own count of running requests
+(429), `check_rights` (403), and only then `Target.require` (404, 405). A key of None means that nothing is restricted:
+either authentication is off, or the route is exempt. Called by api, once per request head.
 """
 
 import hmac

@@ -6,7 +6,7 @@
 Fails closed: what does not parse stops the process. Secrets are kept only as SHA-256 digests, compared in constant time
 with every entry, and appear in no message. `parse_keys` is called once at start, `KeyRing.find` for every request.
 
-Holders: whose share of sessions, streams and connections a caller takes from (`http-api.md` section 9).
+Holders: whose share of sessions, streams and connections a caller takes from (`docs/spec/http-api.md#sec-9`).
 
 A key where there is one, by its digest; else the network that the caller comes from. Called where something is opened.
 """

@@ -1,4 +1,4 @@
-"""What web pages may ask of a server: the Host and the Origin of a request (`http-api.md` section 8.8).
+"""What web pages may ask of a server: the Host and the Origin of a request (`docs/spec/http-api.md#sec-8-8`).
 
 Without keys, whoever reaches the server may do everything, and a browser reaches whatever its machine reaches. So a
 request must carry a host that no stranger can make a browser believe in (DNS rebinding), and what changes something

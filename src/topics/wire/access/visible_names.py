@@ -5,7 +5,7 @@ follows what a key's prefixes are checked against (`names_in`) and what an answe
 in structs, lists, optional fields, and as keys of an object. A new field needs nothing but its type. Called by api for
 keys that are bound to prefixes, and for no others.
 
-Names in errors: an error for somebody who may know only some names (`http-api.md` section 8.7).
+Names in errors: an error for somebody who may know only some names (`docs/spec/http-api.md#sec-8-7`).
 
 Most errors are about what the caller has named. Those here bring names that were stored, and are cut; a test makes
 every error there is with a foreign name in it. Called by `auth` for keys that are bound to prefixes.

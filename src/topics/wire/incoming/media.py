@@ -1,6 +1,6 @@
 """`Accept`: the two questions the contract asks of it, by substring and never by weight. Called by api.
 
-Bodies before parsing: content types and empty bodies (`http-api.md` section 4.1).
+Bodies before parsing: content types and empty bodies (`docs/spec/http-api.md#sec-4-1`).
 
 Called by api after the size was checked and before a decoder runs, so 413 beats 415 beats 400.
 """

@@ -36,7 +36,7 @@ class Target(NamedTuple):
     is_bad_text: bool = False
 
     def require(self) -> Endpoint:
-        """The row, or the refusal of `http-api.md` section 2.4."""
+        """The row, or the refusal of `docs/spec/http-api.md#sec-2-4`."""
         if self.is_bad_text:
             raise InvalidRequest("a path segment is not valid UTF-8")
         if self.endpoint is None:

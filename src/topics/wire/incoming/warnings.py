@@ -1,4 +1,4 @@
-"""Warnings: what a request had that was left out of account, one sentence each (`http-api.md` section 6).
+"""Warnings: what a request had that was left out of account, one sentence each (`docs/spec/http-api.md#sec-6`).
 
 Only ever reached by a request that has an unknown field: the decoder's first look takes all others.
 """

@@ -1,4 +1,4 @@
-"""Record bodies: stored bytes to the JSON objects of `http-api.md` section 10.6, by splicing.
+"""Record bodies: stored bytes to the JSON objects of `docs/spec/http-api.md#sec-10-6`, by splicing.
 
 Payload texts are copied, never parsed; a blob is split only if it may hold meta. The work is done on columns and ends
 in one join, because this is the inner loop of every read. Called by api and by delivery.

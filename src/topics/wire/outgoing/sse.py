@@ -1,4 +1,4 @@
-"""Server-sent events: the frames of `http-api.md` section 17.5, as bytes.
+"""Server-sent events: the frames of `docs/spec/http-api.md#sec-17-5`, as bytes.
 
 Lines end in one LF and a payload never breaks a line; what is inside `data` is the caller's. Called by the streams of
 `topics.api`, once per frame.

@@ -1,4 +1,5 @@
-"""Healing: what to make of a pair of files that do not agree (storage.md sections 6.3 and 6.5).
+"""Healing: what to make of a pair of files that do not agree (`docs/spec/storage.md#sec-6-3` and
+`docs/spec/storage.md#sec-6-5`).
 
 Pure: bytes in, an index out. The rule behind every branch: a rebuilt index is installed only when each byte of `.data`
 is a valid frame, so that nothing is ever turned into "deleted" that was merely unreadable. Otherwise the files stay as

@@ -3,7 +3,8 @@
 Only names are looked at. Of two names with one number the canonically padded one counts; the other, like every foreign
 name, is kept and reported. Temps of our own names are listed apart, everything else that ends in `.tmp` is foreign.
 
-Remnants: files that a crash, an operator or an earlier repair left in a topic directory (storage.md section 9.7).
+Remnants: files that a crash, an operator or an earlier repair left in a topic directory
+(`docs/spec/storage.md#sec-9-7`).
 
 Each function looks, decides and puts the change off until writing is allowed. Foreign names are reported and kept.
 """

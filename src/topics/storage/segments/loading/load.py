@@ -1,6 +1,8 @@
-"""The cold copy of a segment, looked at from the hot side: is it complete, how long is it (storage.md section 13.4).
+"""The cold copy of a segment, looked at from the hot side: is it complete, how long is it
+(`docs/spec/storage.md#sec-13-4`).
 
-Loading the segments of one topic at start (storage.md sections 6.3, 6.5, 9.7 and 13.4).
+Loading the segments of one topic at start (`docs/spec/storage.md#sec-6-3`, `docs/spec/storage.md#sec-6-5`,
+`docs/spec/storage.md#sec-9-7` and `docs/spec/storage.md#sec-13-4`).
 
 Reads only. Whatever has to change on disk goes through `env.write_or_defer` and happens once recovery has accepted the
 directory; until then the segments in memory already show the result. Nothing here refuses a start except I/O errors and

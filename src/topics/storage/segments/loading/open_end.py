@@ -1,4 +1,5 @@
-"""The open end of a topic's segments: what a crash may leave behind the last synced mark (storage.md section 6.3).
+"""The open end of a topic's segments: what a crash may leave behind the last synced mark
+(`docs/spec/storage.md#sec-6-3`).
 
 Pure: bytes in, a verdict out. Below the mark every byte was synced once, so what fails there is damage. Above it, slots
 count as long as entry and frame are both whole; from the first that is not, everything is a torn tail, cut off and

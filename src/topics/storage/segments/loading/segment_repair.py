@@ -1,4 +1,5 @@
-"""Repair: puts a good frame in the place of a damaged one, from the log or the other tier (storage.md section 6.5).
+"""Repair: puts a good frame in the place of a damaged one, from the log or the other tier
+(`docs/spec/storage.md#sec-6-5`).
 
 The damaged file is never written into: the whole segment is replaced, as by a rewrite. Without a good source nothing
 changes, and reads of the damaged seqs go on reporting corruption. `find_wal` looks up Append frames that are still in
