@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from report import Report
-from tests.tiers.s3_server import S3Server
+from tests.storage.tiers.s3_server import S3Server
 
 import topics
 from topics.core.reading.walk import ReadRequest

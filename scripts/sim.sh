@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 seconds=$1
 states=$2
 shift 2
-SIM_SECONDS=$seconds .venv/bin/python -m pytest tests/sim tests/client/test_restarts.py tests/queues/test_killed_workers.py tests/queues/test_queue_machine.py tests/routers/test_router_machine.py --timeout=$((seconds * 2 + 300)) -s "$@"
+SIM_SECONDS=$seconds .venv/bin/python -m pytest tests/sim tests/client/test_restarts.py tests/engine/queues/test_killed_workers.py tests/engine/queues/test_queue_machine.py tests/engine/routers/test_router_machine.py --timeout=$((seconds * 2 + 300)) -s "$@"
 if [ -n "$states" ]; then
   exec .venv/bin/python scripts/crash_states.py --states "$states"
 fi

@@ -108,7 +108,7 @@ def poster(port: int) -> Callable[[str, Any], Any]:
 
 def walk_all(walker: Walker, folder: Path) -> list[Walk]:
     """The four paths over a directory with sealed segments whose last process was killed."""
-    from tests.contract import server as contract_server
+    from tests.api import server as contract_server
     from tests.spark.world import read_path
 
     walks: list[Walk] = []

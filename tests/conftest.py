@@ -41,10 +41,10 @@ LONGEST = (
     "crash/test_crash_layouts",
     "spark/test_pipeline",
     "kill/test_kill",
-    "routers/test_router_machine",
-    "tiers/test_s3",
+    "engine/routers/test_router_machine",
+    "storage/tiers/test_s3",
     "readme/test_readme",
-    "contract/test_schemathesis",
+    "api/test_schemathesis",
 )
 """Files that take long, in turns with and without Spark. They begin first: a run is over when its last file is."""
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 import topics
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, cast
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 import topics
 from topics.model.doors import DatabaseDoor

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.api.server import LiveServer
 from tests.client.peer import Peer, read_request, response
-from tests.contract.server import LiveServer
 
 import topics
 from topics.client.transport.calls import IdempotencyKeys

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.contract.server import LiveServer
-from tests.delivery.sse_client import SseClient
+from tests.api.live.sse_client import SseClient
+from tests.api.server import LiveServer
 from tests.ways import SETTINGS, TOLD, TOPIC, Told, Way, World, recreated_longer, shown
 from websockets.sync.client import connect as ws_connect
 

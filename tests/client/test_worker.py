@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 import topics
 from topics.client.client import Client

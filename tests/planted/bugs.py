@@ -53,7 +53,7 @@ BUGS = [
         "src/topics/storage/fs.py",
         "    fs.rename(temp, path)\n    fs.sync_dir(parent(path))\n",
         "    fs.rename(temp, path)\n",
-        "tests/storage_wal/test_snapshots.py",
+        "tests/storage/test_snapshots.py",
     ),
     Planted(
         "torn-tail-not-cut",
@@ -61,7 +61,7 @@ BUGS = [
         "src/topics/storage/wal/log_repair.py",
         "    if file.size() > scan.tail:\n        file.truncate(scan.tail)\n    file.fsync()\n",
         "    file.fsync()\n",
-        "tests/storage_wal/test_append_and_sync.py",
+        "tests/storage/wal/test_append_and_sync.py",
     ),
     Planted(
         "hot-copy-removed-early",
@@ -69,7 +69,7 @@ BUGS = [
         "src/topics/storage/tiers/relocate.py",
         "    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
         "    delete_hot(segment)\n    _put_verified(segment, store, data, idx)\n    died = segment.flips.freeze()\n",
-        "tests/storage_segments/test_tiers.py",
+        "tests/storage/segments/test_tiers.py",
     ),
     Planted(
         "ceiling-not-written",
@@ -103,7 +103,7 @@ BUGS = [
         "        for number, name in self.listing.names.items():\n"
         "            if self.listing.current is not None and number > self.listing.current:\n"
         "                continue\n            path = ",
-        "tests/storage_wal/test_rotation.py -k current_is_a_cross_check",
+        "tests/storage/wal/test_rotation.py -k current_is_a_cross_check",
     ),
     Planted(
         "batch-split-by-a-crash",
@@ -119,7 +119,7 @@ BUGS = [
         "src/topics/storage/wal/group.py",
         "            if self._sync_broken:\n                return OSError(errno.EIO,",
         "            if False:\n                return OSError(errno.EIO,",
-        "tests/storage_wal/test_append_and_sync.py -k failed_sync_is_final",
+        "tests/storage/wal/test_append_and_sync.py -k failed_sync_is_final",
     ),
     Planted(
         "log-removed-behind-one-snapshot",
@@ -127,7 +127,7 @@ BUGS = [
         "src/topics/storage/wal/file_removal.py",
         "    reached = min(positions[key] for positions in snapshots)\n",
         "    reached = max(positions[key] for positions in snapshots)\n",
-        "tests/storage_wal/test_removal.py",
+        "tests/storage/wal/test_removal.py",
     ),
     Planted(
         "flags-of-frames-not-believed",
@@ -160,7 +160,7 @@ BUGS = [
         "src/topics/engine/queues/queues.py",
         "ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)",
         "ts=ctx.clock.now_ms(), durable=False, client_frames=len(events)",
-        "tests/queues/test_crash_points.py -k claims_acks_nacks",
+        "tests/engine/queues/test_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
         "lease-ids-from-memory",
@@ -168,7 +168,7 @@ BUGS = [
         "src/topics/core/queue/leases.py",
         "    queue.next_lease_id = max(queue.next_lease_id, queue.lease_ceiling + 1)\n",
         "",
-        "tests/queues/test_crash_points.py -k claims_acks_nacks",
+        "tests/engine/queues/test_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
         "late-ack-counts",
@@ -176,7 +176,7 @@ BUGS = [
         "src/topics/core/queue/operations.py",
         "            or (fence is not None and fence != job.lease_id)\n",
         "",
-        "tests/queues/test_killed_workers.py",
+        "tests/engine/queues/test_killed_workers.py",
     ),
     Planted(
         "lease-ends-early",
@@ -184,7 +184,7 @@ BUGS = [
         "src/topics/core/queue/queue.py",
         "        self._due(job, deadline + 1)\n\n    def extend",
         "        self._due(job, deadline - 100)\n\n    def extend",
-        "tests/queues/test_killed_workers.py",
+        "tests/engine/queues/test_killed_workers.py",
     ),
     Planted(
         "copied-place-not-told",
@@ -192,7 +192,7 @@ BUGS = [
         "src/topics/engine/routers/evidence.py",
         "        routed = self._routed(topic)\n        if topic.id in self._state.fed and",
         "        routed = ()\n        if topic.id in self._state.fed and",
-        "tests/routers/test_crash_points.py -k delete_the_source_meanwhile",
+        "tests/engine/routers/test_crash_points.py -k delete_the_source_meanwhile",
     ),
     Planted(
         "loss-not-passed-on",
@@ -200,7 +200,7 @@ BUGS = [
         "src/topics/engine/routers/step.py",
         "            count = stretch.last - first + 1\n",
         "            count = 0\n",
-        "tests/routers/test_router_machine.py",
+        "tests/engine/routers/test_router_machine.py",
     ),
     Planted(
         "totals-of-another-boot",
@@ -208,7 +208,7 @@ BUGS = [
         "src/topics/runtime/recovery/recover.py",
         "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
         "trust_totals=same_boot and snapshot is not None,",
-        "tests/queues/test_restarts.py -k outlived",
+        "tests/engine/queues/test_restarts.py -k outlived",
     ),
     Planted(
         "unsynced-bytes-not-told",
@@ -216,7 +216,7 @@ BUGS = [
         "src/topics/runtime/log_writers.py",
         "                if not self._looks_soon:\n                    self._cond.notify()\n",
         "                if not self._looks_soon:\n                    pass\n",
-        "tests/faults/test_group_thread.py -k sleeps_and_is_told",
+        "tests/runtime/test_group_thread.py -k sleeps_and_is_told",
     ),
     Planted(
         "holds-in-vain",
@@ -224,7 +224,7 @@ BUGS = [
         "src/topics/engine/delivery/watched.py",
         "            self._left = self._at_once\n",
         "            self._left = 0\n",
-        "tests/delivery/test_under_pressure.py -k gathers_nothing",
+        "tests/engine/delivery/test_under_pressure.py -k gathers_nothing",
     ),
     Planted(
         "stale-header-block",
@@ -240,7 +240,7 @@ BUGS = [
         "src/topics/core/reading/request.py",
         "        if topic_id != self._topic_id or seq >= self.next_seq",
         "        if seq >= self.next_seq",
-        "tests/core/test_ahead.py",
+        "tests/core/test_read_ahead.py",
     ),
     Planted(
         "removed-log-not-noticed",
@@ -248,7 +248,7 @@ BUGS = [
         "src/topics/storage/wal/group.py",
         "        if found or file is not self._active:",
         "        if found or file is not None:",
-        "tests/faults/test_removed_files.py",
+        "tests/runtime/test_removed_files.py",
     ),
     Planted(
         "directory-not-locked",
@@ -256,7 +256,7 @@ BUGS = [
         "src/topics/storage/osfs.py",
         "            _flock_directory(directory_fd, path)\n",
         "            pass\n",
-        "tests/faults/test_removed_files.py",
+        "tests/runtime/test_removed_files.py",
     ),
     Planted(
         "tail-behind-all-segments",
@@ -272,7 +272,7 @@ BUGS = [
         "src/topics/storage/wal/group.py",
         "        kept_free = 0 if self._reserve_open else self._reserve\n",
         "        kept_free = 0\n",
-        "tests/faults/test_full_disk.py",
+        "tests/runtime/test_full_disk.py",
     ),
     Planted(
         "floor-taken-for-logged",
@@ -296,7 +296,7 @@ BUGS = [
         "src/topics/clock.py",
         "        return at_ms - self._jumped_at_ms >= BELIEVE_MS\n",
         "        return True\n",
-        "tests/house/test_clock.py",
+        "tests/test_clock.py",
     ),
     Planted(
         "names-in-bodies-unchecked",
@@ -304,7 +304,7 @@ BUGS = [
         "src/topics/wire/access/auth.py",
         "        for name in names_in(request):\n",
         "        for name in ():\n",
-        "tests/contract/test_foreign_names.py",
+        "tests/api/test_foreign_names.py",
     ),
     Planted(
         "answers-not-cut",
@@ -312,7 +312,7 @@ BUGS = [
         "src/topics/api/call.py",
         "            result, more = cut(result, self.key.permits_name)\n",
         "            _, more = cut(result, self.key.permits_name)\n",
-        "tests/contract/test_foreign_names.py",
+        "tests/api/test_foreign_names.py",
     ),
     Planted(
         "any-host",
@@ -320,7 +320,7 @@ BUGS = [
         "src/topics/wire/access/page_rules.py",
         "        if not self.permits_host(host, is_browser=_is_browser(headers)):\n",
         "        if False:\n",
-        "tests/contract/test_pages.py",
+        "tests/api/test_pages.py",
     ),
     Planted(
         "sessions-not-shared",
@@ -328,7 +328,7 @@ BUGS = [
         "src/topics/api/live/sessions.py",
         "mine is not None and mine.count >= self._cap_each:\n",
         "mine is not None and mine.count > self._cap:\n",
-        "tests/delivery/test_shares.py",
+        "tests/api/live/test_shares.py",
     ),
     Planted(
         "unknown-fields-in-silence",
@@ -336,7 +336,7 @@ BUGS = [
         "src/topics/api/call.py",
         "        if unknown:\n            self.warnings = warnings_of(unknown)\n",
         "",
-        "tests/contract/test_warnings.py",
+        "tests/api/test_warnings.py",
     ),
     Planted(
         "position-without-its-epoch",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 import topics
 from topics.cli import EXIT_STATUSES

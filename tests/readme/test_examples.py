@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 import topics
 from topics import Event

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(bash|python|python spark)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

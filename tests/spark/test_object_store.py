@@ -11,7 +11,7 @@ import pytest
 from tests.spark.served import Served
 from tests.spark.test_url_reads import read_url, rows_in
 from tests.spark.world import read_path
-from tests.tiers.s3_server import SECRET, S3Server
+from tests.storage.tiers.s3_server import SECRET, S3Server
 
 from topics.errors import ConfigError
 from topics.spark.jobs.verify import check_segment, plan_verify

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 from tests.spark.world import read_tasks
 from tests.ways import TOLD, TOPIC, Told, Way, World, copied, restored_from_an_older_copy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.contract.server import LiveServer
+from tests.api.server import LiveServer
 from tests.ways import (
     TOLD,
     TOPIC,

@@ -5,8 +5,8 @@ the same rule live and in recovery. A `before_seq` delete moves the front and to
 tag indexes and costs what it finds. `evict_floor` never moves here.
 
 A cold segment whose index is not loaded cannot be searched at once: it is noted in `topic.awaiting` with the op, and
-`settle_cold` catches up when the index has come. Until then nobody may read that segment, and a snapshot that lets go
-of the op's frame has it logged again (`awaited_deletes`).
+`finish_cold_delete` catches up when the index has come. Until then nobody may read that segment, and a snapshot that
+lets go of the op's frame has it logged again (`awaited_deletes`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def unsearchable_seqs(topic: TopicLog, seqs: tuple[int, ...]) -> list[int]:
 
 def unsearchable(topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> list[int]:
     """Cold segments (first seqs) whose index must be loaded before such a delete can tell what it removes. The engine
-    has them loaded and settled first; a delete applied all the same is completed by `settle_cold`."""
+    has them loaded and settled first; a delete applied all the same is completed by `finish_cold_delete`."""
     bound = topic.reserved_head + 1 if before_seq is None else min(before_seq, topic.reserved_head + 1)
     missing: list[int] = []
     for sealed in topic.sealed.from_seq(topic.floors.earliest_seq):

@@ -149,8 +149,8 @@ class FloorLog:
         earliest = topic.earliest_seq
         return earliest if self.is_sure(topic) else min(earliest, topic.logged_lost + 1)
 
-    def settle_shown(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """As `settle_all`, then `log_all`."""
+    def ensure_shown_logged(self, topics: Iterable[TopicLog]) -> Ticket[None]:
+        """As `ensure_all_logged`, then `log_all`."""
         topics = list(topics)
         return chain(self.ensure_all_logged(topics), lambda _: self.log_all(topics))
 
@@ -187,7 +187,7 @@ class FloorLog:
         return target
 
     def log_soon(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """As `settle_possible`, for whoever does not wait for long either."""
+        """As `ensure_logged_if_possible`, for whoever does not wait for long either."""
         return self._patiently(self.ensure_logged_if_possible(topics))
 
     def ensure_logged_if_possible(self, topics: Iterable[TopicLog]) -> Ticket[None]:

@@ -32,7 +32,7 @@ def _libc() -> ctypes.CDLL | None:
         return None
 
 
-def settle_allocator() -> None:
+def tune_allocator() -> None:
     """To be called before there is much memory, and before there are threads."""
     libc = _libc()
     if libc is not None:

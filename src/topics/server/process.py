@@ -21,7 +21,7 @@ from topics.config import Settings, bind_address
 from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recovery.recover import Recovered
-from topics.server.allocator import settle_allocator
+from topics.server.allocator import tune_allocator
 from topics.server.hub import TransportSettings
 from topics.server.listen import (
     bound_address,
@@ -63,7 +63,7 @@ class ServerProcess:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        settle_allocator()
+        tune_allocator()
         self._file_limit = raise_file_limit()  # before recovery, which opens files too
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)

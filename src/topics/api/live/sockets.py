@@ -134,7 +134,7 @@ class Socket:
         if missing and not command.lenient:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
-        settled = engine.floor_log.settle_shown(topics)
+        settled = engine.floor_log.ensure_shown_logged(topics)
         self._when(
             settled,
             command.request_id,

@@ -333,7 +333,7 @@ class WatchEndpoints:
         request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
-        settled = self._services.engine.floor_log.settle_shown(topics)
+        settled = self._services.engine.floor_log.ensure_shown_logged(topics)
         call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicLog]:

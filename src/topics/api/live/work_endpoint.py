@@ -72,7 +72,7 @@ class WorkConnection:
         self._work.on_jobs = self._push
         self._work.on_end = self._queue_gone
         self._work.grant = self._grant
-        self._work.on_settled = self._settled
+        self._work.on_claim_over = self._claim_is_over
         self._sink.on_close(self._ended)
         if self.closed:
             return
@@ -86,7 +86,7 @@ class WorkConnection:
             self._outbound.making(granted_bytes)
         return granted_bytes
 
-    def _settled(self, granted_bytes: int) -> None:
+    def _claim_is_over(self, granted_bytes: int) -> None:
         self._outbound.making(-granted_bytes)
 
     def _push(self, jobs: list[ClaimedJob]) -> None:

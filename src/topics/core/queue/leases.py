@@ -84,7 +84,7 @@ def drop_dead_jobs(topic: TopicLog) -> None:
 
 
 def _may_be_live(topic: TopicLog, seq: int) -> bool:
-    """Where only the index of a cold segment could tell, the job stays until `settle_cold` looks at it."""
+    """Where only the index of a cold segment could tell, the job stays until `finish_cold_delete` looks at it."""
     try:
         with awaited(topic, topic.sealed.find(seq)):
             return topic.live(seq)

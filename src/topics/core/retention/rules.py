@@ -197,7 +197,7 @@ def trim_to_cap(topic: TopicLog, *, now: int) -> Removal | None:
             return None
         _note_trim(topic, _nth_live(topic, excess), now)
     except ColdUnavailable:
-        return None  # postponed: `settle_cold` trims again
+        return None  # postponed: `finish_cold_delete` trims again
     absorb_lost(topic)
     removal = Removal()
     kill_below(topic, topic.floors.lost + 1, removal, requested=False)

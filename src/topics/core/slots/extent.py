@@ -3,8 +3,8 @@
 WAL      frames of WAL file number `file` (storage's table)
 ACTIVE   frames of the topic's active segment
 SEALED   slots `seqs - view.first_seq` of a sealed segment; `offs` and `lens` are empty
-INDEX    no records: the index of a cold segment has to be loaded first (then `settle_cold`, if the topic awaits it,
-         and feed an empty run)
+INDEX    no records: the index of a cold segment has to be loaded first (then `finish_cold_delete`, if the topic
+         awaits it, and feed an empty run)
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ Grant = Callable[[int, int], int]
 class WorkStream:
     """One connection. `on_jobs` gets jobs as they are leased; `on_end` is called once if the queue goes away. Before
     jobs are claimed, `grant` is asked how many bytes of them the connection may be given (wanted, least), and
-    `on_settled` is told when that claim is over, whatever it brought."""
+    `on_claim_over` is told when that claim is over, whatever it brought."""
 
     def __init__(
         self, streams: WorkStreams, topic: TopicLog, *, number: int, node: str, max: int, lease_ms: int | None
@@ -45,7 +45,7 @@ class WorkStream:
         self.on_jobs: OnJobs = lambda _: None
         self.on_end: OnEnd = lambda _: None
         self.grant: Grant = lambda wanted_bytes, _: wanted_bytes
-        self.on_settled: Callable[[int], None] = lambda _: None
+        self.on_claim_over: Callable[[int], None] = lambda _: None
         self.closed = False
         self._paused = False
         self._claimers: dict[Claimer, int] = {}  # claims under way, and what was granted for each
@@ -66,7 +66,7 @@ class WorkStream:
         """Take back what was asked for, as far as nothing has been dealt."""
         for claimer in list(self._claimers):
             if self._streams.withdraw(self.topic, claimer):
-                self._settled(claimer)
+                self._claim_is_over(claimer)
 
     def go_on(self) -> None:
         self._paused = False
@@ -96,13 +96,13 @@ class WorkStream:
         claimer.ticket.then(partial(self._got, claimer))
         return claimer
 
-    def _settled(self, claimer: Claimer) -> None:
+    def _claim_is_over(self, claimer: Claimer) -> None:
         granted_bytes = self._claimers.pop(claimer, None)
         if granted_bytes is not None:
-            self.on_settled(granted_bytes)
+            self.on_claim_over(granted_bytes)
 
     def _got(self, claimer: Claimer, done: Ticket[Claimed]) -> None:
-        self._settled(claimer)
+        self._claim_is_over(claimer)
         if done.error is not None:
             return  # the next look tries again
         jobs = done.result().jobs

@@ -107,11 +107,11 @@ class _Walk:
             self._cold.add(extent.view.first_seq)
         if extent is not None and extent.place is RecordPlace.INDEX and not self._floor_log.is_logged(self._topic):
             due = self._floor_log.ensure_logged(self._topic)  # only now can it tell what that is
-            due.then(partial(self._settled, fetched), self._ticket.abandon)
+            due.then(partial(self._cold_delete_finished, fetched), self._ticket.abandon)
         else:
             self._feed(fetched)
 
-    def _settled(self, fetched: FetchedRecords, done: Ticket[None]) -> None:
+    def _cold_delete_finished(self, fetched: FetchedRecords, done: Ticket[None]) -> None:
         if done.error is not None:
             self._fail(done.error)
         else:
