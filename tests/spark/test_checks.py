@@ -29,7 +29,7 @@ def test_without_java_the_session_says_so_too(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topics.spark.session.start import missing
+    from topics.spark.launch.start import missing
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert missing() == "Spark is not installed: pip install 'topicsdb[spark]'"

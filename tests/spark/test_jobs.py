@@ -43,8 +43,8 @@ from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.report import describe
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
+from topics.spark.launch.java_failure import JobFailed, failure_of
 from topics.spark.logs.wal_tail import LogTail
-from topics.spark.session.java_failure import JobFailed, failure_of
 
 
 @pytest.fixture
@@ -627,8 +627,8 @@ def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pyte
     def refuse(*_: Any, **__: Any) -> None:
         raise errors.PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
-    monkeypatch.setattr("topics.spark.session.start.check_ready", lambda: None)
-    monkeypatch.setattr("topics.spark.session.start.session", refuse)
+    monkeypatch.setattr("topics.spark.launch.start.check_ready", lambda: None)
+    monkeypatch.setattr("topics.spark.launch.start.session", refuse)
     monkeypatch.setattr("logging.disable", lambda: None)
     with (
         pytest.raises(JobFailed, match=r"^Spark failed: \[JAVA_GATEWAY_EXITED\]"),

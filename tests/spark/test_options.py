@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from topics.errors import ConfigError
+from topics.spark.launch.secret import Secret
 from topics.spark.option_text import TextMatch
 from topics.spark.options import describe, read_options, write_options
-from topics.spark.session.secret import Secret
 
 PATH = {"path": "/data", "subscribe": "orders"}
 

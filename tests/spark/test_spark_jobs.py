@@ -28,7 +28,7 @@ from topics.spark.jobs.job_source import JobSource
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.stats import stats
 from topics.spark.jobs.verify import verify
-from topics.spark.session.java_failure import failure_of
+from topics.spark.launch.java_failure import failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topics.spark.session.start import session
+    from topics.spark.launch.start import session
 
 __all__ = ["session"]
 
@@ -24,7 +24,7 @@ __all__ = ["session"]
 def __getattr__(name: str) -> Any:
     # Late: executors import this package for every task and need no session.
     if name == "session":
-        from topics.spark.session.start import session
+        from topics.spark.launch.start import session
 
         return session
     raise AttributeError(name)

@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, TypeAlias
 from topics.errors import ConfigError
 from topics.model.config import DURABILITIES
 from topics.spark import option_text as parse
+from topics.spark.launch.secret import Secret
 from topics.spark.option_text import Bound, TextMatch
 from topics.spark.scanning.schema import KNOWN_COLUMNS, LOSS_COLUMNS, TABLE_COLUMNS
-from topics.spark.session.secret import Secret
 
 OnLoss: TypeAlias = Literal["fail", "warn", "rows"]
 API_KEY_ENV: Final = "TOPICS_API_KEY"

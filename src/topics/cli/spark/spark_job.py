@@ -113,8 +113,8 @@ def spark_session(
     """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
 
     `check` looks at what the job was given: Spark takes seconds to start, a wrong word is told before."""
-    from topics.spark.session.java_failure import failure_of
-    from topics.spark.session.start import check_ready
+    from topics.spark.launch.java_failure import failure_of
+    from topics.spark.launch.start import check_ready
 
     check_ready()
     settings = {**_QUIET, **parsed_conf(conf)}
@@ -143,7 +143,7 @@ def _started(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
     """A session. A signal that comes while Java starts is heard when it is up: left alone before, Java never ends."""
     from pyspark import SparkContext
 
-    from topics.spark.session.start import session
+    from topics.spark.launch.start import session
 
     told: list[int] = []
 

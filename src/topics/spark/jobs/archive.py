@@ -37,13 +37,13 @@ from topics.spark.jobs.archive_files import (
 from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
 from topics.spark.jobs.job_source import JobSource
 from topics.spark.jobs.report import NoProgress, Reporter
+from topics.spark.launch.secret import without_secrets
 from topics.spark.logs.bulk_client import Remote
 from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
 from topics.spark.planning.batch import address_of
 from topics.spark.planning.cut import TopicCut
 from topics.spark.planning.offsets import Points, from_json, heads, lifted, passed, resumed, trim_before
-from topics.spark.session.secret import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

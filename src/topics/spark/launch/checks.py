@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from topics.spark.session.start import broken_source_packages, java_major, missing, source_packages
+from topics.spark.launch.start import broken_source_packages, java_major, missing, source_packages
 
 Finding = tuple[str, bool, str]
 

@@ -32,7 +32,7 @@ LAUNCHER: Final = Path(__file__).with_name("python.sh")
 _CONF: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "topics.spark.session.daemon",
+    "spark.python.daemon.module": "topics.spark.launch.daemon",
     "spark.redaction.regex": REDACTION,
     "spark.sql.redaction.options.regex": "(?i)url|api[.]?key",
     "spark.sql.redaction.string.regex": "://[^/@\\s]+:[^/@\\s]+@",  # a location with keys in it
