@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 import pytest
+from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig
-from tests.crash.judging import judge_all
+from tests.crash.judging import EVERY, distinct_states, judge, judge_all, noted
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
 
 from topics.core.topic import TopicLog
@@ -65,3 +67,11 @@ def test_a_crash_at_any_call_renames_no_copy_and_drops_none_in_silence(
     workload: Workload, crash_states: Callable[[int], None]
 ) -> None:
     crash_states(judge_all(workload))
+
+
+def test_a_start_behind_one_that_cut_the_log_announces_nothing_more() -> None:
+    """The bytes that the first start set aside are still there at the second one, which has nothing to say of them."""
+    workload = BY_NAME["meanwhile-fsync"]
+    for number, state in enumerate(islice(distinct_states(workload, seed=1, fineness=24), 140)):
+        with noted(str(state)):
+            judge(workload, state, number * EVERY)  # such numbers are started twice

@@ -266,17 +266,23 @@ class Replay:
             marks.append(self._lose(topic, hole_op(topic, next_seq)))
         return marks
 
-    def finish_ceilings(self, *, same_boot: bool, behind: dict[int, int]) -> list[HeadMark]:
-        """What a crash may have taken from the end of each topic."""
+    def finish_ceilings(self, *, same_boot: bool, behind: dict[int, int], set_aside: set[int]) -> list[HeadMark]:
+        """What a crash may have taken from the end of each topic.
+
+        `behind` is the highest seq of each topic in log bytes that this start or an earlier one has set aside,
+        `set_aside` the topics of this start's bytes. What an earlier start set aside it has announced, so that the head
+        has passed it: it says nothing about what was written since."""
         marks: list[HeadMark] = []
-        for topic in list(self._state.by_id.values()):
-            is_whole = self._is_whole(topic, same_boot, behind, set())
+        topics = list(self._state.by_id.values())
+        cut = set_aside | {topic.id for topic in topics if behind.get(topic.id, 0) > topic.head}
+        for topic in topics:
+            is_whole = self._is_whole(topic, same_boot, cut, set())
             mark = decide_restart(topic, same_boot=same_boot, behind=behind.get(topic.id, 0), is_whole=is_whole)
             if mark is not None:
                 marks += self._pinned(topic, self._lose(topic, mark))
         return marks
 
-    def _is_whole(self, topic: TopicLog, same_boot: bool, behind: dict[int, int], seen: set[int]) -> bool | None:
+    def _is_whole(self, topic: TopicLog, same_boot: bool, cut: set[int], seen: set[int]) -> bool | None:
         """Is every record back that anyone may have seen? None: that is for the topic's class alone to say."""
         routers = self._state.routers.into(topic.id)
         if not routers:
@@ -285,12 +291,12 @@ class Replay:
             return True
         seen.add(topic.id)
         source = self._state.by_id[routers[0].source_id]
-        if not self._proven.get(topic.id, False) or topic.id in behind or source.id in behind:
+        if not self._proven.get(topic.id, False) or topic.id in cut or source.id in cut:
             return False
         if not (topic.config.is_fsync or same_boot):
             return False
         if self._state.routers.into(source.id):
-            return self._is_whole(source, same_boot, behind, seen)
+            return self._is_whole(source, same_boot, cut, seen)
         return source.config.is_fsync or (same_boot and not source.config.is_ephemeral)
 
     def _pinned(self, topic: TopicLog, mark: HeadMark) -> list[HeadMark]:

@@ -167,7 +167,7 @@ class Recovery:
             for scan in scans
         }
         self._env.allow_writes()
-        marks = self._finish(replay, same_boot=same_boot) + self._fork()
+        marks = self._finish(replay, scans, same_boot=same_boot) + self._fork()
         return self._open(snapshot, scans, repaired, marks, replay, is_new=is_new)
 
     def _boot_line(self) -> str:
@@ -315,14 +315,15 @@ class Recovery:
 
     # --- step 7: settle -------------------------------------------------------------------------------------------
 
-    def _finish(self, replay: Replay, *, same_boot: bool) -> list[HeadMark]:
+    def _finish(self, replay: Replay, scans: list[GroupScan], *, same_boot: bool) -> list[HeadMark]:
         replay.finish_unknown_topics()
         marks = replay.finish_routers()
         marks += replay.finish_holes()
         marks += replay.announce(announce_gaps(topic for topic in self._adopted if topic.id in self._state.by_id))
         behind = quarantined_ceilings(self._fs, self._data)
         self._state.next_topic_id = max([self._state.next_topic_id, *(topic_id + 1 for topic_id in behind)])
-        marks += replay.finish_ceilings(same_boot=same_boot, behind=behind)
+        set_aside = {topic_id for scan in scans for topic_id in scan.end.highest}
+        marks += replay.finish_ceilings(same_boot=same_boot, behind=behind, set_aside=set_aside)
         marks += replay.finish_ephemeral()
         replay.rederive.finish_owed_copies()
         replay.finish_queues()
