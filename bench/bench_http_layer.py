@@ -27,7 +27,7 @@ import msgspec
 import uvloop
 
 from topics.clock import SystemClock
-from topics.config.bind import BindAddress
+from topics.config.environment import BindAddress
 from topics.net.messages import Request, Responder, Response
 from topics.server.hub import TransportSettings
 from topics.server.listen import bound_address, open_listeners

@@ -18,7 +18,7 @@ import uvloop
 from report import Report
 
 from topics.clock import SystemClock
-from topics.config.bind import BindAddress
+from topics.config.environment import BindAddress
 from topics.net.messages import Request, Responder, Response, StreamSink
 from topics.server.hub import TransportSettings
 from topics.server.listen import bound_address, open_listeners, raise_file_limit

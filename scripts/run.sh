@@ -24,13 +24,13 @@ echo "== a shop writes events"
 echo "== a worker does some jobs"
 "$bin/topics" queue work shop.jobs --url "$url" --once -n 3 -- sh -c 'cat; echo'
 
-if "$bin/python" -c 'from topics.spark.launch.start import check_ready; check_ready()' 2>/dev/null; then
+if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>/dev/null; then
   echo "== the pipeline: bronze, silver, gold"
   [ -f "$home/pipeline/spark-pipeline.yml" ] || "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'
   "$bin/topics" pipeline run "$home/pipeline" > "$home/pipeline.log" 2>&1 || { tail -20 "$home/pipeline.log" >&2; exit 1; }
   "$bin/python" examples/gold.py "$home/pipeline"
 else
-  echo "== no pipeline: $("$bin/python" -c 'from topics.spark.launch.start import check_ready; check_ready()' 2>&1 | tail -1)"
+  echo "== no pipeline: $("$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>&1 | tail -1)"
 fi
 
 cat <<END

@@ -27,7 +27,7 @@ from report import Report
 
 import topics.spark
 from topics.spark.jobs.archive import ArchiveOptions, archive
-from topics.spark.jobs.job_source import JobSource
+from topics.spark.jobs.job import JobSource
 
 CORES = 2
 GOAL_SCAN = 1.0

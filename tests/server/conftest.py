@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from topics.clock import Clock, SystemClock
-from topics.config.bind import BindAddress
+from topics.config.environment import BindAddress
 from topics.errors import InvalidRequest
 from topics.net.answers import error_response
 from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topics.config.bind import BindAddress
+from topics.config.environment import BindAddress
 from topics.errors import ConfigError
 from topics.server.listen import (
     bound_address,

@@ -28,8 +28,16 @@ def test_without_java_the_session_says_so_too(tmp_path: Path, monkeypatch: pytes
         topics.spark.session()
 
 
+def test_the_session_stays_a_function_however_often_it_is_named() -> None:
+    """A module of that name would take its place as soon as it is imported."""
+    import topics.spark
+
+    assert callable(topics.spark.session)
+    assert callable(topics.spark.session)
+
+
 def test_without_spark_the_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topics.spark.launch.start import missing
+    from topics.spark.start import missing
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert missing() == "Spark is not installed: pip install 'topicsdb[spark]'"

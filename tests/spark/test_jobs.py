@@ -19,7 +19,7 @@ from topics.cli.spark.stats import write_table
 from topics.errors import ConfigError, TopicsError
 from topics.formats.segments import scan_segment
 from topics.spark.jobs import archive as archive_job
-from topics.spark.jobs import delta as delta_job
+from topics.spark.jobs import archive_files as delta_job
 from topics.spark.jobs import replay as replay_job
 from topics.spark.jobs import verify as verify_job
 from topics.spark.jobs.archive import ArchiveOptions, _Archive, instance_of
@@ -36,14 +36,11 @@ from topics.spark.jobs.archive_files import (
     orphans,
     topic_of,
 )
-from topics.spark.jobs.job_source import JobSource
-from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
+from topics.spark.jobs.job import JobFailed, JobSource, Ledger, describe, failure_of, ledger_path, place_of
 from topics.spark.jobs.project import SPEC, check_source, run_command, write_project, write_settings
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
-from topics.spark.jobs.report import describe
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
-from topics.spark.launch.java_failure import JobFailed, failure_of
 from topics.spark.logs.wal_tail import LogTail
 
 
@@ -627,8 +624,8 @@ def test_a_session_that_does_not_start_is_told_in_one_sentence(monkeypatch: pyte
     def refuse(*_: Any, **__: Any) -> None:
         raise errors.PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
-    monkeypatch.setattr("topics.spark.launch.start.check_ready", lambda: None)
-    monkeypatch.setattr("topics.spark.launch.start.session", refuse)
+    monkeypatch.setattr("topics.spark.start.check_ready", lambda: None)
+    monkeypatch.setattr("topics.spark.start.session", refuse)
     monkeypatch.setattr("logging.disable", lambda: None)
     with (
         pytest.raises(JobFailed, match=r"^Spark failed: \[JAVA_GATEWAY_EXITED\]"),

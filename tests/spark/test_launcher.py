@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from topics.spark.launch import start
+from topics.spark import start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

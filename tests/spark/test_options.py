@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from topics.errors import ConfigError
-from topics.spark.launch.secret import Secret
-from topics.spark.option_text import TextMatch
-from topics.spark.options import describe, read_options, write_options
+from topics.spark.options import TextMatch, describe, read_options, write_options
+from topics.spark.secret import Secret
 
 PATH = {"path": "/data", "subscribe": "orders"}
 

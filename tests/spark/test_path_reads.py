@@ -16,8 +16,8 @@ from topics.spark.logs.directory import LeftOutWarning
 from topics.spark.logs.log import LogAddress, open_log
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch
+from topics.spark.planning.cut import LossWarning
 from topics.spark.planning.tasks import Task
-from topics.spark.scanning.loss import LossWarning
 
 
 @pytest.fixture

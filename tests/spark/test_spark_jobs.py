@@ -24,11 +24,10 @@ from topics.cli.spark.spark_job import interruptible
 from topics.errors import ConfigError
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
-from topics.spark.jobs.job_source import JobSource
+from topics.spark.jobs.job import JobSource, failure_of
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.stats import stats
 from topics.spark.jobs.verify import verify
-from topics.spark.launch.java_failure import failure_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -208,7 +207,7 @@ def test_verify_finds_damage_and_goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         verify(spark, path=world.data_dir, reporter=Interrupted(), state_dir=state)
     told: list[str] = []
-    monkeypatch.setattr("topics.spark.jobs.report.NoProgress.note", lambda self, text: told.append(text))
+    monkeypatch.setattr("topics.spark.jobs.job.NoProgress.note", lambda self, text: told.append(text))
     report = verify(spark, path=world.data_dir, state_dir=state)
     assert told == ["going on: 10 of 15 segments were checked before"]
     assert not report.ok

@@ -13,8 +13,8 @@ from tests.spark.world import World, read_tasks
 from topics.errors import ConfigError, DataLoss
 from topics.spark.options import ReadOptions, read_options
 from topics.spark.planning.batch import PARALLELISM_ENV
+from topics.spark.planning.cut import LossWarning
 from topics.spark.planning.stream import StreamPlanner
-from topics.spark.scanning.loss import LossWarning
 
 Offset = dict[str, Any]
 

@@ -1,11 +1,13 @@
 """Settings: one table, read once at start from `TOPICS_*` or from keywords, never changed afterwards.
 
-`settings` holds the table, `kinds` what a value may look like, `resolve` how raw values become settings, `environment`
-the rules for the process environment, `bind` the address to listen on. Callers import from here.
+settings      the table: name, type, default, unit, range and help of each
+resolve       what a value may look like; raw values become settings
+environment   the rules for the process environment; the address to listen on
+
+Callers import from here. Never reads a file, and never reads the environment by itself: it is an argument.
 """
 
-from topics.config.bind import BindAddress, bind_address
-from topics.config.environment import client_settings_from, environment_names, settings_from
+from topics.config.environment import BindAddress, bind_address, client_settings_from, environment_names, settings_from
 from topics.config.resolve import Origin, Resolved
 from topics.config.settings import ClientSettings, Settings
 

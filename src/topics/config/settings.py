@@ -10,8 +10,7 @@ from typing import Annotated, Self
 
 import msgspec
 
-from topics.config.kinds import DURATION_MS_MAX, Bool, Choice, Int, IntOrAuto, Ratio, Text
-from topics.config.resolve import resolve_values, shown
+from topics.config.resolve import DURATION_MS_MAX, Bool, Choice, Int, IntOrAuto, Ratio, Text, resolve_values, shown
 from topics.limits import MIB, SEQ_RESERVE_MAX
 
 WAL_SHARDS_AUTO_MAX = 8

@@ -1,7 +1,7 @@
 """Listening sockets: where the server can be reached, and whether that is only this machine.
 
-`topics.config.bind` reads the address from the settings; this module asks the resolver and the kernel. A server that
-cannot listen says so in one sentence, before it serves anything.
+`topics.config.environment` reads the address from the settings; this module asks the resolver and the kernel. A server
+that cannot listen says so in one sentence, before it serves anything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 import socket
 from pathlib import Path
 
-from topics.config.bind import BindAddress
+from topics.config.environment import BindAddress
 from topics.errors import ConfigError
 from topics.net.transport_limits import CONNECTIONS_MAX
 

@@ -1,14 +1,20 @@
 """Spark: topics as tables, batch and streaming, in and out, and the jobs on top of them (`docs/spec/pipeline.md`).
 
 `spark.read.format("topics")` needs no import of this package: Spark finds the source through `pyspark_topics`. From
-here comes `session()`, which starts Spark with the settings that the source likes best.
+here comes `session()`, which starts Spark with the settings that suit the source. In reading order:
 
-options, schema   what a user may ask for; the table
-files, manifest   what there is to read: a data directory (`path`) or a server (`url`)
-plan, offsets     ranges to partitions; pure
-decode, scan      partitions to Arrow batches, on the executors
-source, sink      PySpark's Python Data Source API
-jobs              archive, replay, verify, stats
+source     PySpark's Python Data Source API: puts the parts below together
+options    what a user may ask for, as text; checked, frozen values
+logs       what there is to read: a data directory (`path`) or a server (`url`)
+planning   what a topic holds at one moment, cut into tasks; offsets of streams
+scanning   tasks to Arrow batches, on the executors; the table's columns
+writing    rows of a DataFrame to records on a server
+jobs       archive, replay, verify, stats, pipeline projects
+start      a Spark session, and whether this machine can run one
+daemon     the workers' parent process, with our imports done once
+secret     keys that travel to executors and are never shown
+
+Never imports `api`, `server` or `cli`, and never writes into a data directory: all writes go through a server.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topics.spark.launch.start import session
+    from topics.spark.start import session
 
 __all__ = ["session"]
 
@@ -24,7 +30,7 @@ __all__ = ["session"]
 def __getattr__(name: str) -> Any:
     # Late: executors import this package for every task and need no session.
     if name == "session":
-        from topics.spark.launch.start import session
+        from topics.spark.start import session
 
         return session
     raise AttributeError(name)

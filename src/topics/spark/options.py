@@ -1,87 +1,270 @@
 """Options of the `topics` data source: one table each for reading and writing, read into frozen values.
 
 Names are case-insensitive, as everywhere in Spark. Everything that can be wrong about an option is found here, at
-planning time, and reported as one sentence that says what would be right. What needs a look at the data (an unknown
-topic, an unreadable path) is found by the planner. Called by `topics.spark.source`.
+planning time, and reported as one sentence that says what would be right: each kind of option has a parser, which takes
+the option's name and its text and gives a value or raises ConfigError. What needs the data itself (an unknown topic, an
+unreadable path) is found by the planner. Called by `topics.spark.source`, the planner and the jobs.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from topics.errors import ConfigError
 from topics.model.config import DURABILITIES
-from topics.spark import option_text as parse
-from topics.spark.launch.secret import Secret
-from topics.spark.option_text import Bound, TextMatch
+from topics.model.names import is_topic_name
+from topics.model.position import Position, is_token, parse_token
 from topics.spark.scanning.schema import KNOWN_COLUMNS, LOSS_COLUMNS, TABLE_COLUMNS
+from topics.spark.secret import Secret
 
 OnLoss: TypeAlias = Literal["fail", "warn", "rows"]
 API_KEY_ENV: Final = "TOPICS_API_KEY"
 COLD_DIR_ENV: Final = "TOPICS_COLD_DIR"
 
+Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int | Position]
+"""Where a range begins or ends: a word, or by topic a seq or a position."""
+
+EARLIEST_SEQ: Final = -2
+LATEST_SEQ: Final = -1
+"""Numbers that Kafka's source uses in its JSON for the two words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextMatch:
+    """Equality, or a literal prefix."""
+
+    value: str
+    is_prefix: bool
+
+
+def as_text(name: str, given: str) -> str:
+    if not given.strip():
+        raise ConfigError(f"option {name} is empty")
+    return given.strip()
+
+
+def as_boolean(name: str, given: str) -> bool:
+    word = given.strip().lower()
+    if word not in ("true", "false"):
+        raise ConfigError(f"option {name} is true or false, not {given!r}")
+    return word == "true"
+
+
+def as_count(low: int) -> Callable[[str, str], int]:
+    def parse(name: str, given: str) -> int:
+        try:
+            value = int(given.strip())
+        except ValueError:
+            raise ConfigError(f"option {name} is a whole number, not {given!r}") from None
+        if not low <= value < 2**63:
+            raise ConfigError(f"option {name} is a whole number from {low} on, not {value}")
+        return value
+
+    return parse
+
+
+def as_one_of(*words: str) -> Callable[[str, str], str]:
+    def parse(name: str, given: str) -> str:
+        word = given.strip().lower()
+        if word not in words:
+            raise ConfigError(f"option {name} is one of {', '.join(words)}, not {given!r}")
+        return word
+
+    return parse
+
+
+def as_topic_names(name: str, given: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in given.split(",") if part.strip()))
+    if not names:
+        raise ConfigError(f"option {name} names no topic")
+    for topic in names:
+        if not is_topic_name(topic):
+            hint = "; use subscribePattern for a prefix" if topic.endswith("*") else ""
+            raise ConfigError(f"option {name}: {topic!r} is not a topic name{hint}")
+    return names
+
+
+def as_prefix(name: str, given: str) -> str:
+    text = given.strip()
+    if not text.endswith("*") or "*" in text[:-1]:
+        raise ConfigError(f"option {name} is a prefix with a trailing *, such as orders*, not {given!r}")
+    return text[:-1]
+
+
+def as_columns(name: str, given: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in given.split(",") if part.strip())
+    check_columns(names, KNOWN_COLUMNS, f"option {name}")
+    return names
+
+
+def as_match(_: str, given: str) -> TextMatch:
+    return TextMatch(given[:-1], is_prefix=True) if given.endswith("*") else TextMatch(given, is_prefix=False)
+
+
+def as_bound(name: str, given: str) -> Bound:
+    text = given.strip()
+    if text.lower() == "earliest":
+        return "earliest"
+    if text.lower() == "latest":
+        return "latest"
+    shape = f'option {name} is earliest, latest, or JSON such as {{"orders": 23}}, not {given!r}'
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(shape) from None
+    if not isinstance(parsed, dict):
+        raise ConfigError(shape)
+    return {topic: _place(name, topic, given) for topic, given in parsed.items()}
+
+
+def _place(name: str, topic: str, given: object) -> int | Position:
+    """A seq, the next one to read, as it is or with its epoch as in an offset; or a position, which was read."""
+    if isinstance(given, dict) and given.keys() == {"epoch", "seq"}:
+        epoch, seq = given["epoch"], given["seq"]
+        if _is_seq(epoch) and _is_seq(seq):
+            return Position(max(seq - 1, 0), epoch)
+    elif isinstance(given, str) and is_token(given):
+        return parse_token(given)
+    elif _is_seq(given, low=EARLIEST_SEQ):
+        assert isinstance(given, int)
+        return given
+    raise ConfigError(f"option {name}: {topic!r} is given {given!r}, which is not a seq or a position")
+
+
+def _is_seq(given: object, *, low: int = 0) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and low <= given < 2**63
+
+
+def as_url(name: str, given: str) -> str:
+    text = given.strip().rstrip("/")
+    if not _names_server(text):
+        shown = text.rpartition("@")[2]  # what stands before may be a password
+        raise ConfigError(f"option {name} is a server such as http://localhost:4000, not {shown!r}")
+    return text
+
+
+def _names_server(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # no port, or no address
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and not re.search(r"\s", text)
+
+
+def as_topic_name(name: str, given: str) -> str:
+    if not is_topic_name(given.strip()):
+        raise ConfigError(f"option {name}: {given!r} is not a topic name")
+    return given.strip()
+
+
+def check_columns(names: tuple[str, ...], known: tuple[str, ...], where: str) -> None:
+    """Every name is a column of the table, and none comes twice."""
+    if not names:
+        raise ConfigError(f"{where} names no column")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where} names {name!r}; the columns are {', '.join(known)}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"{where} names a column twice")
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table: how its text is read, and what it means."""
+    """One row of a table: its name, the field of `ReadOptions` or `WriteOptions` it sets, and how its text is read."""
 
     name: str
+    field: str
     parse: Callable[[str, str], Any]
     help: str
     default: Any = None
 
 
-# --- the tables ------------------------------------------------------------------------------------------------------
-
 _CONNECTION: Final = (
-    Option("url", parse.url, "a running server, such as http://localhost:4000"),
-    Option("apiKey", parse.text, f"bearer key; default: environment variable {API_KEY_ENV}"),
-    Option("apiKeyFile", parse.text, "file that holds the bearer key"),
+    Option("url", "url", as_url, "a running server, such as http://localhost:4000"),
+    Option("apiKey", "api_key", as_text, f"bearer key; default: environment variable {API_KEY_ENV}"),
+    Option("apiKeyFile", "api_key_file", as_text, "file that holds the bearer key"),
 )
 
 READ_OPTIONS: Final = (
-    Option("path", parse.text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"),
-    Option("coldPath", parse.text, f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}"),
-    *_CONNECTION,
-    Option("subscribe", parse.topic_names, "one topic, or several with commas"),
-    Option("subscribePattern", parse.prefix, "a prefix with a trailing *"),
-    Option("startingOffsets", parse.bound, "earliest, latest, or JSON: first seq wanted by topic"),
-    Option("endingOffsets", parse.bound, "earliest, latest, or JSON: first seq not wanted by topic"),
-    Option("startingTimestamp", parse.count(0), "ms since the Unix epoch: first record at or after it"),
-    Option("endingTimestamp", parse.count(0), "ms since the Unix epoch: records before it"),
-    Option("failOnDataLoss", parse.boolean, "false is short for onDataLoss=warn", True),
-    Option("onDataLoss", parse.one_of("fail", "warn", "rows"), "what a gap does: stop, a warning, or a tombstone row"),
-    Option("columns", parse.columns, "columns to read, with commas; the others are neither read nor decoded"),
-    Option("tag", parse.match, "only records with this tag; a trailing * makes it a prefix"),
-    Option("node", parse.match, "only records of this node; a trailing * makes it a prefix"),
-    Option("limit", parse.count(0), "at most so many records per topic"),
-    Option("pushdown", parse.boolean, "without effect, for older jobs: Spark applies its filters itself", False),
-    Option("verifyChecksums", parse.boolean, "check every frame that is read", True),
-    Option("maxRecordsPerPartition", parse.count(1), "most records of one task", 500_000),
     Option(
-        "minPartitions", parse.count(1), "fewest tasks to plan for; default: the session's parallelism, 8 for streams"
+        "path", "path", as_text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"
     ),
-    Option("maxOffsetsPerTrigger", parse.count(1), "streaming: most records of one micro-batch"),
-    Option("maxBytesPerTrigger", parse.count(1), "streaming: most bytes of one micro-batch"),
-    Option("trimCommitted", parse.boolean, "streaming: delete from the topic what the sink has committed", False),
+    Option(
+        "coldPath",
+        "cold_path",
+        as_text,
+        f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}",
+    ),
+    *_CONNECTION,
+    Option("subscribe", "names", as_topic_names, "one topic, or several with commas"),
+    Option("subscribePattern", "prefix", as_prefix, "a prefix with a trailing *"),
+    Option("startingOffsets", "starting", as_bound, "earliest, latest, or JSON: first seq wanted by topic"),
+    Option("endingOffsets", "ending", as_bound, "earliest, latest, or JSON: first seq not wanted by topic"),
+    Option("startingTimestamp", "starting_ts", as_count(0), "ms since the Unix epoch: first record at or after it"),
+    Option("endingTimestamp", "ending_ts", as_count(0), "ms since the Unix epoch: records before it"),
+    Option("failOnDataLoss", "fail_on_loss", as_boolean, "false is short for onDataLoss=warn", True),
+    Option(
+        "onDataLoss",
+        "on_loss",
+        as_one_of("fail", "warn", "rows"),
+        "what a gap does: stop, a warning, or a tombstone row",
+    ),
+    Option("columns", "columns", as_columns, "columns to read, with commas; the others are neither read nor decoded"),
+    Option("tag", "tag", as_match, "only records with this tag; a trailing * makes it a prefix"),
+    Option("node", "node", as_match, "only records of this node; a trailing * makes it a prefix"),
+    Option("limit", "limit", as_count(0), "at most so many records per topic"),
+    Option(
+        "pushdown", "pushdown", as_boolean, "without effect, for older jobs: Spark applies its filters itself", False
+    ),
+    Option("verifyChecksums", "verify", as_boolean, "check every frame that is read", True),
+    Option("maxRecordsPerPartition", "records_per_partition_max", as_count(1), "most records of one task", 500_000),
+    Option(
+        "minPartitions",
+        "partitions_min",
+        as_count(1),
+        "fewest tasks to plan for; default: the session's parallelism, 8 for streams",
+    ),
+    Option(
+        "maxOffsetsPerTrigger", "offsets_per_trigger_max", as_count(1), "streaming: most records of one micro-batch"
+    ),
+    Option("maxBytesPerTrigger", "bytes_per_trigger_max", as_count(1), "streaming: most bytes of one micro-batch"),
+    Option(
+        "trimCommitted",
+        "trim_committed",
+        as_boolean,
+        "streaming: delete from the topic what the sink has committed",
+        False,
+    ),
 )
 
 WRITE_OPTIONS: Final = (
     *_CONNECTION,
-    Option("topic", parse.topic_name, "where rows without a topic column go"),
-    Option("batchRecords", parse.count(1), "records per request, at most 10000", 1000),
-    Option("batchBytes", parse.count(1), "bytes of data and meta per request", 1 << 20),
-    Option("durability", parse.one_of(*DURABILITIES), "class of topics that the sink creates"),
-    Option("create", parse.boolean, "may the sink create topics", True),
-    Option("maxRetries", parse.count(0), "tries after the first one on 429, 503 and broken connections", 30),
-    Option("deadLetterTopic", parse.topic_name, "where rows go that are not valid JSON or too large"),
+    Option("topic", "topic", as_topic_name, "where rows without a topic column go"),
+    Option("batchRecords", "batch_records", as_count(1), "records per request, at most 10000", 1000),
+    Option("batchBytes", "batch_bytes", as_count(1), "bytes of data and meta per request", 1 << 20),
+    Option("durability", "durability", as_one_of(*DURABILITIES), "class of topics that the sink creates"),
+    Option("create", "create", as_boolean, "may the sink create topics", True),
     Option(
-        "jobId", parse.text, "batch writes: name of this write; the same name makes a repeated write append nothing"
+        "maxRetries", "retries_max", as_count(0), "tries after the first one on 429, 503 and broken connections", 30
+    ),
+    Option("deadLetterTopic", "dead_letter", as_topic_name, "where rows go that are not valid JSON or too large"),
+    Option(
+        "jobId",
+        "job_id",
+        as_text,
+        "batch writes: name of this write; the same name makes a repeated write append nothing",
     ),
 )
 
@@ -100,11 +283,11 @@ def _read_table(given: Mapping[str, str], table: tuple[Option, ...], what: str) 
             "use CREATE TEMPORARY VIEW ... USING topics OPTIONS (...), or format('topics')"
         )
     by_name = {option.name.lower(): option for option in table}
-    values: dict[str, Any] = {option.name: option.default for option in table}
+    values: dict[str, Any] = {option.field: option.default for option in table}
     for name, text in given.items():
         option = by_name.get(name.lower())
         if option is not None:
-            values[option.name] = option.parse(option.name, text)
+            values[option.field] = option.parse(option.name, text)
         elif name.lower() not in _OF_SPARK:
             raise ConfigError(_unknown(name, table, what))
     return values
@@ -117,15 +300,20 @@ def _unknown(name: str, table: tuple[Option, ...], what: str) -> str:
     return f"unknown option {name} for {what} topics: {hint}"
 
 
-def _api_key(values: Mapping[str, Any]) -> Secret | None:
-    if values["apiKey"] is not None and values["apiKeyFile"] is not None:
+def _take_api_key(values: dict[str, Any]) -> None:
+    """Makes one key of the two options that may name it; a read without a server needs none."""
+    text, path = values.pop("api_key"), values.pop("api_key_file")
+    if values["url"] is None:
+        values["api_key"] = None
+        return
+    if text is not None and path is not None:
         raise ConfigError("give apiKey or apiKeyFile, not both")
-    if values["apiKeyFile"] is not None:
-        return _key_from_file(values["apiKeyFile"])
-    if values["apiKey"] is not None:
-        return _key(values["apiKey"], "apiKey")
-    text = os.environ.get(API_KEY_ENV, "").strip()
-    return _key(text, API_KEY_ENV) if text else None
+    if path is not None:
+        values["api_key"] = _key_from_file(path)
+        return
+    where = "apiKey" if text is not None else API_KEY_ENV
+    text = text or os.environ.get(API_KEY_ENV, "").strip()
+    values["api_key"] = _key(text, where) if text else None
 
 
 def _key(text: str, where: str) -> Secret:
@@ -189,41 +377,24 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     values = _read_table(given, READ_OPTIONS, "reading")
     if (values["path"] is None) == (values["url"] is None):
         raise ConfigError("give exactly one of path (a data directory) and url (a running server)")
-    if (values["subscribe"] is None) == (values["subscribePattern"] is None):
+    if (values["names"] is None) == (values["prefix"] is None):
         raise ConfigError("give exactly one of subscribe (topic names) and subscribePattern (a prefix such as orders*)")
     _check_bounds(values)
     if streaming is not None:
         _check_kind(values, streaming=streaming)
-    options = ReadOptions(
-        path=values["path"],
-        cold_path=values["coldPath"] or os.environ.get(COLD_DIR_ENV) or None,
-        url=values["url"],
-        api_key=_api_key(values) if values["url"] is not None else None,
-        names=values["subscribe"],
-        prefix=values["subscribePattern"],
-        starting=values["startingOffsets"],
-        ending=values["endingOffsets"],
-        starting_ts=values["startingTimestamp"],
-        ending_ts=values["endingTimestamp"],
-        on_loss=values["onDataLoss"] or ("fail" if values["failOnDataLoss"] else "warn"),
-        columns=values["columns"],
-        tag=values["tag"],
-        node=values["node"],
-        limit=values["limit"],
-        verify=values["verifyChecksums"],
-        records_per_partition_max=values["maxRecordsPerPartition"],
-        partitions_min=values["minPartitions"],
-        offsets_per_trigger_max=values["maxOffsetsPerTrigger"],
-        bytes_per_trigger_max=values["maxBytesPerTrigger"],
-        trim_committed=values["trimCommitted"],
-    )
+    del values["pushdown"]
+    fail_on_loss = values.pop("fail_on_loss")
+    _take_api_key(values)
+    values["cold_path"] = values["cold_path"] or os.environ.get(COLD_DIR_ENV) or None
+    values["on_loss"] = values["on_loss"] or ("fail" if fail_on_loss else "warn")
+    options = ReadOptions(**values)
     _check_loss_columns(options)
     return options
 
 
 def _check_bounds(values: Mapping[str, Any]) -> None:
-    for name in ("startingOffsets", "endingOffsets"):
-        bound, names, prefix = values[name], values["subscribe"], values["subscribePattern"]
+    for name, field_name in (("startingOffsets", "starting"), ("endingOffsets", "ending")):
+        bound, names, prefix = values[field_name], values["names"], values["prefix"]
         if not isinstance(bound, dict):
             continue
         for topic in bound:
@@ -232,15 +403,15 @@ def _check_bounds(values: Mapping[str, Any]) -> None:
 
 
 def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
-    only_batch = ("endingOffsets", "endingTimestamp", "limit")
+    only_batch = {"endingOffsets": "ending", "endingTimestamp": "ending_ts", "limit": "limit"}
     if streaming:
-        for name in only_batch:
-            if values[name] is not None:
+        for name, field_name in only_batch.items():
+            if values[field_name] is not None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
-    if values["trimCommitted"] and values["url"] is None:
+    if values["trim_committed"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
     for name in ("tag", "node"):
-        if values["trimCommitted"] and values[name] is not None:
+        if values["trim_committed"] and values[name] is not None:
             raise ConfigError(
                 f"option trimCommitted deletes all that was passed: with {name}, also what no sink has got"
             )
@@ -280,20 +451,10 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     values = _read_table(given, WRITE_OPTIONS, "writing")
     if values["url"] is None:
         raise ConfigError("option url is missing: the server to write to, such as http://localhost:4000")
-    if values["batchRecords"] > RECORDS_PER_REQUEST_MAX:
-        raise ConfigError(f"option batchRecords is at most {RECORDS_PER_REQUEST_MAX}, not {values['batchRecords']}")
-    return WriteOptions(
-        url=values["url"],
-        api_key=_api_key(values),
-        topic=values["topic"],
-        batch_records=values["batchRecords"],
-        batch_bytes=values["batchBytes"],
-        durability=values["durability"],
-        create=values["create"],
-        retries_max=values["maxRetries"],
-        dead_letter=values["deadLetterTopic"],
-        job_id=values["jobId"],
-    )
+    if values["batch_records"] > RECORDS_PER_REQUEST_MAX:
+        raise ConfigError(f"option batchRecords is at most {RECORDS_PER_REQUEST_MAX}, not {values['batch_records']}")
+    _take_api_key(values)
+    return WriteOptions(**values)
 
 
 def describe() -> str:

@@ -25,8 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from topics.errors import ConfigError
-from topics.spark.option_text import check_columns
-from topics.spark.options import ReadOptions, read_options, write_options
+from topics.spark.options import ReadOptions, check_columns, read_options, write_options
 from topics.spark.scanning.schema import Field, fields_of, mismatch, spark_schema, table_fields
 
 if TYPE_CHECKING:

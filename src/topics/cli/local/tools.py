@@ -63,7 +63,7 @@ def _spark() -> Iterator[Finding]:
     if importlib.util.find_spec("pyspark") is None:
         yield "pyspark", True, "not installed; pip install 'topicsdb[spark]' for the Spark verbs"
         return
-    from topics.spark.launch.checks import checks as spark_checks
+    from topics.spark.start import checks as spark_checks
 
     yield from spark_checks()
 

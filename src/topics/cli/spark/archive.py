@@ -57,7 +57,7 @@ def archive(
     """
     from topics.spark.jobs.archive import ArchiveOptions
     from topics.spark.jobs.archive import archive as run
-    from topics.spark.jobs.job_source import JobSource
+    from topics.spark.jobs.job import JobSource
 
     options = ArchiveOptions(
         source=JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics),

@@ -71,7 +71,7 @@ def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: t
     topics pipeline run shop --full-refresh-all
     """
     from topics.spark.jobs.project import SPEC, check_source, run_command, write_settings
-    from topics.spark.launch.start import check_ready, prepare_environment
+    from topics.spark.start import check_ready, prepare_environment
 
     check_ready()
     if not (folder / SPEC).is_file():

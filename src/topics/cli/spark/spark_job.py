@@ -27,7 +27,7 @@ from topics.errors import ConfigError, TopicsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from topics.spark.jobs.report import Reporter
+    from topics.spark.jobs.job import Reporter
 
 LINES_MAX: Final = 1000
 PATIENCE_S: Final = 2.0
@@ -113,8 +113,8 @@ def spark_session(
     """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
 
     `check` looks at what the job was given: Spark takes seconds to start, a wrong word is told before."""
-    from topics.spark.launch.java_failure import failure_of
-    from topics.spark.launch.start import check_ready
+    from topics.spark.jobs.job import failure_of
+    from topics.spark.start import check_ready
 
     check_ready()
     settings = {**_QUIET, **parsed_conf(conf)}
@@ -143,7 +143,7 @@ def _started(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
     """A session. A signal that comes while Java starts is heard when it is up: left alone before, Java never ends."""
     from pyspark import SparkContext
 
-    from topics.spark.launch.start import session
+    from topics.spark.start import session
 
     told: list[int] = []
 
@@ -173,7 +173,7 @@ def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[Reporter]:
     """A bar on a terminal, lines elsewhere, nothing for programs."""
-    from topics.spark.jobs.report import NoProgress, ProgressBar, ProgressLines
+    from topics.spark.jobs.job import NoProgress, ProgressBar, ProgressLines
 
     if as_json:
         yield NoProgress()

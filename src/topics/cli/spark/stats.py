@@ -43,7 +43,7 @@ def stats(
     topics stats --path /var/lib/topics --bucket 15m
     topics stats --url http://localhost:4000 --topic 'orders*' --json
     """
-    from topics.spark.jobs.job_source import JobSource
+    from topics.spark.jobs.job import JobSource
     from topics.spark.jobs.stats import bucket_seconds
     from topics.spark.jobs.stats import stats as run
 

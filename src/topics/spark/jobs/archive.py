@@ -1,8 +1,8 @@
 """Archive: topics into a table by topic and date, incrementally and exactly once (`docs/spec/pipeline.md#sec-7`).
 
 A stream from the source into Spark's own Parquet sink (its checkpoint and file log make it exactly once), or into Delta
-through `topics.spark.jobs.delta`. Behind it a manifest is kept: each committed file is read back, hashed and described.
-With `trim`, what is committed, described and on the disk is deleted from its topic, and nothing else is.
+through `topics.spark.jobs.archive_files`. Behind it a manifest is kept: each committed file is read back, hashed and
+described. With `trim`, what is committed, described and on the disk is deleted from its topic, and nothing else is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from topics.spark.jobs.archive_files import (
     ArchivedFile,
     add_to_manifest,
     check_folder,
+    check_installed,
     check_instance,
+    committed_by_delta,
     committed_by_spark,
     committed_offset,
+    committer,
     described,
     locked,
     manifest,
@@ -34,16 +37,14 @@ from topics.spark.jobs.archive_files import (
     size_of,
     sync_logs,
 )
-from topics.spark.jobs.delta import check_installed, committed_by_delta, committer
-from topics.spark.jobs.job_source import JobSource
-from topics.spark.jobs.report import NoProgress, Reporter
-from topics.spark.launch.secret import without_secrets
+from topics.spark.jobs.job import JobSource, NoProgress, Reporter
 from topics.spark.logs.bulk_client import Remote
 from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
 from topics.spark.planning.batch import address_of
 from topics.spark.planning.cut import TopicCut
 from topics.spark.planning.offsets import Points, from_json, heads, lifted, passed, resumed, trim_before
+from topics.spark.secret import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

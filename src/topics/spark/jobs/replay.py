@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from topics.errors import ConfigError
-from topics.spark.jobs.archive_files import ArchivedFile, committed_by_spark, described, manifest
-from topics.spark.jobs.delta import committed_by_delta
-from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import NoProgress, Reporter
-from topics.spark.launch.secret import without_secrets
+from topics.spark.jobs.archive_files import ArchivedFile, committed_by_delta, committed_by_spark, described, manifest
+from topics.spark.jobs.job import Ledger, NoProgress, Reporter, ledger_path, place_of
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.server_log import ServerLog
 from topics.spark.options import write_options
 from topics.spark.planning.batch import some_names
+from topics.spark.secret import without_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
-from topics.spark.jobs.job_source import JobSource
-from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import NoProgress, Reporter
+from topics.spark.jobs.job import JobSource, Ledger, NoProgress, Reporter, ledger_path, place_of
 from topics.spark.planning.cut import TopicCut
 
 if TYPE_CHECKING:

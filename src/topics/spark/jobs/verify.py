@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
 from topics.formats.segments.columns import ALL, decode_columns
-from topics.spark.jobs.ledger import Ledger, ledger_path, place_of
-from topics.spark.jobs.report import NoProgress, Reporter
+from topics.spark.jobs.job import Ledger, NoProgress, Reporter, ledger_path, place_of
 from topics.spark.logs.directory import DirectoryLog, layout, newest_snapshot
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.read_files import Files, open_files

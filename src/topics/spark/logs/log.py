@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from topics.spark.launch.secret import Secret, without_secrets
 from topics.spark.planning.cut import TopicCut
+from topics.spark.secret import Secret, without_secrets
 
 Wanted = Callable[[str], bool]
 

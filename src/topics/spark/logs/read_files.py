@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from topics.errors import ConfigError
-from topics.spark.launch.secret import without_secrets
+from topics.spark.secret import without_secrets
 
 
 class Files(Protocol):

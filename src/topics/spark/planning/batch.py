@@ -11,12 +11,10 @@ from typing import Final
 from topics.errors import ConfigError, Corruption
 from topics.model.position import Position
 from topics.spark.logs.log import Log, LogAddress, open_log
-from topics.spark.option_text import EARLIEST_SEQ, LATEST_SEQ, Bound, TextMatch
-from topics.spark.options import ReadOptions
-from topics.spark.planning.cut import TopicCut
+from topics.spark.options import EARLIEST_SEQ, LATEST_SEQ, Bound, ReadOptions, TextMatch
+from topics.spark.planning.cut import TopicCut, report_gaps
 from topics.spark.planning.tasks import Range, Task, resolve, target_size, tasks_of
 from topics.spark.scanning.arrow_columns import TextTest
-from topics.spark.scanning.loss import report_gaps
 from topics.spark.scanning.schema import Field
 from topics.spark.scanning.task_scan import ReadSpec
 

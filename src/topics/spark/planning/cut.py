@@ -1,19 +1,27 @@
-"""Cut: what a topic holds at one moment, as the planner sees it. Frozen values, made by a log, cut up by the plan.
+"""Cut: what a topic holds at one moment, as the planner sees it. Frozen values, made by a log, divided by the plan.
 
 Seqs of ranges in code are half-open; gaps, lost ranges and dead ranges are on the wire and on disk with both ends, and
-stay so here. A block is a run of seqs that lies in one place: a segment's files, frames of a WAL file, or a server.
+stay so here. A block is a range of seqs that lies in one place: a segment's files, frames of a WAL file, or a server.
+
+`report_gaps` is the one place where a reader decides what lost records do to a read: stop it, warn, or become rows
+(`docs/spec/pipeline.md#sec-10`).
 """
 
 from __future__ import annotations
 
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from topics.errors import DataLoss
 from topics.model.paging import refuse_overlap
 from topics.model.position import Position
+from topics.spark.options import OnLoss
 
 I64: TypeAlias = npt.NDArray[np.int64]
 DeadRange: TypeAlias = tuple[int, int]
@@ -193,3 +201,27 @@ def life_over(now: TopicCut | None, lo: int, hi: int) -> LostSeqs:
 
     A `recreated` gap is what the new one holds, as everywhere (`docs/spec/semantics.md#sec-8-1`)."""
     return LostSeqs(lo, hi - 1, "deleted") if now is None else LostSeqs(1, now.head_seq, "recreated")
+
+
+log = logging.getLogger("topics.spark")
+
+
+class LossWarning(UserWarning):
+    """Records in a range that was read are lost."""
+
+
+def report_gaps(topic: str, gaps: Iterable[LostSeqs], on_loss: OnLoss) -> Sequence[LostSeqs]:
+    """The gaps that must appear as rows; raises DataLoss where a gap is to stop the read."""
+    found = tuple(gaps)
+    if not found:
+        return ()
+    if on_loss == "fail":
+        gap = found[0]
+        raise DataLoss(topic=topic, gap_from=gap.gap_from, gap_to=gap.gap_to, reason=gap.reason)
+    if on_loss == "rows":
+        return found
+    for gap in found:
+        text = f"records {gap.gap_from}..{gap.gap_to} of topic {topic!r} are lost ({gap.reason}); reading goes on"
+        log.warning(text)
+        warnings.warn(text, LossWarning, stacklevel=2)
+    return ()

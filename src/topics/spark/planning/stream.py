@@ -14,10 +14,10 @@ from typing import Any
 from topics.errors import DataLoss
 from topics.model.position import Position
 from topics.spark.logs.log import open_log
-from topics.spark.option_text import Bound
-from topics.spark.options import ReadOptions
+from topics.spark.options import Bound, ReadOptions
 from topics.spark.planning.batch import WallClock, address_of, named, now_ms, resolve_in, start_of, wanted_cuts
-from topics.spark.planning.cut import LostSeqs, TopicCut, life_over
+from topics.spark.planning.cut import LostSeqs, TopicCut, life_over, report_gaps
+from topics.spark.planning.cut import log as loss_log
 from topics.spark.planning.offsets import (
     NextSeq,
     OffsetRange,
@@ -32,8 +32,6 @@ from topics.spark.planning.offsets import (
     to_json,
 )
 from topics.spark.planning.tasks import Range, Task, even_parts, stream_size, stream_tasks
-from topics.spark.scanning.loss import log as loss_log
-from topics.spark.scanning.loss import report_gaps
 
 
 class StreamPlanner:

@@ -31,7 +31,16 @@ from topics.formats.segments.columns import FrameColumns, decode_columns, decode
 from topics.spark.logs.log import Log, LogAddress, open_log
 from topics.spark.logs.read_files import Files, open_files
 from topics.spark.options import OnLoss
-from topics.spark.planning.cut import I64, DeadRange, LogBlock, LostSeqs, SegmentBlock, ServerBlock, life_over
+from topics.spark.planning.cut import (
+    I64,
+    DeadRange,
+    LogBlock,
+    LostSeqs,
+    SegmentBlock,
+    ServerBlock,
+    life_over,
+    report_gaps,
+)
 from topics.spark.planning.tasks import Slice, Task, resolve, slices_of
 from topics.spark.scanning.arrow_columns import (
     Origin,
@@ -42,7 +51,6 @@ from topics.spark.scanning.arrow_columns import (
     tombstone_batch,
     wanted_texts,
 )
-from topics.spark.scanning.loss import report_gaps
 from topics.spark.scanning.pair import open_pair
 from topics.spark.scanning.schema import Field, arrow_schema
 

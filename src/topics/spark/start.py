@@ -1,12 +1,16 @@
-"""Starting Spark: a session with the settings that the `topics` source likes best, or one sentence on what is missing.
+"""Starting Spark: a session with the settings that suit the `topics` source, or one sentence on what is missing.
 
 Workers must run the interpreter that has this package, and a key given as an option must not show in a plan. Everything
 can be overridden with `conf`. Called by users as `topics.spark.session()` and by the jobs of the command line.
+
+`checks` is for `topics doctor`: Java, the workers' interpreter, and packages that hide data sources from Spark. Each
+finding has a name, whether it is as it should be, and a sentence that says what to do if not. Nothing is started.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import pkgutil
@@ -14,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +36,7 @@ LAUNCHER: Final = Path(__file__).with_name("python.sh")
 _CONF: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "topics.spark.launch.daemon",
+    "spark.python.daemon.module": "topics.spark.daemon",
     "spark.redaction.regex": REDACTION,
     "spark.sql.redaction.options.regex": "(?i)url|api[.]?key",
     "spark.sql.redaction.string.regex": "://[^/@\\s]+:[^/@\\s]+@",  # a location with keys in it
@@ -157,3 +161,67 @@ def _for_executors(master: str) -> dict[str, str]:
     if master.startswith("local"):
         return {}
     return {"spark.executorEnv.PYTHONPATH": python_path()}
+
+
+Finding = tuple[str, bool, str]
+
+PYSPARK_SERIES: Final = "4.3."
+PANDAS_MAJOR_END: Final = 3
+_IMPORT_TIMEOUT_S: Final = 60
+
+
+def checks() -> Iterator[Finding]:
+    """Findings in the order in which a user would repair them."""
+    version = importlib.metadata.version("pyspark")
+    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topicsdb[spark]'"
+    yield "pyspark", not wanted, f"{version}{wanted}"
+    problem = missing()
+    yield "java", problem is None, problem or f"Java {java_major()}"
+    yield _interpreter()
+    if importlib.util.find_spec("pandas") is not None:
+        yield _pandas()
+    yield from _sources()
+
+
+def _interpreter() -> Finding:
+    """Workers run PYSPARK_PYTHON, or `python3` from PATH; `topics.spark.session()` names its own if nobody did."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    python = shutil.which(chosen or "python3")
+    if python is None and chosen:
+        return "spark interpreter", False, f"PYSPARK_PYTHON is {chosen}, which is no program; unset it"
+    if python is not None and _has_topics(python):
+        return "spark interpreter", True, f"{python} has topics"
+    if chosen:
+        return "spark interpreter", False, f"PYSPARK_PYTHON is {chosen}, which cannot import topics; unset it"
+    hint = f"sessions of topics.spark.session() run {sys.executable}; for others set PYSPARK_PYTHON to it"
+    return "spark interpreter", True, f"{python or 'python3'} cannot import topics: {hint}"
+
+
+def _has_topics(python: str) -> bool:
+    if python == sys.executable:
+        return True
+    try:
+        told = subprocess.run(
+            [python, "-c", "import topics.spark.source"], capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return told.returncode == 0
+
+
+def _pandas() -> Finding:
+    version = importlib.metadata.version("pandas")
+    old_enough = int(version.partition(".")[0]) < PANDAS_MAJOR_END
+    return "pandas", old_enough, version if old_enough else f"{version} is too new for PySpark: pip install 'pandas<3'"
+
+
+def _sources() -> Iterator[Finding]:
+    broken = broken_source_packages()
+    for name in source_packages():
+        if name in broken:
+            problem = f"cannot be imported ({broken[name]}): Spark finds no data source at all until it is repaired"
+            yield f"data source {name}", False, problem
+        else:
+            yield f"data source {name}", True, "found by Spark without registration"
+    if "pyspark_topics" not in source_packages():
+        yield "data source pyspark_topics", False, "not on the path: install topics, or put its folder in PYTHONPATH"
