@@ -1,4 +1,4 @@
-"""Clamps do what section 7.3 says, `0` included; limits have the values of section 7.2."""
+"""Clamps do what `docs/spec/http-api.md#sec-7-3` says, `0` included; limits have the values of `#sec-7-2` there."""
 
 import pytest
 

@@ -160,7 +160,7 @@ def _seconds(run: Callable[[], Any]) -> float:
 
 
 def compare(bench: Bench, report: Report) -> None:
-    """The table of section 12: times, and their ratios beside the goals."""
+    """The table of the goals: times, and their ratios beside the goals."""
 
     def rate(name: str, seconds: float) -> None:
         report.figure(name, bench.records / seconds / 1e6, "M records/s")

@@ -1,6 +1,9 @@
 """Crash again: in every call of the start after a crash, and right after it has served, as rows 99 and 100 ask.
 
-Oracles: `tests/crash/ledger.py`; what the first start showed to a reader must be there after the second crash."""
+Oracles: `tests/crash/ledger.py`; what the first start showed to a reader must be there after the second crash.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows of group D of the fault matrix: ceilings and durability classes, through the whole engine."""
+"""Rows of group D of the fault matrix: ceilings and durability classes, through the whole engine.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

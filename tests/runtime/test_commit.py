@@ -1,5 +1,8 @@
 """Rows of group A of the fault matrix (`docs/spec/storage.md#sec-18`), through the whole engine: failing writes and
-syncs."""
+syncs.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

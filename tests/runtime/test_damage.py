@@ -1,7 +1,10 @@
 """Rows of groups A, B and C of the fault matrix that destroy bytes of the log, as readers of the topics see them.
 
 What is gone is announced, its seqs name nothing else, what lies before the damage is whole, and a second start shows
-the same."""
+the same.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

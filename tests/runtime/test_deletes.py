@@ -1,4 +1,7 @@
-"""Rows of group I of the fault matrix that need a whole engine: deletes and floors, and what keeps them."""
+"""Rows of group I of the fault matrix that need a whole engine: deletes and floors, and what keeps them.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,7 @@ def test_a_floor_that_is_synced_drops_its_segments_at_the_next_start() -> None:
 
 
 def test_segments_that_are_dead_when_they_seal_are_dropped_too() -> None:
-    """Section 11.2: a cap may take records before their segment is sealed."""
+    """`docs/spec/storage.md#sec-11-2`: a cap may take records before their segment is sealed."""
     world = World()
     world.rig.create("t", "fsync", cap_records=2)
     for _ in range(4):

@@ -1,4 +1,7 @@
-"""Rows of groups A, C and D of the fault matrix that need a whole engine: queue, thread, frames nobody expects."""
+"""Rows of groups A, C and D of the fault matrix that need a whole engine: queue, thread, frames nobody expects.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

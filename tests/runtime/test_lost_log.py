@@ -1,7 +1,10 @@
 """A log that ends before a position that was recorded as synced: the bytes were there once, so it is damage.
 
 What lay behind the position is gone with its acks, and nobody can tell how much that was. So each topic of the group
-announces all that fits into the missing bytes, and none of these seqs is used again."""
+announces all that fits into the missing bytes, and none of these seqs is used again.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows of groups G and H of the fault matrix that need a whole engine: lost snapshots, and a start that takes time."""
+"""Rows of groups G and H of the fault matrix that need a whole engine: lost snapshots, and a start that takes time.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Row 143 of the fault matrix: random operations, random faults and random crashes, judged by what clients were told.
 
-One seed is one run; a red one is repeated by its number. `make sim` tries more of them."""
+One seed is one run; a red one is repeated by its number. `make sim` tries more of them.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows of groups E, G, H, I and K of the fault matrix that need a whole engine: full disks, races, clocks, layouts."""
+"""Rows of groups E, G, H, I and K of the fault matrix that need a whole engine: full disks, races, clocks, layouts.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +202,7 @@ def test_a_wall_clock_turned_back_lets_no_time_fall_and_revives_nothing() -> Non
 def test_a_start_complains_of_a_wall_clock_more_than_a_day_behind(
     stopped: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Section 2.3."""
+    """`docs/spec/storage.md#sec-2-3`."""
     world = World()
     world.rig.create("t", "fsync")
     world.rig.write("t", 2)

@@ -1,4 +1,7 @@
-"""Files that are deleted, moved or replaced under a running engine (row 144)."""
+"""Files that are deleted, moved or replaced under a running engine (row 144).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

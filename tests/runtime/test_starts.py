@@ -1,7 +1,10 @@
 """Rows of group H of the fault matrix, through the whole engine: a start that meets a failing call.
 
 Every call that a start makes is failed in turn. Either the start says so, or the fault made no difference; what it
-leaves behind is never taken for an empty directory, and the next start shows what was there."""
+leaves behind is never taken for an empty directory, and the next start shows what was there.
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +171,7 @@ def test_a_snapshot_that_was_due_and_failed_is_tried_again_without_another_reaso
 
 
 def test_a_new_directory_has_a_snapshot_before_its_first_write() -> None:
-    """Section 8.3: so that a log damaged on its first day is damage, and no missing beginning."""
+    """`docs/spec/storage.md#sec-8-3`: so that a log damaged on its first day is damage, and no missing beginning."""
     disk = SimFs()
     faults = FaultFs(disk)
     rig = Rig(faults, clock=SimClock(), host=SimHost())

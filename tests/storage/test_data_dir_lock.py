@@ -1,4 +1,7 @@
-"""One process per data directory, and what the lock file says about the last one (row 134, section 5.3)."""
+"""One process per data directory, and what the lock file says about the last one.
+
+The rules: `docs/spec/storage.md#sec-2-4`. Row 134 of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Snapshots as files: install, fall back, prune (fault matrix G)."""
+"""Snapshots as files: install, fall back, prune (fault matrix G).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

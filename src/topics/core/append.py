@@ -80,7 +80,7 @@ def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation |
 
 
 def admit(topic: TopicLog, *, count: int, size: int, largest: int) -> None:
-    """The table of section 7.2. Writes being committed count as if they were there."""
+    """The table of `docs/spec/semantics.md#sec-7-2`. Writes being committed count as if they were there."""
     config = topic.config
     cap_records, cap_bytes = config.cap_records, config.cap_bytes
     if cap_bytes and largest > cap_bytes:

@@ -205,7 +205,7 @@ class GroupRunner:
         try:
             while self._wait_for_work():
                 self._turn()
-        except BaseException as error:  # the thread must not die in silence: every waiter gets an answer (F9)
+        except BaseException as error:  # the thread must not die in silence: every waiter gets an answer
             log.exception("wal thread of group %r died", self.wal.key)
             self._report_failure(error, cause="writer_dead")
 
@@ -298,7 +298,7 @@ class GroupRunner:
     def _sync(self) -> None:
         try:
             lsn = self.wal.sync()
-        except Exception as error:  # any failed sync is final for the group (F6)
+        except Exception as error:  # any failed sync is final for the group: docs/spec/storage.md#f6
             self._report_failure(error, cause="sync")
             return
         self._post(lambda: self._commit.synced(self.index, lsn))

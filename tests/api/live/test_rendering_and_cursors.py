@@ -31,7 +31,7 @@ records = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(records, min_size=1, max_size=30), st.randoms(use_true_random=False))
-def test_p31_cached_and_private_renderings_are_equal_in_all_eight_variants(
+def test_cached_and_private_renderings_are_equal_in_all_eight_variants(
     data: list[dict[str, Any]], chance: random.Random
 ) -> None:
     rig = Rig()
@@ -44,7 +44,7 @@ def test_p31_cached_and_private_renderings_are_equal_in_all_eight_variants(
                 assert cache.render(run, view) == render_list(run, None, view)
 
 
-def test_p31_level_watchers_of_one_variant_cause_one_rendering_per_record() -> None:
+def test_level_watchers_of_one_variant_cause_one_rendering_per_record() -> None:
     rig = Rig()
     rig.put("a")
     streams = [rig.watch({"a": 0}) for _ in range(20)]
@@ -58,7 +58,7 @@ def test_p31_level_watchers_of_one_variant_cause_one_rendering_per_record() -> N
     assert streams[25].records("a") == [number for number in range(30) if number % 20]
 
 
-def test_p31_streams_and_sockets_share_renderings() -> None:
+def test_streams_and_sockets_share_renderings() -> None:
     rig = Rig()
     rig.put("a")
     stream, socket = rig.watch({"a": 0}), rig.socket()
@@ -72,7 +72,7 @@ def test_p31_streams_and_sockets_share_renderings() -> None:
 # --- property 32 ------------------------------------------------------------------------------------------------------
 
 
-def test_p32_a_record_deleted_after_it_was_cached_is_not_sent() -> None:
+def test_a_record_deleted_after_it_was_cached_is_not_sent() -> None:
     rig = Rig()
     rig.put("a")
     early = [rig.watch({"a": 0}) for _ in range(2)]
@@ -83,7 +83,7 @@ def test_p32_a_record_deleted_after_it_was_cached_is_not_sent() -> None:
     assert early[0].records("a") == [1, 2, 3]
 
 
-def test_p32_neither_is_one_that_expired() -> None:
+def test_neither_is_one_that_expired() -> None:
     rig = Rig()
     rig.put("a", ttl_ms=1000)
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_p32_neither_is_one_that_expired() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 299), st.integers(1, 60), st.sampled_from(VIEWS)), max_size=20))
-def test_p33_the_cache_keeps_the_highest_seqs_it_saw_and_never_more_than_its_bound(
+def test_the_cache_keeps_the_highest_seqs_it_saw_and_never_more_than_its_bound(
     reads: list[tuple[int, int, View]],
 ) -> None:
     rig, cache = Rig(), Bodies(Pool(), seqs_max=50)
@@ -116,7 +116,7 @@ def test_p33_the_cache_keeps_the_highest_seqs_it_saw_and_never_more_than_its_bou
     assert not kept or kept <= seen
 
 
-def test_p33_the_bound_is_1024_seqs_and_a_lagging_reader_adds_nothing() -> None:
+def test_the_bound_is_1024_seqs_and_a_lagging_reader_adds_nothing() -> None:
     rig = Rig()
     for _ in range(3):
         rig.write("a", *range(1000))
@@ -131,7 +131,7 @@ def test_p33_the_bound_is_1024_seqs_and_a_lagging_reader_adds_nothing() -> None:
     assert cache._seqs[0] == 3000 - 1023
 
 
-def test_p33_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() -> None:
+def test_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() -> None:
     rig = Rig()
     rig.put("a")
     streams = [rig.watch({"a": 0}), rig.watch({"a": 0})]
@@ -147,7 +147,7 @@ def test_p33_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() 
     assert not rig.live.delivery._watched
 
 
-def test_p33_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_first() -> None:
+def test_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_first() -> None:
     rig, pool = Rig(), Pool(bytes_max=20_000)
     caches = {name: Bodies(pool) for name in map(str, range(12))}
     for number in range(3):
@@ -163,7 +163,7 @@ def test_p33_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_
     assert not len(pool)
 
 
-def test_p33_one_topic_may_fill_the_pool_but_not_more() -> None:
+def test_one_topic_may_fill_the_pool_but_not_more() -> None:
     rig, pool = Rig(), Pool(bytes_max=5_000)
     cache = Bodies(pool)
     for number in range(20):
@@ -194,7 +194,7 @@ def _outline(frames: list[Frame]) -> list[Any]:
     ]
 
 
-def test_p34_cutting_at_any_byte_and_resuming_by_id_skips_nothing_and_repeats_nothing() -> None:
+def test_cutting_at_any_byte_and_resuming_by_id_skips_nothing_and_repeats_nothing() -> None:
     rig = Rig()
     _history(rig)
     whole = rig.watch({"a": 0, "b": 0}, limit=2)
@@ -214,7 +214,7 @@ def test_p34_cutting_at_any_byte_and_resuming_by_id_skips_nothing_and_repeats_no
         assert len([frame for frame in frames if frame.event == "tombstone"]) == 1
 
 
-def test_p34_an_id_is_the_position_of_every_topic_after_its_frame() -> None:
+def test_an_id_is_the_position_of_every_topic_after_its_frame() -> None:
     rig = Rig()
     _history(rig)
     stream = rig.watch({"a": 0, "b": 0}, limit=2)
@@ -228,7 +228,7 @@ def test_p34_an_id_is_the_position_of_every_topic_after_its_frame() -> None:
 
 
 @pytest.mark.parametrize("cut_after", range(1, 9))
-def test_p34_a_recreated_topic_is_not_confused_with_the_old_one(cut_after: int) -> None:
+def test_a_recreated_topic_is_not_confused_with_the_old_one(cut_after: int) -> None:
     """Numbers of an id may belong to either life of a topic; whatever was received, nothing is skipped."""
     rig = Rig()
     rig.write("a", "old-1", "old-2", "old-3")
@@ -251,7 +251,7 @@ def test_p34_a_recreated_topic_is_not_confused_with_the_old_one(cut_after: int) 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_p34_over_random_histories_with_cuts_at_random_bytes(data: st.DataObject) -> None:
+def test_over_random_histories_with_cuts_at_random_bytes(data: st.DataObject) -> None:
     rig = Rig()
     names = ["a", "b"]
     rig.put("a", cap_records=data.draw(st.sampled_from([0, 3])), ttl_ms=data.draw(st.sampled_from([0, 500])))
@@ -300,7 +300,7 @@ def test_p34_over_random_histories_with_cuts_at_random_bytes(data: st.DataObject
     st.integers(1, 4),
     st.lists(st.sampled_from(["write", "ack", "nack", "expire", "claim", "pause", "go_on"]), max_size=30),
 )
-def test_p35_a_work_stream_never_holds_more_than_its_max_and_nothing_once_it_has_ended(
+def test_a_work_stream_never_holds_more_than_its_max_and_nothing_once_it_has_ended(
     most: int, script: list[str]
 ) -> None:
     rig = Rig()

@@ -18,7 +18,7 @@ pressures = st.floats(0, 1)
 
 
 @given(st.integers(1, 8), depths, waits, shares, depths, waits, shares)
-def test_p17_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
+def test_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
     workers: int, depth: int, wait: float, busy: float, more_depth: int, more_wait: float, more_busy: float
 ) -> None:
     tuning = Tuning(workers=workers)
@@ -33,7 +33,7 @@ def test_p17_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
 
 
 @given(st.lists(waits, min_size=1, max_size=200))
-def test_p17_a_second_after_the_last_drain_there_is_no_pressure(served: list[float]) -> None:
+def test_a_second_after_the_last_drain_there_is_no_pressure(served: list[float]) -> None:
     governor = BackPressure(TUNING)
     for wait in served:
         governor.served(wait)
@@ -44,17 +44,17 @@ def test_p17_a_second_after_the_last_drain_there_is_no_pressure(served: list[flo
 
 
 @pytest.mark.parametrize(("depth", "backlog"), [(0, 0), (1, 0), (2, 1 / 15), (16, 1), (1000, 1)])
-def test_p17_one_waiting_topic_per_worker_is_no_pressure_and_sixteen_are_full(depth: int, backlog: float) -> None:
+def test_one_waiting_topic_per_worker_is_no_pressure_and_sixteen_are_full(depth: int, backlog: float) -> None:
     for workers in (1, 3):
         tuning = Tuning(workers=workers)
         assert pressure_of(depth=depth * workers, ewma_ms=0, busy=0, tuning=tuning) == pytest.approx(backlog)
 
 
-def test_p17_a_mean_wait_of_1_ms_is_the_edge_of_stage_1() -> None:
+def test_a_mean_wait_of_1_ms_is_the_edge_of_stage_1() -> None:
     assert pressure_of(depth=0, ewma_ms=1.0, busy=0, tuning=TUNING) == pytest.approx(0.2)
 
 
-def test_p17_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms() -> None:
+def test_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms() -> None:
     governor = BackPressure(TUNING)
     governor.served(10_000)
     assert governor.ewma_ms == pytest.approx(4)
@@ -62,7 +62,7 @@ def test_p17_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms
     assert governor.ewma_ms == pytest.approx(3.2)
 
 
-def test_p17_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None:
+def test_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None:
     governor = BackPressure(TUNING)
     governor.served(20)
     governor.sample(depth=0, busy=0)
@@ -76,7 +76,7 @@ def test_p17_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None
 # --- property 18 ------------------------------------------------------------------------------------------------------
 
 
-def test_p18_a_busy_pool_alone_never_defers() -> None:
+def test_a_busy_pool_alone_never_defers() -> None:
     governor, deferral = BackPressure(TUNING), Deferral(TUNING)
     for _ in range(100):
         assert governor.sample(depth=0, busy=1.0) == pytest.approx(0.8)
@@ -86,14 +86,14 @@ def test_p18_a_busy_pool_alone_never_defers() -> None:
 # --- property 19 ------------------------------------------------------------------------------------------------------
 
 
-def test_p19_deferring_takes_three_samples_in_a_row() -> None:
+def test_deferring_takes_three_samples_in_a_row() -> None:
     deferral = Deferral(TUNING)
     trace = [0.9, 0.9, 0.8, 0.9, 0.9, 0.9, 0.7, 0.6, 0.8, 0.59, 0.9]
     assert [deferral.sample(pressure) for pressure in trace] == [*[False] * 5, *[True] * 4, False, False]
 
 
 @given(st.lists(pressures, max_size=60))
-def test_p19_between_the_thresholds_nothing_starts_and_nothing_ends(trace: list[float]) -> None:
+def test_between_the_thresholds_nothing_starts_and_nothing_ends(trace: list[float]) -> None:
     deferral, was_on, above = Deferral(TUNING), False, 0
     for pressure in trace:
         is_on = deferral.sample(pressure)
@@ -110,18 +110,18 @@ def test_p19_between_the_thresholds_nothing_starts_and_nothing_ends(trace: list[
 # --- property 20 ------------------------------------------------------------------------------------------------------
 
 
-def test_p20_the_coalescing_window_grows_from_0_to_20_ms() -> None:
+def test_the_coalescing_window_grows_from_0_to_20_ms() -> None:
     assert [hold_ms(pressure, TUNING) for pressure in (0, 0.2, 0.6, 1.0)] == pytest.approx([0, 0, 10, 20])
 
 
-def test_p20_the_commit_bound_grows_from_4_point_3_to_10_ms() -> None:
+def test_the_commit_bound_grows_from_4_point_3_to_10_ms() -> None:
     assert commit_window_ms(0.4, TUNING) is None
     assert commit_window_ms(0.4 + 1e-9, TUNING) == pytest.approx(4.3)
     assert commit_window_ms(1.0, TUNING) == pytest.approx(10)
 
 
 @given(pressures, pressures)
-def test_p20_both_windows_are_monotone(one: float, other: float) -> None:
+def test_both_windows_are_monotone(one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert hold_ms(low, TUNING) <= hold_ms(high, TUNING)
     assert (commit_window_ms(low, TUNING) or 0) <= (commit_window_ms(high, TUNING) or 0)

@@ -29,7 +29,7 @@ def text(number: int, size: int = 60) -> str:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=40))
-def test_p25_a_client_that_never_reads_changes_nothing_for_others(script: list[int]) -> None:
+def test_a_client_that_never_reads_changes_nothing_for_others(script: list[int]) -> None:
     seen: list[Any] = []
     for with_stuck in (False, True):
         rig = Rig(patience=SMALL)
@@ -57,7 +57,7 @@ def _without_ts(frames: list[tuple[str, dict[str, Any]]]) -> list[Any]:
 
 
 @pytest.mark.parametrize("topics", [1, 3])
-def test_p25_a_stuck_client_holds_at_most_its_bound_and_one_frame(topics: int) -> None:
+def test_a_stuck_client_holds_at_most_its_bound_and_one_frame(topics: int) -> None:
     rig = Rig(patience=SMALL)
     names = [f"t{number}" for number in range(topics)]
     for name in names:
@@ -125,7 +125,7 @@ def _seqs(frames: list[Any]) -> list[int]:
 
 
 @given(actions)
-def test_p26_a_slow_reader_gets_what_a_fast_one_gets_except_inside_announced_gaps(
+def test_a_slow_reader_gets_what_a_fast_one_gets_except_inside_announced_gaps(
     script: list[tuple[str, int]],
 ) -> None:
     rig = Rig(patience=SMALL)
@@ -142,7 +142,7 @@ def test_p26_a_slow_reader_gets_what_a_fast_one_gets_except_inside_announced_gap
 
 
 @given(actions)
-def test_p26_resuming_by_id_a_cut_reader_misses_nothing_outside_gaps(script: list[tuple[str, int]]) -> None:
+def test_resuming_by_id_a_cut_reader_misses_nothing_outside_gaps(script: list[tuple[str, int]]) -> None:
     rig = Rig(patience=SMALL)
     rig.put("a", cap_records=25)
     fast = rig.watch({"a": 0})
@@ -190,7 +190,7 @@ def test_p26_resuming_by_id_a_cut_reader_misses_nothing_outside_gaps(script: lis
 
 
 @given(actions)
-def test_p27_without_retention_a_lagged_reader_never_sees_a_tombstone(script: list[tuple[str, int]]) -> None:
+def test_without_retention_a_lagged_reader_never_sees_a_tombstone(script: list[tuple[str, int]]) -> None:
     rig = Rig(patience=SMALL)
     rig.put("a")
     _, frames = _replay(rig, script)
@@ -225,7 +225,7 @@ class Lagging:
         return self.stream.closed
 
 
-def test_p28_a_lagged_stream_is_shed_after_5000_ms_and_closed_after_30000() -> None:
+def test_a_lagged_stream_is_shed_after_5000_ms_and_closed_after_30000() -> None:
     lagging = Lagging()
     held = lagging._outbound.held_bytes()
     lagging.rig.advance(4_950)
@@ -243,7 +243,7 @@ def test_p28_a_lagged_stream_is_shed_after_5000_ms_and_closed_after_30000() -> N
     assert lagging.rig.live.streams.too_slow_total == 1
 
 
-def test_p28_progress_starts_both_clocks_anew() -> None:
+def test_progress_starts_both_clocks_anew() -> None:
     lagging = Lagging()
     for _ in range(10):
         lagging.rig.advance(4_900, tick_ms=700)
@@ -265,7 +265,7 @@ def test_p28_progress_starts_both_clocks_anew() -> None:
     assert lagging.is_closed()
 
 
-def test_p28_a_shed_stream_goes_on_from_where_the_transport_got_to() -> None:
+def test_a_shed_stream_goes_on_from_where_the_transport_got_to() -> None:
     lagging = Lagging()
     lagging.rig.advance(5_000)
     assert lagging.is_shed()
@@ -278,7 +278,7 @@ def test_p28_a_shed_stream_goes_on_from_where_the_transport_got_to() -> None:
     assert lagging.stream.events()[-1] == "caught-up"
 
 
-def test_p28_a_client_that_has_nothing_to_take_is_never_cut_off() -> None:
+def test_a_client_that_has_nothing_to_take_is_never_cut_off() -> None:
     rig = Rig()
     rig.put("a")
     stream = rig.watch({"a": 0}, heartbeat_ms=60_000)
@@ -286,7 +286,7 @@ def test_p28_a_client_that_has_nothing_to_take_is_never_cut_off() -> None:
     assert not stream.closed
 
 
-def test_p28_a_stream_below_its_bound_is_closed_too_if_it_takes_nothing() -> None:
+def test_a_stream_below_its_bound_is_closed_too_if_it_takes_nothing() -> None:
     rig = Rig(patience=SMALL)
     rig.put("a")
     session = rig.session({"a": 0})
@@ -303,7 +303,7 @@ def test_p28_a_stream_below_its_bound_is_closed_too_if_it_takes_nothing() -> Non
 
 
 @pytest.mark.parametrize("takes", [False, True])
-def test_p28_a_stuck_socket_is_cut_off_after_30000_ms(takes: bool) -> None:
+def test_a_stuck_socket_is_cut_off_after_30000_ms(takes: bool) -> None:
     rig = Rig()
     rig.put("a")
     socket = rig.socket()
@@ -319,7 +319,7 @@ def test_p28_a_stuck_socket_is_cut_off_after_30000_ms(takes: bool) -> None:
     assert (socket.messages()[-1].get("code") == "slow_consumer") != takes
 
 
-def test_p28_a_stuck_socket_without_a_place_is_cut_off_without_words() -> None:
+def test_a_stuck_socket_without_a_place_is_cut_off_without_words() -> None:
     rig = Rig()
     rig.put("a")
     socket = rig.socket()
@@ -367,7 +367,7 @@ class Cold:
         self.rig.pump()
 
 
-def test_p29_cold_reads_that_never_return_hold_up_nothing_else() -> None:
+def test_cold_reads_that_never_return_hold_up_nothing_else() -> None:
     seen: list[Any] = []
     for with_cold in (False, True):
         cold = Cold("a")
@@ -387,7 +387,7 @@ def test_p29_cold_reads_that_never_return_hold_up_nothing_else() -> None:
     assert seen[0] == seen[1]
 
 
-def test_p29_a_watcher_in_cold_history_catches_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_in_cold_history_catches_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AHEAD_RECORDS", 10)
     cold = Cold("a")
     stream = cold.rig.watch({"a": 0}, limit=10)
@@ -402,7 +402,7 @@ def test_p29_a_watcher_in_cold_history_catches_up_by_itself(monkeypatch: pytest.
     assert stream.events()[-1] == "caught-up"
 
 
-def test_p29_a_read_that_fails_is_told_once_and_tried_again() -> None:
+def test_a_read_that_fails_is_told_once_and_tried_again() -> None:
     cold = Cold("a")
     stream = cold.rig.watch({"a": 0})
     for _ in range(3):
@@ -414,7 +414,7 @@ def test_p29_a_read_that_fails_is_told_once_and_tried_again() -> None:
     assert stream.records("a") == [*range(200), "resident"]
 
 
-def test_p29_the_news_of_a_failed_read_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_news_of_a_failed_read_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AHEAD_RECORDS", 10)
     cold = Cold("a", patience=SMALL)
     session = cold.rig.session({"a": 0}, limit=10)
@@ -427,7 +427,7 @@ def test_p29_the_news_of_a_failed_read_moves_no_cursor(monkeypatch: pytest.Monke
     assert session.places[0].cursor == len(stream.records("a")) == 20
 
 
-def test_p29_a_stream_that_ends_during_a_cold_read_leaves_nothing_behind() -> None:
+def test_a_stream_that_ends_during_a_cold_read_leaves_nothing_behind() -> None:
     cold = Cold("a")
     session = cold.rig.session({"a": 0})
     stream = cold.rig.open(session)
@@ -441,7 +441,7 @@ def test_p29_a_stream_that_ends_during_a_cold_read_leaves_nothing_behind() -> No
 # --- property 30 ------------------------------------------------------------------------------------------------------
 
 
-def test_p30_a_topic_in_cold_catch_up_does_not_delay_the_others_on_its_stream() -> None:
+def test_a_topic_in_cold_catch_up_does_not_delay_the_others_on_its_stream() -> None:
     cold = Cold("a", "b")
     stream = cold.rig.watch({"a": 0, "b": "tail"})
     for number in range(5):
@@ -452,7 +452,7 @@ def test_p30_a_topic_in_cold_catch_up_does_not_delay_the_others_on_its_stream() 
     assert stream.records("a") == [*range(200), "resident"]
 
 
-def test_p30_with_a_long_backlog_the_others_wait_for_at_most_one_batch() -> None:
+def test_with_a_long_backlog_the_others_wait_for_at_most_one_batch() -> None:
     rig = Rig()
     rig.write("a", *range(500))
     rig.put("b")
@@ -467,7 +467,7 @@ def test_p30_with_a_long_backlog_the_others_wait_for_at_most_one_batch() -> None
         assert len(stream.events("a")) - before <= 1
 
 
-def test_p30_also_when_the_client_is_slow() -> None:
+def test_also_when_the_client_is_slow() -> None:
     rig = Rig(patience=SMALL)
     rig.write("a", *[text(number) for number in range(200)])
     rig.put("b")
@@ -484,7 +484,7 @@ def test_p30_also_when_the_client_is_slow() -> None:
 
 
 @pytest.mark.parametrize("door", ["stream", "socket"])
-def test_p30_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
+def test_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
     patience = SlowConsumerLimits(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
     rig, names = Rig(patience=patience), list("abcdefgh")
     for name in names:
@@ -499,7 +499,7 @@ def test_p30_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door
     assert b"".join(re.findall(rb'"topic":"(.)","from_seq"', client.received)) == b"abcdefgh" * 4
 
 
-def test_p30_topics_of_a_stream_are_served_in_name_order_batch_by_batch() -> None:
+def test_topics_of_a_stream_are_served_in_name_order_batch_by_batch() -> None:
     rig = Rig()
     for name in ("c", "a", "b"):
         rig.write(name, *range(3))

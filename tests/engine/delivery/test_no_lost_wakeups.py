@@ -20,7 +20,7 @@ from topics.engine.reading.long_polls import LongPolls, Poll
 
 
 @given(st.lists(st.integers(-1000, 1000) | st.none(), min_size=2, max_size=4), st.integers(0, 12))
-def test_p06_priority_changes_no_diff_no_order_and_no_floor(priorities: list[int | None], from_seq: int) -> None:
+def test_priority_changes_no_diff_no_order_and_no_floor(priorities: list[int | None], from_seq: int) -> None:
     seen: list[Any] = []
     for priority in priorities:
         rig = Rig()
@@ -45,7 +45,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_p08_no_publication_is_missed_for_any_order_of_publish_register_read_and_sleep(
+def test_no_publication_is_missed_for_any_order_of_publish_register_read_and_sleep(
     script: list[tuple[str, int]],
 ) -> None:
     rig = Rig()
@@ -72,7 +72,7 @@ def test_p08_no_publication_is_missed_for_any_order_of_publish_register_read_and
 
 
 @given(st.lists(st.sampled_from(["publish", "poll", "turn", "turn"]), max_size=40))
-def test_p08_long_polls_are_woken_by_every_publication(script: list[str]) -> None:
+def test_long_polls_are_woken_by_every_publication(script: list[str]) -> None:
     rig = Rig()
     rig.put("a")
     polls = LongPolls(rig.sim.engine, rig.live.delivery)
@@ -132,7 +132,7 @@ def test_what_long_polls_were_answered_is_not_kept_until_their_deadlines(monkeyp
 # --- property 9 -------------------------------------------------------------------------------------------------------
 
 
-def test_p09_a_service_sends_each_watcher_at_most_one_batch() -> None:
+def test_a_service_sends_each_watcher_at_most_one_batch() -> None:
     rig = Rig()
     rig.write("a", *range(100))
     streams = [rig.open(rig.session({"a": 0}, limit=10), pump=False) for _ in range(3)]
@@ -141,7 +141,7 @@ def test_p09_a_service_sends_each_watcher_at_most_one_batch() -> None:
         assert [stream.events().count("record") for stream in streams] == [batches] * 3
 
 
-def test_p09_a_long_backlog_in_one_topic_leaves_room_for_the_others() -> None:
+def test_a_long_backlog_in_one_topic_leaves_room_for_the_others() -> None:
     rig = Rig()
     rig.write("a", *range(1000))
     rig.write("b", *range(20))

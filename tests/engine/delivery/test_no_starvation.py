@@ -23,7 +23,7 @@ def endless(name: str, priority: float) -> Item:
 
 
 @given(st.floats(-1000, 1000), st.integers(1, 11_000))
-def test_p11_the_band_of_a_waiting_topic_never_falls(priority: float, waits_ms: int) -> None:
+def test_the_band_of_a_waiting_topic_never_falls(priority: float, waits_ms: int) -> None:
     bench, item = Bench(), Item("a", priority)
     bench.mark(item)
     bands = [item.band]
@@ -34,7 +34,7 @@ def test_p11_the_band_of_a_waiting_topic_never_falls(priority: float, waits_ms: 
 
 
 @given(st.integers(0, 299_999), st.integers(1, 11_000))
-def test_p11_not_even_while_its_recency_bonus_decays(idle_ms: int, waits_ms: int) -> None:
+def test_not_even_while_its_recency_bonus_decays(idle_ms: int, waits_ms: int) -> None:
     bench, item = Bench(), Item("a")
 
     def bonus() -> float:
@@ -55,7 +55,7 @@ def test_p11_not_even_while_its_recency_bonus_decays(idle_ms: int, waits_ms: int
 
 
 @pytest.mark.parametrize("priority", PRIORITIES)
-def test_p12_after_10_seconds_every_topic_is_in_the_top_band(priority: int) -> None:
+def test_after_10_seconds_every_topic_is_in_the_top_band(priority: int) -> None:
     bench, item = Bench(), Item("a", priority)
     bench.mark(item)
     bench.pass_time(9_950)
@@ -69,9 +69,7 @@ def test_p12_after_10_seconds_every_topic_is_in_the_top_band(priority: int) -> N
 
 @pytest.mark.parametrize("priority", [-1000, -250, 0, 400])
 @pytest.mark.parametrize(("older", "service_ms"), [(0, 40.0), (7, 25.0), (30, 11.0)])
-def test_p13_an_overdue_topic_waits_only_for_older_ones_and_a_round(
-    priority: int, older: int, service_ms: float
-) -> None:
+def test_an_overdue_topic_waits_only_for_older_ones_and_a_round(priority: int, older: int, service_ms: float) -> None:
     bench = Bench(service_ms=service_ms)
     ahead = [Item(f"older-{number}", -1000) for number in range(older)]
     bench.mark(*ahead)
@@ -94,7 +92,7 @@ def test_p13_an_overdue_topic_waits_only_for_older_ones_and_a_round(
 
 
 @given(st.lists(st.sampled_from([900, 600, 300, 100, -100]), min_size=1, max_size=30))
-def test_p14_every_band_gets_a_service_in_each_round(priorities: list[int]) -> None:
+def test_every_band_gets_a_service_in_each_round(priorities: list[int]) -> None:
     bench = Bench()
     for number, priority in enumerate(priorities):
         bench.mark(endless(f"i{number}", priority))
@@ -108,7 +106,7 @@ def test_p14_every_band_gets_a_service_in_each_round(priorities: list[int]) -> N
 
 
 @pytest.mark.parametrize("priority", [-1, -5, -100, -500, -1000])
-def test_p15_a_deferred_topic_is_served_in_the_end_although_deferral_never_ends(priority: int) -> None:
+def test_a_deferred_topic_is_served_in_the_end_although_deferral_never_ends(priority: int) -> None:
     bench = Bench(service_ms=20)
     bench.ready.pause_b0(True)
     item = Item("deferred", priority)
@@ -119,7 +117,7 @@ def test_p15_a_deferred_topic_is_served_in_the_end_although_deferral_never_ends(
     assert item.served_at[0] <= 10_000 + 50 + 16 * 20
 
 
-def test_p15_deferral_lasts_as_long_as_the_priority_says() -> None:
+def test_deferral_lasts_as_long_as_the_priority_says() -> None:
     bench = Bench()
     bench.ready.pause_b0(True)
     item = Item("a", -5)
@@ -131,7 +129,7 @@ def test_p15_deferral_lasts_as_long_as_the_priority_says() -> None:
     assert bench.step() is item
 
 
-def test_p15_credit_from_before_the_deferral_is_not_used_in_it() -> None:
+def test_credit_from_before_the_deferral_is_not_used_in_it() -> None:
     bench = Bench()
     items = [Item(f"i{number}", -100) for number in range(4)]
     bench.mark(*items)
@@ -142,7 +140,7 @@ def test_p15_credit_from_before_the_deferral_is_not_used_in_it() -> None:
     assert bench.step() is items[1]
 
 
-def test_p15_time_spent_deferred_is_no_waiting_for_a_worker() -> None:
+def test_time_spent_deferred_is_no_waiting_for_a_worker() -> None:
     bench = Bench()
     bench.ready.pause_b0(True)
     item = Item("a", -20)
@@ -161,7 +159,7 @@ def test_p15_time_spent_deferred_is_no_waiting_for_a_worker() -> None:
 # --- property 16 ------------------------------------------------------------------------------------------------------
 
 
-def test_p16_under_endless_top_load_the_lower_band_gets_one_of_16() -> None:
+def test_under_endless_top_load_the_lower_band_gets_one_of_16() -> None:
     bench = Bench(service_ms=0.001)
     bench.mark(*[endless(f"top-{number}", 1000) for number in range(20)])
     bench.mark(*[endless(f"low-{number}", 100) for number in range(20)])

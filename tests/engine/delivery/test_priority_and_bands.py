@@ -27,7 +27,7 @@ def topic_with(**config: object) -> TopicLog:
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.lists(st.integers(0, 400_000), max_size=5))
-def test_p01_a_set_priority_is_the_base_whatever_was_consumed(priority: int, consumed_before_ms: list[int]) -> None:
+def test_a_set_priority_is_the_base_whatever_was_consumed(priority: int, consumed_before_ms: list[int]) -> None:
     topic = topic_with(priority=priority)
     for idle_ms in sorted(consumed_before_ms, reverse=True):
         topic.touch(NOW - idle_ms, read=True)
@@ -35,7 +35,7 @@ def test_p01_a_set_priority_is_the_base_whatever_was_consumed(priority: int, con
 
 
 @given(st.lists(st.integers(0, 400_000), max_size=5))
-def test_p01_without_priority_and_recency_the_base_is_0(consumed_before_ms: list[int]) -> None:
+def test_without_priority_and_recency_the_base_is_0(consumed_before_ms: list[int]) -> None:
     topic = topic_with(priority=None, auto_priority=False)
     for idle_ms in sorted(consumed_before_ms, reverse=True):
         topic.touch(NOW - idle_ms, read=False)
@@ -48,7 +48,7 @@ def test_p01_without_priority_and_recency_the_base_is_0(consumed_before_ms: list
 @pytest.mark.parametrize(
     ("idle_s", "base"), [(0, 500), (15, 354), (30, 250), (60, 125), (120, 31), (300, 0), (301, 0), (9000, 0)]
 )
-def test_p02_the_recency_bonus_halves_every_30_seconds_and_ends_at_300(idle_s: int, base: int) -> None:
+def test_the_recency_bonus_halves_every_30_seconds_and_ends_at_300(idle_s: int, base: int) -> None:
     topic = topic_with()
     topic.touch(NOW - idle_s * 1000, read=True)
     assert abs(base_priority(topic, NOW) - base) <= 1
@@ -56,7 +56,7 @@ def test_p02_the_recency_bonus_halves_every_30_seconds_and_ends_at_300(idle_s: i
     assert idle_s < 300 or effective_priority(topic, NOW) == 0
 
 
-def test_p02_a_topic_that_was_never_consumed_has_no_bonus() -> None:
+def test_a_topic_that_was_never_consumed_has_no_bonus() -> None:
     assert base_priority(topic_with(), NOW) == 0
 
 
@@ -67,14 +67,14 @@ def test_p02_a_topic_that_was_never_consumed_has_no_bonus() -> None:
     ("priority", "band"),
     [(1000, B4), (750, B4), (749, B3), (500, B3), (499, B2), (250, B2), (249, B1), (0, B1), (-1, B0), (-1000, B0)],
 )
-def test_p03_bands_begin_at_their_floors(priority: float, band: int) -> None:
+def test_bands_begin_at_their_floors(priority: float, band: int) -> None:
     assert band_of(priority, limits.BAND_FLOORS) == band
 
 
 @pytest.mark.parametrize(
     ("priority", "band"), [(749.4, B3), (749.5, B4), (-0.4, B1), (-0.6, B0), (249.49, B1), (499.5, B3)]
 )
-def test_p03_a_priority_counts_as_the_nearest_integer(priority: float, band: int) -> None:
+def test_a_priority_counts_as_the_nearest_integer(priority: float, band: int) -> None:
     assert band_of(priority, limits.BAND_FLOORS) == band
 
 
@@ -85,7 +85,7 @@ def band_counts(items: list[Item]) -> dict[int, int]:
     return dict(Counter(band_of(item.priority, limits.BAND_FLOORS) for item in items))
 
 
-def test_p04_a_round_of_16_services_is_shared_8_4_2_1_1() -> None:
+def test_a_round_of_16_services_is_shared_8_4_2_1_1() -> None:
     bench = Bench()
     for band, priority in CENTRES.items():
         items = [Item(f"b{band}-{number}", priority) for number in range(20)]
@@ -96,7 +96,7 @@ def test_p04_a_round_of_16_services_is_shared_8_4_2_1_1() -> None:
         assert band_counts(bench.run(16)) == {B4: 8, B3: 4, B2: 2, B1: 1, B0: 1}
 
 
-def test_p04_an_empty_band_keeps_no_credit() -> None:
+def test_an_empty_band_keeps_no_credit() -> None:
     bench = Bench()
     low = [Item(f"low-{number}", 100) for number in range(100)]
     bench.mark(*low)
@@ -106,7 +106,7 @@ def test_p04_an_empty_band_keeps_no_credit() -> None:
     assert band_counts(bench.run(18)) == {B4: 16, B1: 2}
 
 
-def test_p04_a_top_topic_waits_for_at_most_8_services_of_others() -> None:
+def test_a_top_topic_waits_for_at_most_8_services_of_others() -> None:
     bench = Bench()
     for band in (B3, B2, B1, B0):
         for number in range(50):
@@ -127,7 +127,7 @@ def test_p04_a_top_topic_waits_for_at_most_8_services_of_others() -> None:
 
 
 @given(st.lists(st.sampled_from(sorted(CENTRES.values())), min_size=1, max_size=40), st.randoms())
-def test_p05_within_a_band_the_oldest_goes_first(priorities: list[int], chance: object) -> None:
+def test_within_a_band_the_oldest_goes_first(priorities: list[int], chance: object) -> None:
     bench = Bench()
     items = []
     for number, priority in enumerate(priorities):

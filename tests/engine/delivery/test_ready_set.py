@@ -12,7 +12,7 @@ from topics.engine.delivery.ready import IDLE, QUEUED
 
 
 @given(st.integers(1, 50))
-def test_p07_any_number_of_marks_while_queued_is_one_service(marks: int) -> None:
+def test_any_number_of_marks_while_queued_is_one_service(marks: int) -> None:
     bench, item = Bench(), Item("a")
     bench.mark(*[item] * marks)
     bench.drain()
@@ -21,7 +21,7 @@ def test_p07_any_number_of_marks_while_queued_is_one_service(marks: int) -> None
 
 
 @given(st.integers(1, 50))
-def test_p07_any_number_of_marks_during_a_service_is_exactly_one_more(marks: int) -> None:
+def test_any_number_of_marks_during_a_service_is_exactly_one_more(marks: int) -> None:
     bench, item = Bench(service_ms=3), Item("a")
     left = [marks]
 
@@ -37,7 +37,7 @@ def test_p07_any_number_of_marks_during_a_service_is_exactly_one_more(marks: int
     assert bench.served == [item, item]
 
 
-def test_p07_after_a_mark_during_a_service_the_wait_counts_from_that_mark() -> None:
+def test_after_a_mark_during_a_service_the_wait_counts_from_that_mark() -> None:
     bench, item = Bench(service_ms=7), Item("a")
 
     def during(served: Item) -> None:
@@ -56,7 +56,7 @@ def test_p07_after_a_mark_during_a_service_the_wait_counts_from_that_mark() -> N
 # --- property 9 -------------------------------------------------------------------------------------------------------
 
 
-def test_p09_an_endless_backlog_does_not_starve_its_neighbours() -> None:
+def test_an_endless_backlog_does_not_starve_its_neighbours() -> None:
     bench = Bench(service_ms=1)
     endless = Item("endless", 300)
     endless.backlog = 10_000
@@ -67,7 +67,7 @@ def test_p09_an_endless_backlog_does_not_starve_its_neighbours() -> None:
     assert len(endless.served_at) == 1
 
 
-def test_p09_a_topic_written_without_pause_takes_turns() -> None:
+def test_a_topic_written_without_pause_takes_turns() -> None:
     bench = Bench(service_ms=1)
     busy, quiet = Item("busy"), Item("quiet")
     bench.during = lambda _: bench.mark(busy)
@@ -81,7 +81,7 @@ def test_p09_a_topic_written_without_pause_takes_turns() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
-def test_p10_a_mark_on_a_queued_topic_changes_neither_time_nor_rank(marks: list[int]) -> None:
+def test_a_mark_on_a_queued_topic_changes_neither_time_nor_rank(marks: list[int]) -> None:
     bench = Bench()
     items = [Item(f"i{number}") for number in range(10)]
     for item in items:

@@ -46,7 +46,7 @@ traces = st.lists(st.sampled_from([0.0, 0.2, 0.3, 0.5, 0.79, 0.81, 0.9, 0.97, 1.
 
 @settings(max_examples=40)
 @given(traces, st.lists(st.integers(0, 3), min_size=1, max_size=16))
-def test_p21_every_reader_gets_the_same_records_in_the_same_order_for_every_pressure_trace(
+def test_every_reader_gets_the_same_records_in_the_same_order_for_every_pressure_trace(
     trace: list[float], script: list[int]
 ) -> None:
     rig = Rig()
@@ -70,7 +70,7 @@ def test_p21_every_reader_gets_the_same_records_in_the_same_order_for_every_pres
         assert socket.records(name) == data
 
 
-def test_p21_stage_1_joins_records_into_one_frame_and_holds_no_longer_than_the_window() -> None:
+def test_stage_1_joins_records_into_one_frame_and_holds_no_longer_than_the_window() -> None:
     rig = Rig()
     rig.put("a")
     stream = rig.watch({"a": 0})
@@ -85,7 +85,7 @@ def test_p21_stage_1_joins_records_into_one_frame_and_holds_no_longer_than_the_w
     assert stream.events().count("record") == 1
 
 
-def test_p21_a_held_push_ends_when_the_batch_is_full_by_records() -> None:
+def test_a_held_push_ends_when_the_batch_is_full_by_records() -> None:
     rig = Rig()
     rig.put("a")
     stream = rig.watch({"a": 0}, limit=3)
@@ -97,7 +97,7 @@ def test_p21_a_held_push_ends_when_the_batch_is_full_by_records() -> None:
     assert stream.records("a") == [1, 2, 3]
 
 
-def test_p21_a_held_push_ends_when_the_batch_is_full_by_bytes() -> None:
+def test_a_held_push_ends_when_the_batch_is_full_by_bytes() -> None:
     rig = Rig()
     rig.put("a")
     stream = rig.watch({"a": 0}, budget=20)
@@ -147,7 +147,7 @@ def test_stage_1_a_hold_that_gathers_something_is_followed_by_the_next() -> None
         assert len(stream.records("a")) == seen + 2
 
 
-def test_p21_nothing_is_held_for_those_who_just_came_or_have_a_backlog() -> None:
+def test_nothing_is_held_for_those_who_just_came_or_have_a_backlog() -> None:
     rig = Rig()
     rig.write("a", *range(50))
     hold_at(rig, 1.0)
@@ -155,7 +155,7 @@ def test_p21_nothing_is_held_for_those_who_just_came_or_have_a_backlog() -> None
     assert stream.records("a") == list(range(50))
 
 
-def test_p21_a_plain_diff_is_never_held() -> None:
+def test_a_plain_diff_is_never_held() -> None:
     rig = Rig()
     rig.put("a")
     stream = rig.watch({"a": 0})
@@ -179,7 +179,7 @@ def test_stage_2_widens_the_commit_window_and_gives_it_back() -> None:
 # --- property 22 ------------------------------------------------------------------------------------------------------
 
 
-def test_p22_a_deferred_topic_is_readable_by_diff_all_the_time() -> None:
+def test_a_deferred_topic_is_readable_by_diff_all_the_time() -> None:
     rig = Rig()
     rig.put("low", priority=-1000)
     rig.put("high", priority=900)
@@ -197,7 +197,7 @@ def test_p22_a_deferred_topic_is_readable_by_diff_all_the_time() -> None:
     assert stream.records("low") == list(range(10))
 
 
-def test_p22_deferral_ends_with_the_pressure() -> None:
+def test_deferral_ends_with_the_pressure() -> None:
     rig = Rig()
     rig.put("low", priority=-1000)
     stream = rig.watch({"low": 0})
@@ -248,7 +248,7 @@ class Full:
         self.rig.engine.tick()
 
 
-def test_p23_at_full_pressure_a_full_queue_refuses_at_once_and_changes_nothing() -> None:
+def test_at_full_pressure_a_full_queue_refuses_at_once_and_changes_nothing() -> None:
     full = Full()
     hold_at(full.rig, 0.95)
     before = full.facts()
@@ -268,7 +268,7 @@ def test_p23_at_full_pressure_a_full_queue_refuses_at_once_and_changes_nothing()
     assert full.rig.topic("a").head == 3
 
 
-def test_p23_below_full_pressure_a_write_waits_for_room_and_says_how_long() -> None:
+def test_below_full_pressure_a_write_waits_for_room_and_says_how_long() -> None:
     full = Full()
     hold_at(full.rig, 0.94)
     before = full.facts()
@@ -283,7 +283,7 @@ def test_p23_below_full_pressure_a_write_waits_for_room_and_says_how_long() -> N
     assert full.rig.sim.kernel.commit.full_total == 0
 
 
-def test_p23_after_1000_ms_without_room_a_write_is_refused_without_detail() -> None:
+def test_after_1000_ms_without_room_a_write_is_refused_without_detail() -> None:
     full = Full()
     before = full.facts()
     waiting = full.submit(7)
@@ -299,7 +299,7 @@ def test_p23_after_1000_ms_without_room_a_write_is_refused_without_detail() -> N
     assert full.rig.topic("a").head == 3
 
 
-def test_p23_nobody_overtakes_those_who_wait() -> None:
+def test_nobody_overtakes_those_who_wait() -> None:
     full = Full()
     first = full.submit(7)
     for _ in range(3):
@@ -310,7 +310,7 @@ def test_p23_nobody_overtakes_those_who_wait() -> None:
 
 
 @given(st.lists(st.sampled_from(["write", "write", "insist", "delete", "turn", "wait", "high", "low"]), max_size=60))
-def test_p23_every_accepted_command_is_answered_and_refusals_leave_no_trace(script: list[str]) -> None:
+def test_every_accepted_command_is_answered_and_refusals_leave_no_trace(script: list[str]) -> None:
     rig = Rig(wal_queue=3)
     rig.put("a")
     tickets: list[Ticket[Any]] = []
@@ -338,7 +338,7 @@ def test_p23_every_accepted_command_is_answered_and_refusals_leave_no_trace(scri
     assert [record["$seq"] for record in bodies_of(rig.diff("a", 0))] == [done.first_seq for done in appended]
 
 
-def test_p23_not_more_than_so_many_commands_wait() -> None:
+def test_not_more_than_so_many_commands_wait() -> None:
     full = Full()
     limit = full.rig.engine.admission.tuning.admit_waiting_max
     for number in range(limit):
@@ -350,7 +350,7 @@ def test_p23_not_more_than_so_many_commands_wait() -> None:
 # --- property 24 ------------------------------------------------------------------------------------------------------
 
 
-def test_p24_with_backpressure_disabled_a_write_waits_even_at_full_pressure() -> None:
+def test_with_backpressure_disabled_a_write_waits_even_at_full_pressure() -> None:
     full = Full()
     hold_at(full.rig, 1.0)
     waiting = full.submit(7, may_refuse=False)
@@ -360,7 +360,7 @@ def test_p24_with_backpressure_disabled_a_write_waits_even_at_full_pressure() ->
     assert waiting.result().first_seq == 4
 
 
-def test_p24_but_not_longer_than_1000_ms() -> None:
+def test_but_not_longer_than_1000_ms() -> None:
     full = Full()
     hold_at(full.rig, 1.0)
     waiting = full.submit(7, may_refuse=False)

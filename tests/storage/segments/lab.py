@@ -243,7 +243,7 @@ class Lab:
         return self.commit(result)
 
     def mark(self, result: CheckpointResult) -> None:
-        """C9."""
+        """`docs/spec/storage.md#c9`."""
         (topic,) = result.topics
         expected = self.log.expected
         expected.active = topic.active.mark if topic.active else None
@@ -251,7 +251,7 @@ class Lab:
         expected.sealed_to = max([expected.sealed_to, *(segment.last_seq for segment in topic.sealed)])
 
     def commit(self, result: CheckpointResult) -> Lab:
-        """C10."""
+        """`docs/spec/storage.md#c10`."""
         (topic,) = result.topics
         result.commit(topic)
         self.sealed += topic.sealed

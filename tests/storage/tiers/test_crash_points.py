@@ -1,7 +1,10 @@
 """Crash at every disk call of a move, a cold flag, a promotion with rewrite, a drop and a store's first use: whole
 engine, both stores, as a kill and as power cuts; every promise is checked after the restart and, for every fourth
 state, after another one, after the tiers have gone on, and after a third with other shards
-(fault matrix rows 125, 127, 132, 141)."""
+(fault matrix rows 125, 127, 132, 141).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

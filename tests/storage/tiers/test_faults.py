@@ -1,5 +1,8 @@
 """A cold store or a hot disk that fails at one call: hot stays in charge, deletes reach both copies, it is tried again
-(fault matrix rows 126 and 128)."""
+(fault matrix rows 126 and 128).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

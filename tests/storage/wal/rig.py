@@ -297,7 +297,8 @@ class Log:
         return self.next().start()
 
     def twice(self) -> Log:
-        """Restart, check; restart again: nothing may have changed, neither state nor files (O5)."""
+        """Restart, check; restart again: nothing may have changed, neither state nor files
+        (`docs/spec/storage.md#o5`)."""
         once = self.restart().checked()
         before = once.dump()
         again = once.kill().restart().checked()

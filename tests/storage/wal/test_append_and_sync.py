@@ -1,4 +1,7 @@
-"""Writing and syncing one group, and every way that can fail (fault matrix A)."""
+"""Writing and syncing one group, and every way that can fail (fault matrix A).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

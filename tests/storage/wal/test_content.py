@@ -1,4 +1,7 @@
-"""Bytes that are wrong, doubled or foreign, and what a start makes of them (fault matrix C)."""
+"""Bytes that are wrong, doubled or foreign, and what a start makes of them (fault matrix C).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 At each point the model knows what was acked by then. The start after the crash is compared with it, is itself cut
 short and repeated for a sample of points, and must leave the same files when it is done again.
+
+Rows are those of `docs/fault-matrix.md`.
 """
 
 from __future__ import annotations

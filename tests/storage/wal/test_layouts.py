@@ -1,4 +1,7 @@
-"""Changing the shard count: generations, numbers and left-over groups (section 9.5, rows 137 to 142 for the log)."""
+"""Changing the shard count: generations, numbers and left-over groups (`docs/spec/storage.md#sec-9-5`).
+
+Rows 137 to 142 of `docs/fault-matrix.md`, as far as they concern the log.
+"""
 
 from __future__ import annotations
 

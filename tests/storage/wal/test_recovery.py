@@ -1,4 +1,7 @@
-"""Starting on what a crash left: positions, cuts, refusals (fault matrix G and H as far as the log goes)."""
+"""Starting on what a crash left: positions, cuts, refusals (fault matrix G and H as far as the log goes).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""WAL files go when both snapshots have passed them, and not before (section 4.5, rows 37, 38, 90)."""
+"""WAL files go when both snapshots have passed them, and not before (`docs/spec/storage.md#sec-4-5`).
+
+Rows 37, 38 and 90 of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

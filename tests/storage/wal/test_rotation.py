@@ -1,4 +1,7 @@
-"""Rotation, `CURRENT`, and files that come, go or are missing (fault matrix B)."""
+"""Rotation, `CURRENT`, and files that come, go or are missing (fault matrix B).
+
+Rows are those of `docs/fault-matrix.md`.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def _change(queue: QueueState, op: LeaseEvent) -> bool:
 
 
 def drop_dead_jobs(topic: TopicLog) -> None:
-    """Replay is over: what a restart leaves of leases (section 16.8). Ids go on above every one that may be out."""
+    """Replay is over: what a restart leaves of leases (`docs/spec/semantics.md#sec-16-8`). Ids go on above every one
+    that may be out."""
     queue = topic.queue
     if queue is None:
         return

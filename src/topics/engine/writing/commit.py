@@ -305,7 +305,8 @@ class Commit:
     # --- failures ------------------------------------------------------------------------------------------------
 
     def write_failed(self, group: int, batch: Sequence[Submission], error: CommitFailed) -> None:
-        """The batch and all queued behind it fail (F2); what was written before may still be synced."""
+        """The batch and all queued behind it fail (`docs/spec/storage.md#f2`); what was written before may still be
+        synced."""
         state = self._groups[group]
         state.taken -= 1
         state.close(error.cause)

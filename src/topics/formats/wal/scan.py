@@ -261,7 +261,8 @@ def _blob_wrapped(_: bytes, view: memoryview, c: _Columns) -> Bools:
     return good
 
 
-# Section 3.5 in its order; each check may rely on all before it. Bodies follow apart, as they yield values.
+# The checks of `docs/spec/storage.md#sec-3-5` in its order; each check may rely on all before it. Bodies follow apart,
+# as they yield values.
 _CHECKS: Final = (
     ("xxh3", _sum_matches),
     ("lengths", _lengths_add_up),

@@ -231,8 +231,8 @@ class Janitor:
     # --- space ----------------------------------------------------------------------------------------------------
 
     def probe_space(self) -> None:
-        """Groups without space, or whose rotation failed, take writes again by themselves (F5, F5b); until then the
-        former take what gives space back (F5a)."""
+        """Groups without space, or whose rotation failed, take writes again by themselves (`docs/spec/storage.md#f5`,
+        F5b); until then the former take what gives space back (F5a)."""
         commit = self._engine.context.commit
         for index, cause in commit.read_only_causes().items():
             if cause in PASSING and index not in self._probing and commit.may_reopen(index):

@@ -387,7 +387,7 @@ class Tiers:
     # --- marks ----------------------------------------------------------------------------------------------------
 
     def _log_mark(self, topic: TopicLog, moves: Sequence[TierMove]) -> None:
-        """T6, from a thread of the cold pool: returns when the mark is synced."""
+        """`docs/spec/storage.md#t6`, from a thread of the cold pool: returns when the mark is synced."""
         self._driver.ask(lambda: self._submit_mark(topic, moves))
 
     def _submit_mark(self, topic: TopicLog, moves: Sequence[TierMove]) -> Ticket[None]:

@@ -74,17 +74,17 @@ class SegmentWriter:
         return self._data
 
     def sync_data(self) -> None:
-        """C4."""
+        """`docs/spec/storage.md#c4`."""
         if self._data is not None:
             self._data.datasync()
 
     def write_idx(self) -> None:
-        """C5; only after `sync_data`."""
+        """`docs/spec/storage.md#c5`; only after `sync_data`."""
         if self._idx is not None and self._entries:
             write_all(self._idx, self.base.count * ENTRY_BYTES, np.concatenate(self._entries).tobytes())
 
     def sync_idx(self) -> None:
-        """C6."""
+        """`docs/spec/storage.md#c6`."""
         if self._idx is not None:
             self._idx.datasync()
 
