@@ -10,12 +10,12 @@ import pytest
 from h2.settings import SettingCodes
 from tests.api.server import LiveServer
 from tests.api.test_pipelining import answers, request
+from tests.server.raw_http import RawClient
 from tests.server.test_h2 import H2Client
 
 from topics.server import budget as room
 from topics.server.h2 import connection as h2_connection
 from topics.server.h2 import output as h2_output
-from topics.testing.rawhttp import RawClient
 
 RECORD_BYTES = 700_000
 STREAMS = 12

@@ -19,8 +19,7 @@ from random import Random
 
 from topics.testing import SimFs
 from topics.testing.powercut import SECTOR_BYTES, Mixed, SizeWithoutData, flip, keep_bytes, zero_sector
-from topics.testing.simdisk import NameChange, PowerCutFate
-from topics.testing.simnodes import Change
+from topics.testing.simdisk import Change, NameChange, PowerCutFate
 
 SUBSETS_MAX = 16
 

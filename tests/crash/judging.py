@@ -23,8 +23,8 @@ from topics.testing import SimFs
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.crashes import CrashPoints, CrashState
 from topics.testing.faultfs import FaultFs
-from topics.testing.order.monitor import OrderMonitor
-from topics.testing.order.order_fs import OrderFs
+from topics.testing.order_fs import OrderFs
+from topics.testing.order_monitor import OrderMonitor
 
 FINER = float(os.environ.get("CRASH_FINER", "1"))
 """How many more tears and chances than usual; `make sim` asks for more, `make planted` for fewer."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.framing_cases import FRAMING_CASES, FramingCase, Taken
 
 from topics.errors import PayloadTooLarge, TopicsError
-from topics.net.h1.request_reader import H1Reader
+from topics.net.h1_reader import H1Reader
 from topics.net.messages import RequestHead
-from topics.testing.framing import FRAMING_CASES, FramingCase, Taken
 
 LIMIT_BYTES = 1 << 20
 Outcome = Taken | str

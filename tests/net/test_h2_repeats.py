@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.net.test_h2_session import GET, POST, Fields, Pair
 
-from topics.net.http2.events import H2BadRequest, H2Event, H2Request
-from topics.net.http2.session import KNOWN_MAX, RepeatingDecoder
+from topics.net.h2_session import KNOWN_MAX, H2BadRequest, H2Event, H2Request, RepeatingDecoder
 
 LIMIT = 1 << 16
 names = st.sampled_from([b"a", b"b", b"content-type", b":path", b":method"])

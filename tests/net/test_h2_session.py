@@ -20,8 +20,17 @@ from h2.events import (
 from h2.settings import SettingCodes
 from hyperframe.frame import HeadersFrame, PingFrame, PriorityFrame, RstStreamFrame, SettingsFrame
 
-from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
-from topics.net.http2.session import H2Session
+from topics.net.h2_session import (
+    H2BadRequest,
+    H2Body,
+    H2BodyEnd,
+    H2Event,
+    H2Over,
+    H2Request,
+    H2Reset,
+    H2Session,
+    H2Window,
+)
 from topics.net.transport_limits import H2_STREAMS_MAX
 
 Fields = Sequence[tuple[str, str]]

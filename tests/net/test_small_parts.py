@@ -8,10 +8,9 @@ import zlib
 import pytest
 
 from topics.errors import NotReady, PayloadTooLarge, Throttled
-from topics.net.answers import error_response
-from topics.net.h1.render import H1Renderer, chunk, connection_field
-from topics.net.http2.session import Bucket
-from topics.net.messages import Response
+from topics.net.h1_renderer import H1Renderer, chunk, connection_field
+from topics.net.h2_session import Bucket
+from topics.net.messages import Response, error_response
 from topics.server.content import BrokenCoding, admits_gzip, deflate, inflate, inflate_small
 from topics.wire.outgoing import sse
 

@@ -229,7 +229,7 @@ BUGS = [
     Planted(
         "stale-header-block",
         "takes an HTTP/2 header block for what it meant before the table changed",
-        "src/topics/net/http2/session.py",
+        "src/topics/net/h2_session.py",
         "            self._known.clear()\n            return self._decode(data, raw)\n",
         "            return self._decode(data, raw)\n",
         "tests/net/test_h2_repeats.py",

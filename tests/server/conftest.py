@@ -12,18 +12,17 @@ from typing import Any, TypeVar
 
 import pytest
 import uvloop
+from tests.server.raw_http import RawClient
 
 from topics.clock import Clock, SystemClock
 from topics.config.environment import BindAddress
 from topics.errors import InvalidRequest
-from topics.net.answers import error_response
-from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink
+from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink, error_response
 from topics.net.transport_limits import CONNECTIONS_MAX
 from topics.net.websocket import handshake_problem
 from topics.server.hub import Hub, TransportSettings
 from topics.server.listen import bound_address, open_listeners
 from topics.server.server import Server
-from topics.testing.rawhttp import RawClient
 from topics.wire.outgoing import sse
 
 T = TypeVar("T")

@@ -12,9 +12,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.server.raw_http import RawClient
+
 from topics.net.transport_limits import CONNECTIONS_MAX
 from topics.server.listen import RESERVED_FILES, connections_max
-from topics.testing.rawhttp import RawClient
 
 Live = Any
 StartServer = Any

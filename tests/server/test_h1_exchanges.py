@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 import pytest
+from tests.server.framing_cases import FRAMING_CASES, FramingCase
+from tests.server.raw_http import RawClient, RawResponse
 
 from topics.net.transport_limits import DRAIN_BYTES_MAX
 from topics.testing.clock import SimClock
-from topics.testing.framing import FRAMING_CASES, FramingCase
-from topics.testing.rawhttp import RawClient, RawResponse
 
 Live = Any  # the fixtures of conftest.py
 StartServer = Any

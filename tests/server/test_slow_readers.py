@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.server.raw_http import RawClient
 
 from topics.limits import KIB, MIB
-from topics.testing.rawhttp import RawClient
 
 READERS = 60
 RECORD_BYTES = 256 * KIB

@@ -17,7 +17,7 @@ from topics.storage.osfs import RetryingFs
 from topics.storage.snapshots import SnapshotStore, layout_of, positions_of
 from topics.storage.wal.wal_files import LogPosition
 from topics.testing import FOREVER, CrashPoints, FaultFs, SimCrash, SimFs
-from topics.testing.order.order_fs import OrderFs
+from topics.testing.order_fs import OrderFs
 
 META = "data/meta"
 

@@ -109,7 +109,7 @@ class App:
         express = self._express
         is_plain = found.handler == "write" and found.refusal is None and not found.shown
         if express is not None and is_plain and admits_express(head):
-            head.express = express.writes(found.target.name, head, found.key).take
+            head.fast_append = express.writes(found.target.name, head, found.key).take
 
     def write_express(self, engine: Engine) -> FastAppends:
         """Offer the short way to writes that repeat a head; it is to be told of the end of each turn."""

@@ -7,6 +7,8 @@ For each request the connection calls `Application.head` once the head is there,
 the body. If that returns None, then exactly one of two calls follows: `Application.handle` with the whole body, or
 `Application.abandon` if the body will never come. A handler answers through its `Responder` exactly once, during
 `handle` or at any later time; an answer to a peer that has gone is dropped in silence.
+
+`error_response` makes the error envelope for refusals that the transport itself has to give.
 """
 
 from __future__ import annotations
@@ -14,6 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from topics.errors import RETRY_AFTER_S, TopicsError
 
 Headers = tuple[tuple[bytes, bytes], ...]
 HttpVersion = Literal["1.0", "1.1", "2"]
@@ -34,14 +40,14 @@ class RequestHead:
 
     `headers` has lower-case names; the values of a repeated field are joined by a comma. The framing fields
     (`content-length`, `transfer-encoding`) are the protocol's business and are left out. `memo` is for the application:
-    what it derives from the head alone may be kept there and is found again when the head is repeated. `express` is its
-    offer to take a whole request that repeats the head at once, in place of `head` and `handle`.
+    what it derives from the head alone may be kept there and is found again when the head is repeated. `fast_append` is
+    its offer to take a whole request that repeats the head at once, in place of `head` and `handle`.
     """
 
     __slots__ = (
         "chunked",
         "expects_continue",
-        "express",
+        "fast_append",
         "headers",
         "is_plain",
         "keep_alive",
@@ -74,7 +80,7 @@ class RequestHead:
         self.expects_continue = expects_continue
         self.is_plain = version == "1.1" and method != "HEAD"  # its answer is framed in the one usual way
         self.memo: Any = None
-        self.express: Express | None = None
+        self.fast_append: FastAppend | None = None
 
 
 class Request:
@@ -135,6 +141,18 @@ class Response:
 
     def __repr__(self) -> str:
         return f"Response({self.status}, {self.body!r}, {self.content_type!r}, {self.headers!r})"
+
+
+_RETRY_AFTER: Headers = ((b"Retry-After", b"%d" % RETRY_AFTER_S),)
+
+
+def error_response(error: TopicsError) -> Response:
+    """The envelope of `docs/spec/http-api.md#sec-5`, from the error tree: it reads like an endpoint's own answer."""
+    envelope: dict[str, object] = {"code": error.code, "message": error.message}
+    if error.detail is not None:
+        envelope["detail"] = error.detail
+    headers = _RETRY_AFTER if error.status in (429, 503) else ()
+    return Response(error.status, msgspec.json.encode({"error": envelope}), headers=headers)
 
 
 class AllowanceOwner(Protocol):
@@ -273,7 +291,7 @@ class FastAppendResponder(Responder, Protocol):
         """In place of an answer: the request, with this body, goes the usual way after all."""
 
 
-Express = Callable[[bytes, FastAppendResponder], bool]
+FastAppend = Callable[[bytes, FastAppendResponder], bool]
 """Takes a body, to answer or decline it later; False, and nothing has happened, if it has to go the usual way."""
 
 

@@ -1,8 +1,7 @@
 """The answer to a request that the application failed on."""
 
 from topics.errors import Internal, TopicsError
-from topics.net.answers import error_response
-from topics.net.messages import Response
+from topics.net.messages import Response, error_response
 from topics.server.hub import log
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from topics.clock import Clock
 from topics.limits import KIB, MIB
-from topics.net.h1.render import H1Renderer
+from topics.net.h1_renderer import H1Renderer
 from topics.net.messages import Application, Request
 from topics.net.transport_limits import BODIES_BYTES_FACTOR, BODIES_BYTES_MIN, CONNECTIONS_MAX
 from topics.server.allocator import Burst, give_back

@@ -20,8 +20,7 @@ from collections.abc import Iterable
 from topics.clock import Clock
 from topics.errors import NotReady
 from topics.limits import DRAIN_MS, IDLE_CONNECTION_MS
-from topics.net.answers import error_response
-from topics.net.messages import Application
+from topics.net.messages import Application, error_response
 from topics.net.transport_limits import HEAD_TIMEOUT_S
 from topics.server.callbacks import guarded
 from topics.server.h1.connection import H1Connection

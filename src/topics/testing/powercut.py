@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from topics.testing.simdisk import NameChange, PowerCutFate
-from topics.testing.simnodes import Change
+from topics.testing.simdisk import Change, NameChange, PowerCutFate
 
 SECTOR_BYTES = 512
 Edit = Callable[[Sequence[Change]], Iterable[Change]]

@@ -14,10 +14,9 @@ import pytest
 from tests.api.client import Client
 from tests.api.live.test_watch_contract import streams_open, wait_for
 from tests.api.server import LiveServer
+from tests.server.raw_http import RawClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
-
-from topics.testing.rawhttp import RawClient
 
 _names = count()
 TIMEOUT_S = 10.0

@@ -17,8 +17,8 @@ import pytest
 from tests.storage.tiers.world import OPENERS, Promises, World
 
 from topics.testing.crashes import CrashPoints, CrashState
-from topics.testing.order.monitor import OrderMonitor
-from topics.testing.order.order_fs import OrderFs
+from topics.testing.order_fs import OrderFs
+from topics.testing.order_monitor import OrderMonitor
 from topics.testing.powercut import POWER_PATTERNS
 
 Story = Callable[[World], object]

@@ -40,8 +40,8 @@ from topics.storage.wal.rotation import Layout
 from topics.storage.wal.sync_failure import SyncFailureLatch
 from topics.storage.wal.wal_files import LogPosition, WalFiles
 from topics.testing import FaultFs, SimClock, SimFs
-from topics.testing.order.monitor import OrderMonitor
-from topics.testing.order.order_fs import OrderFs
+from topics.testing.order_fs import OrderFs
+from topics.testing.order_monitor import OrderMonitor
 from topics.testing.simdisk import PowerCutFate
 
 FLAT = ""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from topics.errors import InvalidRequest, PayloadTooLarge, TopicsError
-from topics.net.answers import error_response
-from topics.net.messages import Request, RequestHead, Response
+from topics.net.messages import Request, RequestHead, Response, error_response
 from topics.net.transport_limits import (
     DRAIN_BYTES_MAX,
     DRAIN_S,
@@ -35,7 +34,7 @@ class H1Connection(H1Deadlines):
     # --- input --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._goes_express(data):
+        if self._goes_fast(data):
             return
         self._reader.receive(data)
         if self._mode == READING:
@@ -43,7 +42,7 @@ class H1Connection(H1Deadlines):
         else:
             self._set_input_aside(len(data))
 
-    def _goes_express(self, data: bytes) -> bool:
+    def _goes_fast(self, data: bytes) -> bool:
         """One whole request like the last one, on a connection that owes nothing: the application may take it so."""
         hub = self.hub
         if self._exchanges or self._mode != READING or self._paused or hub.held or hub.draining:
@@ -52,11 +51,11 @@ class H1Connection(H1Deadlines):
         if repeated is None:
             return False
         head, body = repeated
-        assert head.express is not None
+        assert head.fast_append is not None
         exchange = H1Exchange(self, head, None, False)
         self._exchanges.append(exchange)
         try:
-            is_taken = head.express(body, exchange)
+            is_taken = head.fast_append(body, exchange)
         except Exception as error:
             exchange.reply(failure_response(error))
             is_taken = True

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from topics.errors import InvalidRequest
 from topics.limits import KIB
-from topics.net.h1.render import LAST_CHUNK, chunk, connection_field
+from topics.net.h1_renderer import LAST_CHUNK, chunk, connection_field
 from topics.net.messages import AllowanceOwner, Headers, Line, Request, RequestHead, Response, StreamSink, WsSink
 from topics.net.transport_limits import WRITE_LOW_BYTES
 from topics.server.callbacks import CloseCallbacks, guarded

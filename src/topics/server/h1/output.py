@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Collection
 
 from topics.limits import KIB
-from topics.net.h1.render import CONTINUE
-from topics.net.h1.request_reader import H1Reader
+from topics.net.h1_reader import H1Reader
+from topics.net.h1_renderer import CONTINUE
 from topics.net.messages import RequestHead
 from topics.net.transport_limits import KEEP_BYTES_MAX, LINGER_S, PIPELINE_MAX
 from topics.server.budget import ConnectionBudget

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from topics.errors import InvalidRequest, PayloadTooLarge, Throttled, TopicsError
 from topics.limits import H2_PING_MS, H2_PING_TIMEOUT_MS, IDLE_CONNECTION_MS, KIB
-from topics.net.answers import error_response
-from topics.net.http2.events import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
-from topics.net.messages import Request, RequestHead, Response
+from topics.net.h2_session import H2BadRequest, H2Body, H2BodyEnd, H2Event, H2Over, H2Request, H2Reset, H2Window
+from topics.net.messages import Request, RequestHead, Response, error_response
 from topics.net.transport_limits import (
     BODY_BYTES_PER_S_MIN,
     BODY_GRACE_S,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from topics.net.http2.session import H2Session
+from topics.net.h2_session import H2Session
 from topics.net.messages import Headers
 from topics.net.transport_limits import H2_BACKLOG_BYTES_MAX, H2_UNSENT_BYTES_MAX, UNSENT_BYTES_MAX, WRITE_HIGH_BYTES
 from topics.server.budget import ConnectionBudget

@@ -13,7 +13,7 @@ Rules and state are `OrderMonitor`'s; this file turns calls into what it is told
 from collections.abc import Sequence
 
 from topics.storage.fs import PASSING, Buffer, File, Fs, LockHandle, Mode
-from topics.testing.order.monitor import OrderMonitor, Tracked, clean_path
+from topics.testing.order_monitor import OrderMonitor, Tracked, clean_path
 
 
 class OrderFile:

@@ -1,11 +1,4 @@
-"""One file as the order monitor sees it: which of its bytes a power cut could still take.
-
-What the synced part of a log allows: tier moves and floors, read from the frames themselves.
-
-Called by the order monitor after each sync of a log file, so that no test has to tell it what the engine logged.
-Only whole submissions count, as in recovery; the frames were written by the engine under test and are taken as good.
-
-The order monitor: which bytes and names are durable, and the rules about what may happen before they are.
+"""OrderMonitor: which bytes and names are durable, and the rules about what may happen before they are.
 
     a temp is renamed            only after its fsync, with nothing written since
     an .idx entry is written     only when the .data bytes it names are synced; bit 2 only after their flag byte is
@@ -61,18 +54,18 @@ def _outside(span: Span, lo: int, hi: int) -> Iterator[Span]:
 class Tracked:
     """What is known of one file, under whatever name it has now."""
 
-    def __init__(self, path: str, *, fresh: bool) -> None:
+    def __init__(self, path: str, *, is_new: bool) -> None:
         self.path = path
-        self.reset(fresh=fresh)
+        self.reset(is_new=is_new)
 
-    def reset(self, *, fresh: bool) -> None:
+    def reset(self, *, is_new: bool) -> None:
         self.unsynced: list[Span] = []
         self.doubtful: list[Span] = []  # part of a sync that failed
         self.unwiped: list[Span] = []  # where a write failed
         self.wipe_stamp = 0  # the last zeros written over `unwiped`; 0 when there is nothing to wipe
         self.cut_stamp = 0
         self.fsynced = False
-        self.settled = fresh  # a log may be appended to
+        self.appendable = is_new  # a log may be appended to
         self.read_to = 0  # marks are known up to here
 
     def clean(self) -> bool:
@@ -200,7 +193,7 @@ class OrderMonitor:
                 self.files.clear()
                 self.new_names.clear()
             for tracked in self.files.values():
-                tracked.settled = False
+                tracked.appendable = False
                 tracked.unwiped.clear()
                 tracked.wipe_stamp = 0
 
@@ -243,9 +236,9 @@ class OrderMonitor:
         with self.mutex:
             tracked = self.files.get(path)
             if tracked is None:
-                tracked = self.files[path] = Tracked(path, fresh=made or emptied)
+                tracked = self.files[path] = Tracked(path, is_new=made or emptied)
             elif made or emptied:
-                tracked.reset(fresh=True)
+                tracked.reset(is_new=True)
             if made:
                 self.new_names.add(path)
             return tracked
@@ -291,7 +284,7 @@ class OrderMonitor:
             tracked.fsynced |= full
             if 0 < tracked.cut_stamp <= stamp:
                 tracked.cut_stamp = 0
-                tracked.settled = True
+                tracked.appendable = True
             if 0 < tracked.wipe_stamp <= stamp and not tracked.unwiped:
                 tracked.wipe_stamp = 0
             if parse_wal(_name(tracked.path)) is not None:
@@ -321,7 +314,7 @@ class OrderMonitor:
                 return  # sidecars are derived and checked in full whenever they are opened
             if not tracked.clean() or tracked.cut_stamp:
                 self._violate(f"rename of {src} before the fsync of its bytes")
-            if tracked.settled and not tracked.fsynced:  # made by this process
+            if tracked.appendable and not tracked.fsynced:  # made by this process
                 self._violate(f"rename of {src}, which was never fsynced")
 
     def renamed(self, src: str, dst: str) -> None:
@@ -368,13 +361,13 @@ class OrderMonitor:
         path = tracked.path
         if tracked.wipe_stamp and data.strip(b"\0"):
             self._violate(f"append to {path} at {off} before the failed write was wiped and synced")
-        if tracked.settled:
+        if tracked.appendable:
             return
         if tracked.cut_stamp:
             self._violate(f"append to {path} at {off} before its truncation was synced")
         if file.pread(off, file.size() - off).strip(b"\0"):
             self._violate(f"append to {path} at {off} before the old bytes behind it were cut off")
-        tracked.settled = True
+        tracked.appendable = True
 
     def _check_idx_write(self, path: str, off: int, data: bytes, file: File) -> None:
         named = self._data_of(path)

@@ -1,23 +1,16 @@
-"""Bucket: how often a peer may do something that costs us work, with a burst allowed.
+"""H2Session: the server's end of one HTTP/2 connection, bytes in and bytes out, on top of the `h2` library.
 
-Outgoing: what one HTTP/2 stream still has to send, held back by the peer's flow control.
-
-RepeatingDecoder: HPACK blocks that came before are not decoded again.
-
-A client that asks the same once more sends a block of nothing but indices, the same bytes each time. Always holds: such
-a block changes no table, and what it means stays true until another kind of block comes, which is decoded as ever.
-
-H2Session: the server's end of one HTTP/2 connection, bytes in and bytes out.
-
-Output waits in two places: what flow control holds back waits per stream (`pending_bytes`), everything else in the
-output that `take_output` empties. Streams with something to send take turns, frame by frame, so that no large answer
-keeps the others waiting. Work that a peer can cause without asking for anything is bounded by buckets.
+`receive` gives events, which name nothing that only HTTP/2 knows about. Output waits in two places: what flow control
+holds back waits per stream (`pending_bytes`), everything else in the output that `take_output` empties. Streams with
+something to send take turns, frame by frame, so that no large answer keeps the others waiting. Work that a peer can
+cause without asking for anything is bounded by token buckets.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection as H2Library
@@ -40,17 +33,7 @@ from hyperframe.frame import GoAwayFrame
 
 from topics.errors import InvalidRequest
 from topics.limits import H2_CONNECTION_WINDOW_BYTES, H2_STREAM_WINDOW_BYTES
-from topics.net.http2.events import (
-    H2BadRequest,
-    H2Body,
-    H2BodyEnd,
-    H2Event,
-    H2Over,
-    H2Request,
-    H2Reset,
-    H2Window,
-)
-from topics.net.http2.head import Malformed, checked, request_head
+from topics.net.h2_head import Malformed, checked, request_head
 from topics.net.messages import Headers, RequestHead
 from topics.net.transport_limits import (
     H2_CONTROL_BURST,
@@ -62,9 +45,61 @@ from topics.net.transport_limits import (
     HEAD_BYTES_MAX,
 )
 
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+class H2Request(NamedTuple):
+    stream_id: int
+    head: RequestHead
+    content_length: int | None
+
+
+class H2BadRequest(NamedTuple):
+    """A request that cannot be understood but whose stream can still be answered."""
+
+    stream_id: int
+    reason: str
+    is_malformed: bool  # so that its stream has to end with an error
+
+
+class H2Body(NamedTuple):
+    stream_id: int
+    data: bytes
+    credit: int  # what `H2Session.acknowledge` gives back; padding counts
+
+
+class H2BodyEnd(NamedTuple):
+    stream_id: int
+
+
+class H2Reset(NamedTuple):
+    """The peer gave up one stream."""
+
+    stream_id: int
+
+
+class H2Window(NamedTuple):
+    """More may be sent: on one stream, or on all if `stream_id` is 0."""
+
+    stream_id: int
+
+
+class H2Over(NamedTuple):
+    """The connection must end; what remains to be said is in the output."""
+
+    reason: str
+
+
+H2Event = H2Request | H2BadRequest | H2Body | H2BodyEnd | H2Reset | H2Window | H2Over
+
+
+# --- parts of a session -----------------------------------------------------------------------------------------------
+
 
 class Bucket:
-    """Fills by `per_s` tokens a second up to `burst`; time comes in as an argument and may stand still."""
+    """A token bucket: how often a peer may do something that costs us work.
+
+    Fills by `per_s` tokens a second up to `burst`; time comes in as an argument and may stand still."""
 
     __slots__ = ("_burst", "_per_s", "_since_s", "_tokens")
 
@@ -82,6 +117,8 @@ class Bucket:
 
 
 class Outgoing:
+    """What one stream still has to send, held back by the peer's flow control."""
+
     __slots__ = ("_chunks", "_taken_bytes", "ended", "size_bytes")
 
     def __init__(self) -> None:
@@ -119,6 +156,11 @@ _INDEXED = 0x80  # of a field's first byte, and of the whole field for the first
 
 
 class RepeatingDecoder(Decoder):
+    """Does not decode an HPACK block again that came before.
+
+    A client that repeats a request sends a block of nothing but indices, the same bytes each time. Such a block changes
+    no table, and its meaning stays true until another kind of block comes, which is always decoded."""
+
     def __init__(self, max_header_list_size: int) -> None:
         super().__init__(max_header_list_size)
         self._known: dict[bytes, list[HeaderTuple]] = {}
@@ -152,7 +194,7 @@ _CLOSED_SPARE = 16  # closed streams that a connection may keep, however few are
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `fields.checked` does
+    validate_inbound_headers=False,  # `h2_head.checked` does
     validate_outbound_headers=False,  # they are ours, and written in lower case below
     normalize_outbound_headers=False,
 )

@@ -1,13 +1,8 @@
-"""The request target (RFC 9112 section 3.2): which path and query a request line means.
+"""The grammar of a request (RFC 9112 sections 2 to 5): patterns that both HTTP versions share, and `LineChecker`.
 
-Proxies send the absolute form, `OPTIONS` may send an asterisk, everybody else the origin form. `CONNECT` asks for a
-tunnel, which no endpoint is.
-
-The grammar of a request head, line by line (RFC 9112 sections 2 to 5), for heads that are incomplete or refused.
-
-A complete head is taken by `head.parse_head`, which is fast and accepts nothing that these functions refuse. They
-exist to refuse early, while a head still trickles in, and to name the first offending line: whichever way the same
-bytes are cut, the same line is at fault.
+A complete HTTP/1 head is parsed by `h1_reader.parse_head`, which is fast and accepts nothing that `LineChecker`
+refuses. `LineChecker` refuses early, while a head still trickles in, and names the first line at fault: the same line,
+however the same bytes are cut.
 """
 
 import re
@@ -15,23 +10,7 @@ import re
 from topics.errors import InvalidRequest
 from topics.net.transport_limits import CONTENT_LENGTH_DIGITS_MAX, METHOD_BYTES_MAX
 
-_ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?]+)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.%]+\]|[0-9A-Za-z\-._~%!$&'()*+;=]*)(?::[0-9]*)?")
-
-
-def split_target(method: bytes, target: bytes) -> tuple[bytes, bytes]:
-    """Path and query, both as they came; the query without its `?`."""
-    if method != b"CONNECT":
-        if target[0] == 0x2F:  # "/"
-            path, _, query = target.partition(b"?")
-            return path, query
-        if target == b"*" and method == b"OPTIONS":
-            return target, b""
-        absolute = _ABSOLUTE.fullmatch(target)
-        if absolute is not None and AUTHORITY.fullmatch(absolute["authority"]):
-            path, _, query = absolute["rest"].partition(b"?")
-            return path or b"/", query
-    raise InvalidRequest("the request target is neither a path nor an absolute http address")
 
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"

@@ -1,12 +1,9 @@
-"""The fields of a header block, checked before the `h2` library sees them (RFC 9113 sections 8.2 and 8.3).
+"""HTTP/2 header blocks (RFC 9113 sections 8.2, 8.3): `checked` before the `h2` library sees them, then `request_head`.
 
 The library ends the connection for a malformed block, and for a body that is not as long as was declared, where only
 one stream is at fault (section 8.1.1). So it checks no fields, and it is shown neither: a malformed block is replaced
-by the field `MALFORMED`, a declared length is called `LENGTH`. No peer can send these names.
-
-The fields of an HTTP/2 request -> `RequestHead`.
-
-`fields.checked` has looked at each field; what remains is what a request needs (RFC 9113 section 8.3.1), and the path.
+by the field `MALFORMED`, a declared length is called `LENGTH`. No peer can send these names. `request_head` then checks
+what a request needs (section 8.3.1), and its path.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from hpack import HeaderTuple
 
 from topics.errors import InvalidRequest
-from topics.net.h1.lines import AUTHORITY, TARGET, VALUE, content_length
+from topics.net.http_grammar import AUTHORITY, TARGET, VALUE, content_length
 from topics.net.messages import RequestHead
 from topics.net.transport_limits import FIELDS_MAX
 
