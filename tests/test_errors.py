@@ -40,7 +40,7 @@ from topics.errors import (
     WalFull,
     WalReadOnly,
 )
-from topics.wire.reported import error_from_wire
+from topics.wire.outgoing.replies import error_from_wire
 
 # One row for each row of the table in `docs/spec/http-api.md#sec-5-2`.
 CONTRACT: list[tuple[TopicsError, int, str, dict[str, object] | None]] = [

@@ -515,13 +515,13 @@ class Kept:
 
 def turns(*looks: int) -> tuple[list[int], list[bool]]:
     """Each look at the sockets brings so many writes: what is logged together, and which looks were not the last."""
-    express: Any = FastAppends(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
+    fast_appends: Any = FastAppends(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
     kept = Kept()
     waited = []
     for look in looks:
         kept.count += look
-        express._stirred = {kept: None} if kept.count else {}
-        waited.append(express.end_turn())
+        fast_appends._dirty = {kept: None} if kept.count else {}
+        waited.append(fast_appends.end_turn())
     return kept.submitted, waited
 
 

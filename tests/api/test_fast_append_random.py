@@ -436,7 +436,7 @@ class World:
         for peer in [*self.peers, *self.old]:
             self.check_peer(peer)
             peer.go()
-        assert self.app._inflight._running == {}, "who was counted is uncounted"
+        assert self.app.inflight._running == {}, "who was counted is uncounted"
 
     def check_peer(self, peer: Peer) -> None:
         peer.check_order()

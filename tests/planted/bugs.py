@@ -309,7 +309,7 @@ BUGS = [
     Planted(
         "answers-not-cut",
         "shows a bound key the names that a config holds, whatever its prefixes",
-        "src/topics/api/call.py",
+        "src/topics/api/app.py",
         "            result, more = cut(result, self.key.permits_name)\n",
         "            _, more = cut(result, self.key.permits_name)\n",
         "tests/api/test_foreign_names.py",
@@ -317,7 +317,7 @@ BUGS = [
     Planted(
         "any-host",
         "answers to any name without keys, also to one that was rebound to it",
-        "src/topics/wire/access/page_rules.py",
+        "src/topics/wire/access/auth.py",
         "        if not self.permits_host(host, is_browser=_is_browser(headers)):\n",
         "        if False:\n",
         "tests/api/test_pages.py",
@@ -333,7 +333,7 @@ BUGS = [
     Planted(
         "unknown-fields-in-silence",
         "ignores a field that it does not know without a word",
-        "src/topics/api/call.py",
+        "src/topics/api/app.py",
         "        if unknown:\n            self.warnings = warnings_of(unknown)\n",
         "",
         "tests/api/test_warnings.py",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topics.wire.incoming.media import takes_events, wants_json
+from topics.wire.incoming.request_head import takes_events, wants_json
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from topics.wire.access.auth import (
 )
 from topics.wire.access.keys import READ, WRITE, Key, parse_keys
 from topics.wire.endpoints import ENDPOINTS
-from topics.wire.incoming.paths import Routes, Target
+from topics.wire.incoming.request_head import Routes, Target
 
 ROUTES = Routes(ENDPOINTS)
 RING = parse_keys("all,r:read,w:write,d:delete,a:admin,rw:rw,eu:rw:eu.,none::nothing.")

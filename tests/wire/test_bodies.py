@@ -4,7 +4,7 @@ import pytest
 
 from topics.errors import InvalidRequest, UnsupportedMediaType
 from topics.wire.endpoints import ENDPOINTS, BodyKind
-from topics.wire.incoming.media import body_text
+from topics.wire.incoming.request_head import body_text
 
 GOOD = [b"application/json", b"application/json; charset=utf-8", b" \tapplication/json", b"application/json;x"]
 BAD = [

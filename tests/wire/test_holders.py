@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topics.wire.access.keys import Key, holder_of, network_of, share_of
+from topics.wire.access.keys import Key, client_of, network_of, share_of
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ def test_addresses_are_counted_by_network_and_loopback_is_not(address: str, netw
 
 def test_a_key_is_counted_by_itself_wherever_it_comes_from() -> None:
     key = Key(b"digest")
-    assert holder_of(key, "10.0.0.1:99") == holder_of(key, "127.0.0.1:99") == b"digest"
-    assert holder_of(None, "10.0.0.1:99") == "10.0.0.1"
-    assert holder_of(None, "2001:db8::1:99") == "2001:db8::/64"
-    assert holder_of(None, "") is None
+    assert client_of(key, "10.0.0.1:99") == client_of(key, "127.0.0.1:99") == b"digest"
+    assert client_of(None, "10.0.0.1:99") == "10.0.0.1"
+    assert client_of(None, "2001:db8::1:99") == "2001:db8::/64"
+    assert client_of(None, "") is None
 
 
 @pytest.mark.parametrize(

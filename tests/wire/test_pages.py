@@ -8,9 +8,9 @@ import pytest
 
 from topics.config import Settings
 from topics.errors import ConfigError, HostNotAllowed, OriginNotAllowed, TopicsError
-from topics.wire.access.page_rules import PageRules
+from topics.wire.access.auth import PageRules
 from topics.wire.endpoints import ENDPOINTS
-from topics.wire.incoming.paths import Routes
+from topics.wire.incoming.request_head import Routes
 
 ROUTES = Routes(ENDPOINTS)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from topics import limits
-from topics.wire.incoming.query import bool_param, int_param, parse_query, unsigned
+from topics.wire.incoming.request_head import bool_param, int_param, parse_query, unsigned
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from topics.model.payload import make_blob
 from topics.model.run import BODY_HEAD, HAS_NODE, HAS_TAG, Buffer, RecordRun
-from topics.wire.outgoing import run_columns as columns
+from topics.wire.outgoing import records as columns
 from topics.wire.outgoing.records import View, json_text, render_array, render_jobs, render_list
 
 VIEWS = [View(data, tags, meta) for data in (True, False) for tags in (True, False) for meta in (True, False)]

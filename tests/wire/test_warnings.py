@@ -12,7 +12,7 @@ import pytest
 from topics.errors import InvalidRequest
 from topics.wire import openapi
 from topics.wire.incoming import json as wire_json
-from topics.wire.incoming.json import BodyDecoder, Unknown, count_fields
+from topics.wire.incoming.json import SENTENCES_MAX, BodyDecoder, Unknown, count_fields, warnings_of, with_warnings
 from topics.wire.incoming.requests import (
     decode_ack,
     decode_claim,
@@ -25,7 +25,6 @@ from topics.wire.incoming.requests import (
     decode_watch,
     decode_write,
 )
-from topics.wire.incoming.warnings import SENTENCES_MAX, warnings_of, with_warnings
 from topics.wire.outgoing import ws_messages as ws
 
 BODIES: list[tuple[BodyDecoder[Any], dict[str, Any]]] = [

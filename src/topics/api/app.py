@@ -1,61 +1,80 @@
-"""App: the order of a request's steps, the same for every protocol (`docs/spec/http-api.md#sec-3`).
+"""App: the way of one request through the api, the same for every protocol (`docs/spec/http-api.md#sec-3`).
 
     head      host and origin, authenticate, running requests of the key, rights, route    403 401 429 403 404 405
-    handle    body, parsing, the endpoint
+    handle    body, parsing, the endpoint; the endpoint answers through its `RequestCall`
 
 What a head alone decides is kept on the head, which a connection shares between requests that repeat it. While
-recovery runs, everything but the probes and metrics is refused. Always holds: a request that was counted is uncounted
-once."""
+recovery runs, and while the server drains, everything but the probes and metrics is refused. Always holds: a request
+that was counted is uncounted once; a call is answered once; whatever an endpoint raises becomes the one error envelope.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from topics.api.call import InFlight, RequestCall, error_response
-from topics.api.fast_append import FastAppends, admits_express
-from topics.api.page_responder import PageResponder
-from topics.engine.engine import Engine
-from topics.errors import MethodNotAllowed, NotReady, ShuttingDown, TopicsError
-from topics.net.messages import Headers, Request, RequestHead, Responder, Response
-from topics.wire.access.auth import authenticate, check_rights
-from topics.wire.access.keys import Key, KeyRing
-from topics.wire.access.page_rules import PageRules
-from topics.wire.endpoints import implemented
-from topics.wire.incoming.paths import Routes, Target
+import msgspec
 
-Handler = Callable[[RequestCall], None]
+from topics.engine.ticket import Ticket
+from topics.errors import (
+    Internal,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotReady,
+    ShuttingDown,
+    Throttled,
+    TopicsError,
+    UnsupportedMediaType,
+)
+from topics.net.messages import BodyFault, Headers, Request, RequestHead, Responder, Response, StreamSink, WsSink
+from topics.wire.access.auth import PageRules, authenticate, check_names, check_rights, seen_by
+from topics.wire.access.keys import ClientId, Key, KeyRing, client_of
+from topics.wire.access.visible_names import cut
+from topics.wire.endpoints import ENDPOINTS
+from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
+from topics.wire.incoming.request_head import Query, Routes, Target, body_text, parse_query
+from topics.wire.outgoing.replies import error_body, performance, struct_reply
+
+log = logging.getLogger("topics.api")
+
+T = TypeVar("T")
+R = TypeVar("R", bound=msgspec.Struct)
 
 OPEN_WHILE_RECOVERING = frozenset({"health", "ready", "metrics"})
+_RETRY_AFTER: Headers = ((b"retry-after", b"1"),)
 
 
-class RouteDecision:
-    """What a head alone decides: the endpoint, who asks for it, and whether that is refused."""
+class RouteDecision(msgspec.Struct, frozen=True):
+    """What a head alone decides: the endpoint, whose key asks for it, and whether that is refused."""
 
-    __slots__ = ("handler", "key", "preflight", "refusal", "shown", "target")
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.key: Key | None = None
-        self.handler = "" if target.endpoint is None else target.endpoint.handler
-        self.refusal: TopicsError | None = None
-        self.shown: Headers = ()
-        """What every answer carries, so that the browser shows it to the page that asked."""
-        self.preflight: Headers | None = None
+    target: Target
+    key: Key | None
+    refusal: TopicsError | None
+    page_headers: Headers
+    """Header fields of every answer: by them a browser shows the answer to the page that asked."""
+    preflight: Headers | None
+    """The whole answer, if a browser asks whether a page may send a request."""
 
     def refuse(self, error: TopicsError) -> Response:
         response = error_response(error)
         if isinstance(error, MethodNotAllowed):
             response.headers = ((b"allow", self.target.allow.encode()),)
-        response.headers += self.shown
+        response.headers += self.page_headers
         return response
 
 
-class App:
-    """`handlers` are by the names of the endpoint table; a row without one does not exist."""
+class FastPath(Protocol):
+    """The short way of small writes (`topics.api.fast_append`)."""
 
+    def offer(self, head: RequestHead, topic: str, key: Key | None) -> None:
+        """Have requests that repeat this head, a write to `topic`, taken without `App.head` and `App.handle`."""
+
+
+class App:
     def __init__(
         self,
-        handlers: Mapping[str, Handler],
         *,
         keys: KeyRing | None,
         pages: PageRules,
@@ -63,89 +82,81 @@ class App:
         inflight_max: int,
         monotonic: Callable[[], float],
     ) -> None:
-        self._handlers = dict(handlers)
-        self._routes = Routes(implemented(self._handlers))
+        self.handlers: dict[str, Handler] = {}
+        """By the names of the endpoint table. Those of the probes are there from the start, the others when recovery is
+        over."""
+        self._routes = Routes(ENDPOINTS)
         self._keys = keys
         self._pages = pages
         self._probe_auth = probe_auth
-        self._inflight = InFlight(inflight_max)
         self._monotonic = monotonic
+        self.inflight = InFlight(inflight_max)
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
-        self._express: FastAppends | None = None
+        self.fast_path: FastPath | None = None
         self.on_shutdown: list[Callable[[], None]] = []
 
-    def serve_directly(self, handlers: Mapping[str, Handler]) -> None:
-        """Put the real endpoints in place of their stand-ins; the routes stay."""
-        assert self._handlers.keys() >= handlers.keys(), "an endpoint came that has no route"
-        self._handlers.update(handlers)
-
-    @property
-    def handler_names(self) -> frozenset[str]:
-        return frozenset(self._handlers)
-
-    # --- the two steps --------------------------------------------------------------------------------------------
+    # --- the head -------------------------------------------------------------------------------------------------
 
     def head(self, request: Request) -> Response | None:
-        found: RouteDecision | None = request.head.memo
-        if found is None:
-            found = request.head.memo = self._find(request)
-            self._offer_express(found, request.head)
-        if found.preflight is not None:
-            return Response(200, b"", b"text/plain", found.preflight)
-        if found.key is not None:
+        decision: RouteDecision | None = request.head.memo
+        if decision is None:
+            decision = request.head.memo = self._decide(request)
+        if decision.preflight is not None:
+            return Response(200, b"", b"text/plain", decision.preflight)
+        if decision.key is not None:
             try:
-                self._inflight.enter(found.key)
+                self.inflight.enter(decision.key)
             except TopicsError as error:
-                return found.refuse(error)
-        request.context = found
-        if found.refusal is not None:
+                return decision.refuse(error)
+        request.context = decision
+        if decision.refusal is not None:
             self.abandon(request)
-            return found.refuse(found.refusal)
+            return decision.refuse(decision.refusal)
         return None
 
-    def _offer_express(self, found: RouteDecision, head: RequestHead) -> None:
-        express = self._express
-        is_plain = found.handler == "write" and found.refusal is None and not found.shown
-        if express is not None and is_plain and admits_express(head):
-            head.fast_append = express.writes(found.target.name, head, found.key).take
-
-    def write_express(self, engine: Engine) -> FastAppends:
-        """Offer the short way to writes that repeat a head; it is to be told of the end of each turn."""
-        self._express = FastAppends(engine, monotonic=self._monotonic, inflight=self._inflight)
-        return self._express
-
-    def _find(self, request: Request) -> RouteDecision:
+    def _decide(self, request: Request) -> RouteDecision:
+        headers = request.headers
         target = self._routes.find(request.method, request.raw_path)
-        found = RouteDecision(target)
-        found.shown = self._pages.shown_to(request.headers)
+        page_headers = self._pages.shown_to(headers)
+        key: Key | None = None
+        preflight: Headers | None = None
+        refusal: TopicsError | None = None
         try:
-            self._pages.check(request.method, request.headers, target)
-            found.preflight = self._pages.preflight(request.method, request.headers)
-            if found.preflight is None:
-                found.key = authenticate(
+            self._pages.check(request.method, headers, target)
+            preflight = self._pages.preflight(request.method, headers)
+            if preflight is None:
+                key = authenticate(
                     self._keys,
                     target,
-                    authorization=request.header(b"authorization"),
+                    authorization=headers.get(b"authorization"),
                     raw_query=request.query,
                     probe_auth=self._probe_auth,
                 )
-                check_rights(found.key, target)
-                target.require()
+                check_rights(key, target)
+                if target.endpoint is None or target.is_bad_text:
+                    target.require()
         except TopicsError as error:
-            found.refusal = error
-        return found
+            refusal = error
+        is_write = target.endpoint is not None and target.endpoint.handler == "write"
+        if self.fast_path is not None and is_write and refusal is None and not page_headers:
+            self.fast_path.offer(request.head, target.name, key)
+        return RouteDecision(target, key, refusal, page_headers, preflight)
+
+    # --- the whole request ----------------------------------------------------------------------------------------
 
     def handle(self, request: Request, responder: Responder) -> None:
-        found: RouteDecision = request.context
-        if found.shown:
-            responder = PageResponder(responder, found.shown)
-        call = RequestCall(request, responder, found.target, found.key, self._monotonic, self._inflight)
+        decision: RouteDecision = request.context
+        if decision.page_headers:
+            responder = PageResponder(responder, decision.page_headers)
+        row = decision.target.endpoint
+        assert row is not None
+        call = RequestCall(request, responder, decision.target, decision.key, self._monotonic, self.inflight)
         try:
             if self.progress is not None or self.draining:
-                self._check_open(found.handler)
-            self._handlers[found.handler](call)
+                self._check_open(row.handler)
+            self.handlers[row.handler](call)
         except Exception as error:
             call.fail(error)
 
@@ -158,11 +169,222 @@ class App:
         raise ShuttingDown()
 
     def abandon(self, request: Request) -> None:
-        found: RouteDecision | None = request.context
-        if found is not None and found.key is not None:
-            self._inflight.leave(found.key)
+        decision: RouteDecision | None = request.context
+        if decision is not None and decision.key is not None:
+            self.inflight.leave(decision.key)
 
     def shutdown(self) -> None:
         self.draining = True
         for stop in self.on_shutdown:
             stop()
+
+
+class InFlight:
+    """How many requests of each key are running, and the cap on that; 0 is no cap."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._running: dict[bytes, int] = {}
+
+    def enter(self, key: Key) -> None:
+        running = self._running.get(key.digest, 0)
+        if self._cap and running >= self._cap:
+            raise Throttled.cap("max_inflight_per_key", max=self._cap)
+        self._running[key.digest] = running + 1
+
+    def leave(self, key: Key) -> None:
+        left = self._running[key.digest] - 1
+        if left:
+            self._running[key.digest] = left
+        else:
+            del self._running[key.digest]
+
+
+class RequestCall:
+    """One request on its way through an endpoint, and the ways to answer it."""
+
+    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target", "warnings")
+
+    def __init__(
+        self,
+        request: Request,
+        responder: Responder,
+        target: Target,
+        key: Key | None,
+        monotonic: Callable[[], float],
+        inflight: InFlight,
+    ) -> None:
+        self.request = request
+        self.responder = responder
+        self.target = target
+        self.key = key
+        self.name = target.name
+        self.warnings: Sequence[str] = ()
+        self._monotonic = monotonic
+        self._inflight = None if key is None else inflight  # None: nobody counts, or no longer
+
+    # --- what came ------------------------------------------------------------------------------------------------
+
+    def body(self) -> bytes:
+        """The JSON text, after the checks that come before parsing."""
+        request = self.request
+        if request.body_fault is not None:
+            self._refuse_coding(request.body_fault)
+        assert self.target.endpoint is not None
+        return body_text(
+            self.target.endpoint.body, content_type=request.headers.get(b"content-type"), body=request.body or b""
+        )
+
+    def _refuse_coding(self, fault: BodyFault) -> NoReturn:
+        """A coding we do not know is refused with the content type; a broken one is a fault of the body, and later."""
+        if fault is BodyFault.BROKEN_CODING:
+            assert self.target.endpoint is not None
+            body_text(self.target.endpoint.body, content_type=self.request.header(b"content-type"), body=b"")
+            raise InvalidRequest("the compressed body is broken")
+        raise UnsupportedMediaType("this content encoding is not supported; send gzip or none")
+
+    @property
+    def client(self) -> ClientId:
+        """Whose share of countable things this call takes from."""
+        return client_of(self.key, self.request.peer)
+
+    def take(self, decode: Callable[[bytes, list[Unknown]], R]) -> R:
+        """The body as a value, once the key may name every topic in it. What nobody knows of it, the answer names."""
+        unknown: list[Unknown] = []
+        request = decode(self.body(), unknown)
+        if unknown:
+            self.warnings = warnings_of(unknown)
+        if self.key is not None:
+            check_names(self.key, request)
+        return request
+
+    def query(self) -> Query:
+        return parse_query(self.request.query)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def elapsed_ms(self) -> float:
+        return max((self._monotonic() - self.request.started_s) * 1e3, 0.0)
+
+    def reply(self, status: int, body: bytes) -> None:
+        if self._inflight is not None:
+            self.end()
+        if self.warnings:
+            body = with_warnings(body, self.warnings)
+        if status == 200:
+            self.responder.reply_ok(body)
+        else:
+            self.responder.reply(Response(status, body))
+
+    def answer(
+        self, result: msgspec.Struct, spent: bytes | None = None, *, status: int = 200, hidden: Sequence[str] = ()
+    ) -> None:
+        """Reply with a result, without the names that the key may not see; `spent` is its performance object,
+        `hidden` what was left out already."""
+        if self.key is not None and self.key.prefixes:
+            result, more = cut(result, self.key.permits_name)
+            hidden = (*hidden, *more)
+        spent = performance(self.elapsed_ms()) if spent is None else spent
+        self.reply(status, struct_reply(result, spent, hidden=hidden))
+
+    def respond(self, response: Response) -> None:
+        self.end()
+        self.responder.reply(response)
+
+    def fail(self, error: BaseException) -> None:
+        self.end()
+        self.responder.reply(error_response(error, self.key))
+
+    def rendered(self, body: bytes | None, error: BaseException | None) -> None:
+        """Answer with what a thread has rendered, or with its error."""
+        if error is not None:
+            self.fail(error)
+        else:
+            assert body is not None
+            self.reply(200, body)
+
+    def when_budget(self, step: Callable[[], None], *, size_bytes: int = 0) -> None:
+        """Go on, towards an answer that may be large, when the client has taken enough of those before."""
+        self.responder.when_budget(partial(self._go_on, step), self.end, size_bytes=size_bytes)
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:
+            self.fail(error)
+
+    def when(self, ticket: Ticket[T], answer: Callable[[T], None]) -> None:
+        """Answer with the value of a ticket, or with its error."""
+        ticket.then(partial(self._answer_with, answer))
+
+    def _answer_with(self, answer: Callable[[Any], None], done: Ticket[Any]) -> None:
+        if done.error is not None:
+            self.fail(done.error)
+            return
+        try:
+            answer(done.value)
+        except Exception as error:
+            self.fail(error)
+
+    def end(self) -> None:
+        """The request no longer runs: streams call this when they begin, everything else when it is answered."""
+        if self._inflight is not None and self.key is not None:
+            self._inflight.leave(self.key)
+            self._inflight = None
+
+
+Handler = Callable[[RequestCall], None]
+
+
+def within_budget(handler: Handler) -> Handler:
+    """The endpoint, waiting for room first: its answers grow with what the server has."""
+    return lambda call: call.when_budget(partial(handler, call))
+
+
+def error_response(error: BaseException, key: Key | None = None) -> Response:
+    """The one place where errors become responses. What is no refusal of ours is a bug: logged, and not explained."""
+    if not isinstance(error, TopicsError):
+        log.error("a request failed", exc_info=error)
+        error = Internal()
+    error = seen_by(key, error)
+    headers = _RETRY_AFTER if error.status in (429, 503) else ()
+    return Response(error.status, error_body(error), headers=headers)
+
+
+class PageResponder:
+    """A `Responder` around the connection's own: answers to a web page of a listed origin carry the header fields by
+    which its browser shows them to it."""
+
+    __slots__ = ("_inner", "_shown")
+
+    def __init__(self, inner: Responder, shown: Headers) -> None:
+        self._inner = inner
+        self._shown = shown
+
+    def reply(self, response: Response) -> None:
+        response.headers += self._shown
+        self._inner.reply(response)
+
+    def reply_ok(self, body: bytes) -> None:
+        self.reply(Response(200, body))
+
+    def stream(self, status: int, headers: Headers) -> StreamSink:
+        return self._inner.stream(status, headers + self._shown)
+
+    def upgrade_websocket(self) -> WsSink:
+        return self._inner.upgrade_websocket()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._inner.on_close(callback)
+
+    def keep_order(self) -> None:
+        self._inner.keep_order()
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self._inner.has_room(size_bytes)
+
+    def when_budget(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
+        self._inner.when_budget(read, dropped, size_bytes=size_bytes)
+
+    def expect(self, size_bytes: int) -> None:
+        self._inner.expect(size_bytes)

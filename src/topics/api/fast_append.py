@@ -1,10 +1,10 @@
-"""FastAppendHead: the short way of small writes, for all that come in one turn.
+"""Fast appends: the short way of small writes, for all that come in one turn.
 
-Most requests repeat the head of the one before on their connection, and most bring records and no further wish. Then
-only the body needs a look: no call, no ticket, no routing. They are kept until the turn ends and then given to the
-engine together; their connections carry out nothing else meanwhile. Always holds: whoever is not taken here goes the
-usual way as if nothing had happened, and whoever is gets the same bytes it would have got there. Offered by `App` for
-heads that allow it, called by connections."""
+Most requests repeat the head of the one before on their connection, and most bring records and nothing else. Then only
+the body has to be looked at: no call, no ticket, no routing. They are kept until the turn ends and then given to the
+engine together; their connections carry out nothing else meanwhile. Always holds: a request that is not taken here goes
+the usual way as if nothing had happened, and one that is taken gets the same bytes it would have got there. Offered by
+`App` for heads that allow it, called by connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from topics.api.call import InFlight, error_response
+from topics.api.app import InFlight, error_response
 from topics.engine.engine import Engine
 from topics.engine.ticket import guarded
 from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX
@@ -21,72 +21,70 @@ from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.net.messages import FastAppendResponder, RequestHead
 from topics.wire.access.keys import Key
-from topics.wire.incoming.media import is_json
-from topics.wire.incoming.query import bool_param, parse_query
+from topics.wire.incoming.request_head import bool_param, is_json, parse_query
 from topics.wire.incoming.requests import decode_datas, decode_records
 from topics.wire.outgoing.replies import append_replies
 
 BODY_BYTES_MAX = 32 * KIB
-"""A larger body costs more than the way it takes."""
+"""Of a larger body, decoding costs so much more than the way through the api that the short way gains nothing."""
 KEPT_RECORDS_MAX = 4096
 KEPT_BYTES_MAX = 192 * KIB
-"""More are given to the engine before the turn ends."""
+"""What exceeds one of these is submitted before the turn ends."""
 HEADS_MAX = 4096
 assert KEPT_RECORDS_MAX + RECORDS_EACH_MAX <= RECORDS_PER_WRITE_MAX
 assert KEPT_BYTES_MAX + BODY_BYTES_MAX <= BYTES_MAX
 
 
-def admits_express(head: RequestHead) -> bool:
-    """Whether requests with this head differ in nothing but their bodies, each a write without further wishes."""
-    headers = head.headers
-    special = head.chunked or head.expects_continue or b"content-encoding" in headers or b"idempotency-key" in headers
-    return head.is_plain and head.keep_alive and not special and is_json(headers.get(b"content-type"))
-
-
 class FastAppends:
-    """The short way of one server: who goes it in this turn."""
+    """The short way of one server: which heads have taken writes in this turn."""
 
     def __init__(self, engine: Engine, *, monotonic: Callable[[], float], inflight: InFlight) -> None:
         self.engine = engine
         self.monotonic = monotonic
         self.inflight = inflight
-        self._writes: dict[tuple[str, bool, Key | None], FastAppendHead] = {}
-        self._stirred: dict[FastAppendHead, None] = {}
+        self._heads: dict[tuple[str, bool, Key | None], FastAppendHead] = {}
+        self._dirty: dict[FastAppendHead, None] = {}
         self._usual = 0  # writes that a turn may bring, as the last ones did
-        self._kept_before = 0  # when the sockets were looked at once more
+        self._kept_before = 0  # when the sockets were last looked at in this turn
 
-    def writes(self, name: str, head: RequestHead, key: Key | None) -> FastAppendHead:
-        """Heads that mean the same share one, so that what they bring can go together."""
+    def offer(self, head: RequestHead, topic: str, key: Key | None) -> None:
+        """Take requests that repeat this head, if they differ in nothing but their bodies, each a write without further
+        wishes. Heads that mean the same share one object, so that what they bring can go together."""
+        headers = head.headers
+        if head.chunked or head.expects_continue or b"content-encoding" in headers or b"idempotency-key" in headers:
+            return
+        if not (head.is_plain and head.keep_alive and is_json(headers.get(b"content-type"))):
+            return
         return_seqs = bool_param(parse_query(head.query), "return_seqs", default=True)
-        kind = (name, return_seqs, key)
-        writes = self._writes.get(kind)
-        if writes is None:
-            if len(self._writes) >= HEADS_MAX:
-                self._writes.clear()  # connections keep theirs
-            writes = self._writes[kind] = FastAppendHead(self, name, key, return_seqs=return_seqs)
-        return writes
+        meaning = (topic, return_seqs, key)
+        shared = self._heads.get(meaning)
+        if shared is None:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()  # connections keep theirs
+            shared = self._heads[meaning] = FastAppendHead(self, topic, key, return_seqs=return_seqs)
+        head.fast_append = shared.take
 
-    def stir(self, writes: FastAppendHead) -> None:
-        """These have taken something and are to be settled when the turn ends."""
-        if not self._stirred:
+    def mark_dirty(self, head: FastAppendHead) -> None:
+        """It has taken a write, to be submitted when the turn ends."""
+        if not self._dirty:
             self.engine.context.commit.wake()
-        self._stirred[writes] = None
+        self._dirty[head] = None
 
     def end_turn(self) -> bool:
-        """Settle; or, if fewer came than the last times, say True and wait for one more look at the sockets, as long as
-        each look brings some. A turn costs more than many looks, and clients who were answered together ask again
-        nearly together."""
-        if not self._stirred:
+        """Submit what was taken. But if fewer writes came than in the last turns, say True and wait for one more look
+        at the sockets, as long as each look brings some: a turn costs more than many looks, and clients who were
+        answered together ask again nearly together."""
+        if not self._dirty:
             return False
-        kept = sum([len(writes) for writes in self._stirred])
+        kept = sum([len(head) for head in self._dirty])
         if self._kept_before < kept < self._usual:
             self._kept_before = kept
             return True
         self._kept_before = 0
         self._usual = max(kept, self._usual - 1)
-        stirred, self._stirred = self._stirred, {}
-        for writes in stirred:
-            writes.submit()
+        dirty, self._dirty = self._dirty, {}
+        for head in dirty:
+            head.submit()
         return False
 
 
@@ -96,7 +94,7 @@ class FastAppendHead:
     __slots__ = (
         "_bodies",
         "_bytes",
-        "_express",
+        "_fast_appends",
         "_is_plain",
         "_name",
         "_records",
@@ -109,8 +107,8 @@ class FastAppendHead:
         "topic",
     )
 
-    def __init__(self, express: FastAppends, name: str, key: Key | None, *, return_seqs: bool) -> None:
-        self._express = express
+    def __init__(self, fast_appends: FastAppends, name: str, key: Key | None, *, return_seqs: bool) -> None:
+        self._fast_appends = fast_appends
         self._name = name
         self.key = key
         self._bodies: list[bytes] = []
@@ -120,12 +118,12 @@ class FastAppendHead:
         self._responders: list[FastAppendResponder] = []
         self._bytes = 0
         self._started_s = 0.0
-        self.monotonic = express.monotonic
+        self.monotonic = fast_appends.monotonic
         self.return_seqs = return_seqs
         self.topic = name.encode()
 
     def __len__(self) -> int:
-        """Taken and not settled."""
+        """Taken and not submitted."""
         return len(self._responders)
 
     def take(self, body: bytes, responder: FastAppendResponder) -> bool:
@@ -141,7 +139,7 @@ class FastAppendHead:
             self._is_plain = datas is not None
         if not self._responders:
             self._started_s = self.monotonic()
-            self._express.stir(self)
+            self._fast_appends.mark_dirty(self)
         self._records += records
         self._runs.append(len(records))
         self._bodies.append(body)
@@ -162,7 +160,7 @@ class FastAppendHead:
             self._give(batch, runs, bodies, responders)
             return
         end = 0
-        for body, run, responder in zip(bodies, runs, responders, strict=True):  # who is it?
+        for body, run, responder in zip(bodies, runs, responders, strict=True):  # find the one that breaks a rule
             begin, end = end, end + run
             self._give(_batch(records[begin:end], is_plain=self._is_plain), [run], [body], [responder])
 
@@ -172,7 +170,7 @@ class FastAppendHead:
         """Whoever breaks a rule, or has to be looked at more closely by the engine, goes the usual way."""
         waiting = _Waiting(self, runs, responders, self._started_s)
         try:
-            is_taken = batch is not None and self._express.engine.join(self._name, batch, waiting, runs=runs)
+            is_taken = batch is not None and self._fast_appends.engine.join(self._name, batch, waiting, runs=runs)
         except Exception as error:
             waiting.fail(error)
             return
@@ -183,7 +181,7 @@ class FastAppendHead:
 
     def _enter(self, key: Key) -> bool:
         try:
-            self._express.inflight.enter(key)
+            self._fast_appends.inflight.enter(key)
         except Throttled:
             return False
         return True
@@ -191,11 +189,11 @@ class FastAppendHead:
     def leave(self, count: int) -> None:
         if self.key is not None:
             for _ in range(count):
-                self._express.inflight.leave(self.key)
+                self._fast_appends.inflight.leave(self.key)
 
 
 class _Waiting:
-    """Waits for the writes of one settlement and answers them; a `Writer` of the engine."""
+    """Waits for writes that were submitted together and answers them; an `AppendWaiter` of the engine."""
 
     __slots__ = ("_responders", "_runs", "_started_s", "_submitted_s", "_writes")
 

@@ -1,8 +1,4 @@
-"""Exposition: metric families as Prometheus text. Values in, bytes out.
-
-Metrics of the tiers: what was moved, what failed, and whether the cold store answers.
-
-Metrics: what the process counts, as Prometheus text or as one JSON object (`docs/spec/http-api.md#sec-20-3`).
+"""Metrics: what the process counts, as Prometheus text or as one JSON object (`docs/spec/http-api.md#sec-20-3`).
 
 The order of the first 29 families is part of the contract; further ones follow. Per-topic families stop at 1000 topics.
 While recovery runs there is no kernel yet, and everything it would count is zero.
@@ -17,7 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
+from topics.api.live.live import Live
 from topics.core.topic import TopicLog
 from topics.engine.ticket import chain
 from topics.model.config import DURABILITIES
@@ -73,42 +70,16 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def tier_families(kernel: Kernel) -> list[Family]:
-    """Nothing without a cold store."""
-    tiers, counters = kernel.tiers, kernel.store.env.counters
-    cold = tiers.cold
-    if cold is None:
-        return []
-    return [
-        single("topics_cold_store_up", "gauge", "1 if the cold store is ours and answered last", int(cold.answers)),
-        single("topics_relocation_bytes_total", "counter", "bytes moved to cold", counters.relocated_bytes),
-        single("topics_relocation_failures_total", "counter", "moves that failed", counters.relocation_failures),
-        single("topics_relocation_last_success_ms", "gauge", "time of the last move, 0: none", tiers.last_success_ms),
-        single("topics_relocation_waiting", "gauge", "segments waiting for the cold pool", tiers.waiting),
-    ]
-
-
 TOPICS_SHOWN_MAX = 1_000
 TEXT = b"text/plain; version=0.0.4"
-
-
-class Gauges:
-    """Numbers that belong to nobody in the kernel; set by whoever counts them."""
-
-    def __init__(self) -> None:
-        self.streams: Callable[[], int] = lambda: 0
-        self.watch_sessions: Callable[[], int] = lambda: 0
-        self.leases: Callable[[], int] = lambda: 0
-        self.queue_counters: Callable[[TopicLog], QueueCounters | None] = lambda _: None
-        self.more: list[Callable[[], list[Family]]] = []
 
 
 class Metrics:
     def __init__(self, *, uptime_ms: Callable[[], int], progress: Callable[[], float | None]) -> None:
         self._uptime_ms = uptime_ms
         self._progress = progress
-        self.kernel: Kernel | None = None
-        self.gauges = Gauges()
+        self.kernel: Kernel | None = None  # until recovery is over
+        self.live: Live | None = None
 
     def metrics(self, call: RequestCall) -> None:
         """Counts are those of this moment (`docs/spec/semantics.md#sec-3-5`): what TTL and byte caps take goes first.
@@ -175,8 +146,10 @@ class Metrics:
                 0 if self.kernel is None else self.kernel.engine.queues.lost_in_flight(),
             ),
         ]
-        for more in self.gauges.more:
-            families.extend(more())
+        if self.live is not None:
+            families += _live_families(self.live)
+        if self.kernel is not None:
+            families += _tier_families(self.kernel)
         return families
 
     def _routers(self) -> int:
@@ -211,7 +184,17 @@ class Metrics:
         ]
 
     def _counters(self, topic: TopicLog) -> QueueCounters | None:
-        return self.gauges.queue_counters(topic) if topic.config.is_queue else None
+        return None if self.kernel is None else self.kernel.engine.queues.counters(topic)
+
+    def _leases(self, topics: list[TopicLog]) -> int:
+        """Unexpired leases of all queues."""
+        return sum(counters.in_flight for topic in topics if (counters := self._counters(topic)) is not None)
+
+    def _streams(self) -> int:
+        return 0 if self.live is None else len(self.live.streams)
+
+    def _watch_sessions(self) -> int:
+        return 0 if self.live is None else len(self.live.sessions)
 
     def _ready(self) -> bool:
         """As the readiness probe says."""
@@ -219,13 +202,12 @@ class Metrics:
 
     def _process_families(self, topics: list[TopicLog]) -> list[Family]:
         progress = self._progress()
-        gauges = self.gauges
         queues = sum(t.config.is_queue for t in topics)
         return [
             single("topics_queue_topics", "gauge", "queue topics", queues),
-            single("topics_queue_leases_in_flight", "gauge", "unexpired leases", gauges.leases()),
-            single("topics_sse_connections", "gauge", "open streams and sockets", gauges.streams()),
-            single("topics_watch_sessions", "gauge", "watch sessions", gauges.watch_sessions()),
+            single("topics_queue_leases_in_flight", "gauge", "unexpired leases", self._leases(topics)),
+            single("topics_sse_connections", "gauge", "open streams and sockets", self._streams()),
+            single("topics_watch_sessions", "gauge", "watch sessions", self._watch_sessions()),
             single("topics_ready", "gauge", "1 while everything is served", int(self._ready())),
             single(
                 "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
@@ -319,9 +301,9 @@ class Metrics:
             "records_live": sum(t.count for t in topics),
             "bytes_live": sum(t.bytes for t in topics),
             "queue_topics": sum(t.config.is_queue for t in topics),
-            "queue_leases_in_flight": self.gauges.leases(),
-            "sse_connections": self.gauges.streams(),
-            "watch_sessions": self.gauges.watch_sessions(),
+            "queue_leases_in_flight": self._leases(topics),
+            "sse_connections": self._streams(),
+            "watch_sessions": self._watch_sessions(),
             "ready": self._ready(),
             "replay_progress": 1.0 if progress is None else progress,
             "uptime_ms": self._uptime_ms(),
@@ -372,4 +354,32 @@ def _segment_families(kernel: Kernel) -> list[Family]:
         single("topics_delete_flips_total", "counter", "delete flags set", counters.flips),
         single("topics_delete_flip_failures_total", "counter", "delete flags not set", counters.flip_failures),
         single("topics_cold_reads_total", "counter", "ranges read from the cold store", counters.cold_reads),
+    ]
+
+
+def _live_families(live: Live) -> list[Family]:
+    """Of streams and sockets; beyond the contract's table."""
+    delivery, streams = live.delivery, live.streams
+    return [
+        single("topics_delivery_pressure", "gauge", "how short of time the process is, 0 to 1", delivery.pressure),
+        single("topics_delivery_stage", "gauge", "highest stage of the ladder that holds", delivery.stage),
+        single("topics_delivery_ready", "gauge", "topics that wait for a worker", delivery.depth()),
+        single("topics_delivery_services_total", "counter", "services of topics", delivery.services_total),
+        single("topics_streams_shed_total", "counter", "slow streams whose frames were dropped", streams.shed_total),
+        single("topics_streams_too_slow_total", "counter", "streams cut off for being stuck", streams.too_slow_total),
+    ]
+
+
+def _tier_families(kernel: Kernel) -> list[Family]:
+    """What was moved to the cold store, what failed, and whether the store answers. Nothing without a cold store."""
+    tiers, counters = kernel.tiers, kernel.store.env.counters
+    cold = tiers.cold
+    if cold is None:
+        return []
+    return [
+        single("topics_cold_store_up", "gauge", "1 if the cold store is ours and answered last", int(cold.answers)),
+        single("topics_relocation_bytes_total", "counter", "bytes moved to cold", counters.relocated_bytes),
+        single("topics_relocation_failures_total", "counter", "moves that failed", counters.relocation_failures),
+        single("topics_relocation_last_success_ms", "gauge", "time of the last move, 0: none", tiers.last_success_ms),
+        single("topics_relocation_waiting", "gauge", "segments waiting for the cold pool", tiers.waiting),
     ]

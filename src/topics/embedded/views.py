@@ -21,7 +21,7 @@ from topics.model.position import token
 from topics.model.results import Job, ReadResult, Record
 from topics.model.run import RecordRun, StoredRecord
 from topics.wire.incoming.requests import lease_text
-from topics.wire.outgoing.run_columns import take_columns
+from topics.wire.outgoing.records import take_columns
 
 
 class Records(Sequence[Record]):

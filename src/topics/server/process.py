@@ -35,8 +35,8 @@ from topics.server.server import Server
 from topics.server.tls import tls_context
 from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
+from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import KeyRing, parse_keys, share_of
-from topics.wire.access.page_rules import PageRules
 
 log = logging.getLogger("topics.server")
 

@@ -4,7 +4,6 @@ A row names its handler; a server passes `paths.Routes` the rows it implements. 
 `openapi` knows. What is absent here does not exist.
 """
 
-from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -182,8 +181,3 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         media="application/octet-stream", errors=(404,),
     ),
 )  # fmt: skip
-
-
-def implemented(handlers: Collection[str]) -> tuple[Endpoint, ...]:
-    """The rows that have a handler."""
-    return tuple(row for row in ENDPOINTS if row.handler in handlers)

@@ -16,12 +16,12 @@ from topics.api.live.watch import WatchStream
 SMALL = SlowConsumerLimits(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
 
 
-def audiences(rig: Rig, name: str = "a") -> list[BroadcastGroup]:
-    return list(rig.live.delivery._of(rig.topic(name)).audiences.values())
+def groups(rig: Rig, name: str = "a") -> list[BroadcastGroup]:
+    return list(rig.live.delivery._of(rig.topic(name)).groups.values())
 
 
 def seated(rig: Rig, name: str = "a") -> int:
-    return sum(map(len, audiences(rig, name)))
+    return sum(map(len, groups(rig, name)))
 
 
 def open_alone(rig: Rig, starts: dict[str, int | str]) -> Stream:
@@ -76,7 +76,7 @@ def happen(rig: Rig, number: int, action: str, what: Any, slow: Stream) -> None:
 def test_streams_in_an_audience_are_sent_what_a_stream_alone_is_sent(
     script: list[tuple[str, Any]], cap_records: int, ttl_ms: int
 ) -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a", cap_records=cap_records, ttl_ms=ttl_ms)
     together = [rig.watch({"a": 0}) for _ in range(3)]
     slow = rig.watch({"a": 0}, reads=False)
@@ -105,7 +105,7 @@ def test_level_streams_of_one_kind_sit_together_and_others_do_not() -> None:
     rig.watch({"a": 0}, node="me")
     rig.watch({"a": 0}, strong=True)
     rig.watch({"a": 0}, limit=5)
-    assert sorted(map(len, audiences(rig))) == [1, 3]
+    assert sorted(map(len, groups(rig))) == [1, 3]
 
 
 def test_everyone_has_the_position_of_the_session_after_each_push() -> None:
@@ -187,7 +187,7 @@ def test_a_client_that_stops_reading_gets_up_and_the_others_stay() -> None:
 
 
 def test_between_two_looks_a_client_is_sent_no_more_than_it_may_be_ahead_of() -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a")
     streams = [rig.watch({"a": "tail"}) for _ in range(2)]
     streams[0].reads = False
@@ -202,13 +202,13 @@ def test_a_stream_that_cannot_be_written_to_takes_nothing_from_the_others(caplog
     rig = Rig()
     rig.put("a")
     streams = [rig.watch({"a": 0}) for _ in range(3)]
-    [audience] = audiences(rig)
+    [group] = groups(rig)
 
     def broken(data: bytes) -> None:
         raise RuntimeError("the handle is closed")
 
-    feed = list(audience._lines)[1]
-    audience._lines[feed] = broken, audience._lines[feed][1]
+    subscription = list(group._lines)[1]
+    group._lines[subscription] = broken, group._lines[subscription][1]
     rig.write("a", 1)
     assert [stream.records("a") for stream in streams] == [[1], [], [1]]
     assert "writing to a stream" in caplog.text

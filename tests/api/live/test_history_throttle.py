@@ -12,9 +12,9 @@ from tests.engine.delivery.rig import Rig, Stream
 from topics.api.live import batches
 from topics.api.live.history_throttle import (
     CLOSING_IN,
+    DELAY_MS_MAX,
+    DELAY_RATIO,
     LIVE_MS,
-    REST_MS_MAX,
-    REST_RATIO,
     WORK_MS_MAX,
     CatchUp,
     HistoryThrottle,
@@ -34,7 +34,7 @@ class Hand:
     def __init__(self) -> None:
         self.now_ms = 1000.0
         self.writes = 0
-        self.pace = HistoryThrottle(
+        self.throttle = HistoryThrottle(
             soon=lambda step: None,
             later=lambda ms, step: None,
             now_ms=lambda: self.now_ms,
@@ -43,12 +43,12 @@ class Hand:
 
     def write(self) -> None:
         self.writes += 1
-        self.pace.tick()
+        self.throttle.tick()
 
     def batch(self, took_ms: float) -> float:
         began_ms = self.now_ms
         self.now_ms += took_ms
-        return self.pace.rest_ms(began_ms)
+        return self.throttle.delay_ms(began_ms)
 
 
 # --- how long ---------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_nobody_rests_while_nobody_writes() -> None:
 def test_a_batch_is_followed_by_a_rest_in_proportion_while_somebody_writes() -> None:
     hand = Hand()
     hand.write()
-    assert hand.batch(1.0) == pytest.approx(REST_RATIO)
+    assert hand.batch(1.0) == pytest.approx(DELAY_RATIO)
 
 
 def test_a_write_counts_for_a_while_and_no_longer() -> None:
@@ -75,7 +75,7 @@ def test_a_write_counts_for_a_while_and_no_longer() -> None:
 def test_waiting_for_a_store_hardly_counts() -> None:
     hand = Hand()
     hand.write()
-    assert hand.batch(300.0) == pytest.approx(WORK_MS_MAX * REST_RATIO)
+    assert hand.batch(300.0) == pytest.approx(WORK_MS_MAX * DELAY_RATIO)
 
 
 @given(st.lists(st.floats(0.1, 20.0), min_size=1, max_size=400))
@@ -84,27 +84,27 @@ def test_rests_of_many_feeds_follow_each_other_and_none_is_endless(batches: list
     paid_ms, began_ms = 0.0, hand.now_ms
     for took_ms in batches:
         hand.write()
-        rest_ms = hand.batch(took_ms)
-        paid_ms += min(took_ms, WORK_MS_MAX) * REST_RATIO
-        assert rest_ms <= REST_MS_MAX
-        if began_ms + paid_ms < hand.now_ms + REST_MS_MAX:
-            assert hand.now_ms + rest_ms + 1.0 >= began_ms + paid_ms
+        delay_ms = hand.batch(took_ms)
+        paid_ms += min(took_ms, WORK_MS_MAX) * DELAY_RATIO
+        assert delay_ms <= DELAY_MS_MAX
+        if began_ms + paid_ms < hand.now_ms + DELAY_MS_MAX:
+            assert hand.now_ms + delay_ms + 1.0 >= began_ms + paid_ms
 
 
 @pytest.mark.parametrize("written_per_ms", [0, 1, 10, 100])
 def test_a_feed_closes_in_on_a_head_that_moves_away(written_per_ms: int) -> None:
     hand, head, at = Hand(), 1_000_000, 0
-    pursuit = CatchUp(hand.pace, head)
+    catch_up = CatchUp(hand.throttle, head)
     for _ in range(20):
         hand.write()
-        pursuit.begin()
+        catch_up.begin()
         hand.now_ms += 1.0
-        rest_ms = pursuit.rest_ms(head=head + written_per_ms, read=256)
-        hand.now_ms += rest_ms
-        at, head = at + 256, head + round(written_per_ms * (1 + rest_ms))
+        delay_ms = catch_up.delay_ms(head=head + written_per_ms, read=256)
+        hand.now_ms += delay_ms
+        at, head = at + 256, head + round(written_per_ms * (1 + delay_ms))
     share = (head - 1_000_000) / at
     assert share <= max(1.3 / CLOSING_IN, written_per_ms * 1.1 / 256)
-    assert (rest_ms == 0) is (written_per_ms == 100)
+    assert (delay_ms == 0) is (written_per_ms == 100)
 
 
 # --- feeds that rest --------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def in_files(records: int, *, segment_max_events: int) -> Rig:
 
 def old_history(records: int, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """In files, and read by feeds that rest after each batch."""
-    monkeypatch.setattr(HistoryThrottle, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    monkeypatch.setattr(HistoryThrottle, "delay_ms", lambda throttle, began_ms, most_ms: REST_MS)
     return in_files(records, segment_max_events=4)
 
 
@@ -185,7 +185,7 @@ def test_one_trip_serves_many_batches() -> None:
 
 
 def test_what_is_deleted_after_the_trip_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HistoryThrottle, "rest_ms", lambda pace, began_ms, most_ms: REST_MS)
+    monkeypatch.setattr(HistoryThrottle, "delay_ms", lambda throttle, began_ms, most_ms: REST_MS)
     rig = in_files(20, segment_max_events=20)
     trips = count_trips(rig)
     stream = rig.watch({"a": 0}, limit=4)
@@ -201,15 +201,15 @@ def test_nothing_is_kept_once_a_feed_is_level() -> None:
     rig = in_files(100, segment_max_events=100)
     rig.watch({"a": 0}, limit=5, node="me")
     (watched,) = rig.live.delivery._watched.values()
-    (feed,) = watched.watchers
-    assert isinstance(feed, Subscription)
-    assert feed._pursuit is None
+    (subscription,) = watched.watchers
+    assert isinstance(subscription, Subscription)
+    assert subscription._catch_up is None
 
 
 def test_batches_from_files_are_small_while_somebody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = in_files(500, segment_max_events=500)
     monkeypatch.setattr(HistoryThrottle, "is_live", True)
-    monkeypatch.setattr(batches, "BITE_RECORDS", 90)
+    monkeypatch.setattr(batches, "SMALL_BATCH_RECORDS", 90)
     stream = rig.watch({"a": 0}, limit=150)
     rig.advance(5000)
     sizes = [len(frame.data["records"]) for frame in stream.frames() if frame.event == "record"]

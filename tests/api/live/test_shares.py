@@ -27,13 +27,13 @@ class Bench:
         self.now_ms = 1_000_000
         self.sessions = Sessions(cap=cap, cap_each=cap_each, now_ms=lambda: self.now_ms)
 
-    def add(self, holder: bytes | str | None) -> Session:
+    def add(self, client: bytes | str | None) -> Session:
         places = [SessionCursor("t", cursor=0, epoch=1)]
-        return self.sessions.add(places, read_options(), heartbeat_ms=15_000, owner=None, holder=holder)
+        return self.sessions.add(places, read_options(), heartbeat_ms=15_000, owner=None, client=client)
 
-    def refusal(self, holder: bytes | str | None) -> object:
+    def refusal(self, client: bytes | str | None) -> object:
         with pytest.raises(Throttled) as refused:
-            self.add(holder)
+            self.add(client)
         assert refused.value.detail is not None
         return refused.value.detail["limit"]
 
@@ -46,9 +46,9 @@ class Bench:
 
 def test_a_holder_has_its_share_and_no_more() -> None:
     bench = Bench(cap=8, cap_each=2)
-    for holder in (b"a", "10.0.0.1"):
-        bench.add(holder), bench.add(holder)
-        assert bench.refusal(holder) == "max_watch_sessions_per_client"
+    for client in (b"a", "10.0.0.1"):
+        bench.add(client), bench.add(client)
+        assert bench.refusal(client) == "max_watch_sessions_per_client"
     for _ in range(4):
         bench.add(None)  # loopback is not counted, but for the total
     assert bench.refusal(b"b") == "max_watch_sessions"
@@ -107,11 +107,11 @@ def test_counts_stay_right_whatever_happens(seed: int) -> None:
         by_id = bench.sessions._by_id
         assert all(session.wid in by_id for session in opened), "an open stream keeps its session"
         assert len(by_id) <= 12
-        for holder in holders:
-            mine = [session for session in by_id.values() if session.holder == holder]
-            held = bench.sessions._held.get(holder)
+        for client in holders:
+            mine = [session for session in by_id.values() if session.client == client]
+            held = bench.sessions._by_client.get(client)
             assert (0 if held is None else held.count) == len(mine)
-            assert holder is None or len(mine) <= 4
+            assert client is None or len(mine) <= 4
             idle = {session.wid for session in mine if not session.streams}
             assert idle == (set() if held is None else set(held.idle))
 
@@ -119,16 +119,16 @@ def test_counts_stay_right_whatever_happens(seed: int) -> None:
 def test_addresses_have_a_share_of_the_streams_where_there_are_no_keys() -> None:
     streams = Streams(cap=10, cap_per_key=0, cap_per_address=1, now_ms=lambda: 0.0)
     stream: Any = object()
-    streams.check_room("10.0.0.1")
+    streams.check_cap("10.0.0.1")
     streams.enter(stream, "10.0.0.1")
     with pytest.raises(Throttled) as refused:
-        streams.check_room("10.0.0.1")
+        streams.check_cap("10.0.0.1")
     assert refused.value.detail == {"limit": "max_sse_connections_per_client", "max": 1}
-    streams.check_room("10.0.0.2")
-    streams.check_room(b"key")
-    streams.check_room(None)
+    streams.check_cap("10.0.0.2")
+    streams.check_cap(b"key")
+    streams.check_cap(None)
     streams.leave(stream)
-    streams.check_room("10.0.0.1")
+    streams.check_cap("10.0.0.1")
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def test_after_unsubscribed_nothing_of_the_topic_is_sent(rig: Rig) -> None:
     rig.pump()
     rig.write("a", 3, deliver=False)  # marked, not yet served
     socket.say("unsubscribe", topic="a", topics=["nope", "a"], request_id="u")
-    socket.feed()
+    socket.subscription()
     rig.pump()
     rig.write("a", 4)
     assert ops(socket)[-1] == "unsubscribed"
@@ -332,7 +332,7 @@ def test_a_socket_that_goes_while_its_publish_is_written_leaves_nothing_behind(r
     socket.say("subscribe", topic="a")
     rig.pump()
     socket.say("publish", topic="a", records=[{"data": 3}])
-    socket.feed()
+    socket.subscription()
     socket.cut()
     rig.pump()
     assert rig.topic("a").head == 3

@@ -363,7 +363,7 @@ def test_a_session_whose_topic_is_gone_is_told_when_it_opens(rig: Rig) -> None:
 
 
 def test_a_lagging_stream_is_told_of_a_deletion_when_it_has_read_the_rest() -> None:
-    rig = Rig(patience=SlowConsumerLimits(frames_max=4, bytes_max=500, hand_over_bytes=100))
+    rig = Rig(slow_limits=SlowConsumerLimits(frames_max=4, bytes_max=500, hand_over_bytes=100))
     rig.put("a")
     stream = rig.watch({"a": 0}, reads=False)
     for number in range(10):
@@ -492,10 +492,10 @@ def test_places_are_taken_and_given_back_on_every_kind_of_end() -> None:
     rig.write("a", 1)
     stream, socket = rig.watch({"a": 0}), rig.socket()
     with pytest.raises(Throttled) as refused:
-        rig.live.streams.check_room(None)
+        rig.live.streams.check_cap(None)
     assert refused.value.detail == {"limit": "max_sse_connections", "max": 2}
     stream.cut()
-    rig.live.streams.check_room(None)
+    rig.live.streams.check_cap(None)
     socket.cut()
     assert len(rig.live.streams) == 0
     stream.cut()
@@ -515,16 +515,16 @@ def test_the_cap_per_key_counts_each_key_alone() -> None:
 
     mine, yours = Quiet(), Quiet()
     streams.enter(mine, b"me")
-    streams.check_room(b"you")
-    streams.check_room(None)
+    streams.check_cap(b"you")
+    streams.check_cap(None)
     with pytest.raises(Throttled) as refused:
-        streams.check_room(b"me")
+        streams.check_cap(b"me")
     assert refused.value.detail == {"limit": "max_sse_connections_per_key", "max": 1}
     streams.enter(yours, b"you")
     streams.leave(mine)
-    streams.check_room(b"me")
+    streams.check_cap(b"me")
     streams.leave(yours)
-    assert not streams._by_holder
+    assert not streams._by_client
 
 
 def test_a_stream_that_was_closed_before_it_began_holds_no_place(rig: Rig) -> None:

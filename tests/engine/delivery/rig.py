@@ -182,7 +182,7 @@ class WsClient(Pipe):
     def say_raw(self, payload: bytes, *, is_text: bool = True) -> None:
         self._inbox.append((payload, is_text))
 
-    def feed(self) -> bool:
+    def subscription(self) -> bool:
         """Let the server read the next command, if it wants to."""
         if not self._inbox or not self.reading or self.closed:
             return False
@@ -210,7 +210,7 @@ class Rig:
     """`busy` is the busy share the governor sees; keywords beyond the named ones are settings."""
 
     def __init__(
-        self, *, tuning: Tuning | None = None, patience: SlowConsumerLimits | None = None, **settings: Any
+        self, *, tuning: Tuning | None = None, slow_limits: SlowConsumerLimits | None = None, **settings: Any
     ) -> None:
         self.clock = SimClock()
         self.fs = SimFs()
@@ -222,7 +222,7 @@ class Rig:
             keys=None,
             busy=lambda: self.busy,
             tuning=tuning,
-            patience=patience,
+            slow_limits=slow_limits,
         )
         self.room = ResponseBudget(self, self.clock.monotonic)  # type: ignore[arg-type]  # all it wants of a loop
         self.sockets: list[WsClient] = []
@@ -234,7 +234,7 @@ class Rig:
 
     def pump(self) -> None:
         self.sim.pump()
-        while any([socket.feed() for socket in self.sockets]):  # noqa: C419 - every socket gets its turn
+        while any([socket.subscription() for socket in self.sockets]):  # noqa: C419 - every socket gets its turn
             self.sim.pump()
 
     def advance(self, elapsed_ms: int, *, tick_ms: int = TICK_MS) -> None:

@@ -32,7 +32,7 @@ def text(number: int, size: int = 60) -> str:
 def test_a_client_that_never_reads_changes_nothing_for_others(script: list[int]) -> None:
     seen: list[Any] = []
     for with_stuck in (False, True):
-        rig = Rig(patience=SMALL)
+        rig = Rig(slow_limits=SMALL)
         rig.put("a")
         fast = rig.watch({"a": 0})
         stuck = rig.watch({"a": 0}, reads=False) if with_stuck else None
@@ -58,7 +58,7 @@ def _without_ts(frames: list[tuple[str, dict[str, Any]]]) -> list[Any]:
 
 @pytest.mark.parametrize("topics", [1, 3])
 def test_a_stuck_client_holds_at_most_its_bound_and_one_frame(topics: int) -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     names = [f"t{number}" for number in range(topics)]
     for name in names:
         rig.put(name)
@@ -128,7 +128,7 @@ def _seqs(frames: list[Any]) -> list[int]:
 def test_a_slow_reader_gets_what_a_fast_one_gets_except_inside_announced_gaps(
     script: list[tuple[str, int]],
 ) -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a", cap_records=25)
     fast, frames = _replay(rig, [step for step in script if step[0] != "delete"])
     gaps = [(frame.data["gap_from"], frame.data["gap_to"]) for frame in frames if frame.event == "tombstone"]
@@ -143,7 +143,7 @@ def test_a_slow_reader_gets_what_a_fast_one_gets_except_inside_announced_gaps(
 
 @given(actions)
 def test_resuming_by_id_a_cut_reader_misses_nothing_outside_gaps(script: list[tuple[str, int]]) -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a", cap_records=25)
     fast = rig.watch({"a": 0})
     session = rig.session({"a": 0}, limit=3)
@@ -191,7 +191,7 @@ def test_resuming_by_id_a_cut_reader_misses_nothing_outside_gaps(script: list[tu
 
 @given(actions)
 def test_without_retention_a_lagged_reader_never_sees_a_tombstone(script: list[tuple[str, int]]) -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a")
     _, frames = _replay(rig, script)
     assert "tombstone" not in {frame.event for frame in frames}
@@ -204,7 +204,7 @@ class Lagging:
     """A stream at its bound since time 0."""
 
     def __init__(self) -> None:
-        self.rig = Rig(patience=SMALL)
+        self.rig = Rig(slow_limits=SMALL)
         self.rig.put("a")
         self.session = self.rig.session({"a": 0})
         self.stream = self.rig.open(self.session, reads=False)
@@ -287,7 +287,7 @@ def test_a_client_that_has_nothing_to_take_is_never_cut_off() -> None:
 
 
 def test_a_stream_below_its_bound_is_closed_too_if_it_takes_nothing() -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.put("a")
     session = rig.session({"a": 0})
     stream = rig.open(session)
@@ -338,9 +338,9 @@ class Cold:
     """A rig in which reads below a seq need files that answer only when told to."""
 
     def __init__(
-        self, *names: str, backlog: int = 200, cold_below: int = 100, patience: SlowConsumerLimits | None = None
+        self, *names: str, backlog: int = 200, cold_below: int = 100, slow_limits: SlowConsumerLimits | None = None
     ) -> None:
-        self.rig = Rig(recent_cache_bytes=1 << 20, patience=patience)
+        self.rig = Rig(recent_cache_bytes=1 << 20, slow_limits=slow_limits)
         self.waiting: list[tuple[Ticket[FetchedRecords], TopicLog, Extent]] = []
         self._cold_below = cold_below
         for name in names:
@@ -416,7 +416,7 @@ def test_a_read_that_fails_is_told_once_and_tried_again() -> None:
 
 def test_the_news_of_a_failed_read_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "AHEAD_RECORDS", 10)
-    cold = Cold("a", patience=SMALL)
+    cold = Cold("a", slow_limits=SMALL)
     session = cold.rig.session({"a": 0}, limit=10)
     stream = cold.rig.open(session, reads=False)
     cold.answer()
@@ -468,7 +468,7 @@ def test_with_a_long_backlog_the_others_wait_for_at_most_one_batch() -> None:
 
 
 def test_also_when_the_client_is_slow() -> None:
-    rig = Rig(patience=SMALL)
+    rig = Rig(slow_limits=SMALL)
     rig.write("a", *[text(number) for number in range(200)])
     rig.put("b")
     stream = rig.open(rig.session({"a": 0, "b": 0}, limit=2), reads=False)
@@ -486,7 +486,7 @@ def test_also_when_the_client_is_slow() -> None:
 @pytest.mark.parametrize("door", ["stream", "socket"])
 def test_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
     patience = SlowConsumerLimits(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
-    rig, names = Rig(patience=patience), list("abcdefgh")
+    rig, names = Rig(slow_limits=patience), list("abcdefgh")
     for name in names:
         rig.write(name, *[text(number, 400) for number in range(4)])
     client = rig.watch(dict.fromkeys(names, 0), reads=False, limit=1) if door == "stream" else rig.socket()

@@ -161,9 +161,9 @@ def test_a_service_looks_only_at_those_who_are_behind(monkeypatch: pytest.Monkey
     served: list[Subscription] = []
     original = Subscription.serve
 
-    def serve(feed: Subscription, service: Service) -> bool:
-        served.append(feed)
-        return original(feed, service)
+    def serve(subscription: Subscription, service: Service) -> bool:
+        served.append(subscription)
+        return original(subscription, service)
 
     monkeypatch.setattr(Subscription, "serve", serve)
     rig.watch({"a": 0})

@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.clock import Host
 from topics.core.capture import dead_ranges
 from topics.core.lineage import epoch_of
@@ -40,7 +40,7 @@ from topics.model.run import RecordRun
 from topics.net.messages import Response
 from topics.runtime.drivers.driver import carried_out
 from topics.runtime.kernel import Kernel
-from topics.wire.incoming.query import position_param, unsigned
+from topics.wire.incoming.request_head import position_param, unsigned
 from topics.wire.outgoing.replies import performance
 
 Step = Callable[[Callable[[], None]], None]

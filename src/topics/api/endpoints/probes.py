@@ -1,7 +1,5 @@
-"""Console: the files of the web page, read once (`topics.console`).
-
-Probes: liveness, readiness, and the contract itself (`docs/spec/http-api.md#sec-20`).
-"""
+"""Endpoints that need no topic: liveness, readiness, the contract itself (`docs/spec/http-api.md#sec-20`), and the
+files of the web console, which are read once (`topics.console`)."""
 
 from __future__ import annotations
 
@@ -11,12 +9,11 @@ from importlib import resources
 import msgspec
 
 import topics
-from topics.api.app import App
-from topics.api.call import RequestCall
+from topics.api.app import App, RequestCall
 from topics.errors import NotFound, NotReady, ReadOnlyCause, ShuttingDown
 from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
-from topics.wire.endpoints import implemented
+from topics.wire.endpoints import ENDPOINTS
 from topics.wire.openapi import openapi_document
 from topics.wire.outgoing.replies import health_reply, ready_reply
 
@@ -86,13 +83,10 @@ def problems_of(kernel: Kernel) -> list[str]:
 
 
 class Probes:
-    """`topic_count` is asked only once recovery is over."""
-
-    def __init__(self, *, uptime_ms: Callable[[], int], topic_count: Callable[[], int]) -> None:
+    def __init__(self, app: App, *, uptime_ms: Callable[[], int]) -> None:
+        self._app = app
         self._uptime_ms = uptime_ms
-        self._topic_count = topic_count
-        self.app: App | None = None
-        self.kernel: Kernel | None = None
+        self.kernel: Kernel | None = None  # until recovery is over
         self._openapi: bytes | None = None
 
     def health(self, call: RequestCall) -> None:
@@ -100,19 +94,17 @@ class Probes:
         call.reply(200, health_reply(topics.__version__, uptime_ms=self._uptime_ms(), problems=problems))
 
     def ready(self, call: RequestCall) -> None:
-        assert self.app is not None
-        if self.app.progress is not None:
-            raise NotReady(self.app.progress)
-        if self.app.draining:
+        if self._app.progress is not None:
+            raise NotReady(self._app.progress)
+        if self._app.draining:
             raise ShuttingDown()
-        refusals = [] if self.kernel is None else refusals_of(self.kernel)
+        assert self.kernel is not None
+        refusals = refusals_of(self.kernel)
         if refusals:
             raise NotReady.refusing_writes(refusals)
-        call.reply(200, ready_reply(topics=self._topic_count()))
+        call.reply(200, ready_reply(topics=len(self.kernel.engine.state.topics)))
 
     def openapi(self, call: RequestCall) -> None:
-        assert self.app is not None
         if self._openapi is None:
-            document = openapi_document(implemented(self.app.handler_names), version=topics.__version__)
-            self._openapi = msgspec.json.encode(document)
+            self._openapi = msgspec.json.encode(openapi_document(ENDPOINTS, version=topics.__version__))
         call.reply(200, self._openapi)

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import groupby
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
 from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import Claimed, ClaimedJob

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop, size_of
 from topics.core.reading.walk import ReadRequest
 from topics.engine.deletes import Deleted
@@ -22,7 +22,7 @@ from topics.model.config import ConfigPatch, TopicConfig, resolve_config
 from topics.model.position import position_of
 from topics.model.results import Appended, DeleteResult
 from topics.wire.access.auth import check_config_on_write, may_configure
-from topics.wire.incoming.query import bool_param
+from topics.wire.incoming.request_head import bool_param
 from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.render_cache import RenderCache

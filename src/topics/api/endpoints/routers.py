@@ -7,14 +7,14 @@ from functools import partial
 import msgspec
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.engine.engine import Engine
 from topics.engine.routers.routers import RouterPutDone, RouterShown
 from topics.model.names import check_router_name
 from topics.model.results import DeleteRouterResult, RouterPage
 from topics.wire.access.auth import check_router_seen, permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
-from topics.wire.incoming.query import int_param
+from topics.wire.incoming.request_head import int_param
 from topics.wire.incoming.requests import decode_router
 from topics.wire.outgoing.replies import performance
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.engine.engine import Engine
 from topics.engine.lifecycle import Dropped, Put
 from topics.model.config import resolve_config
@@ -13,7 +13,7 @@ from topics.model.names import check_topic_name
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
 from topics.wire.access.auth import permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
-from topics.wire.incoming.query import bool_param, int_param
+from topics.wire.incoming.request_head import bool_param, int_param
 from topics.wire.incoming.requests import decode_config
 
 

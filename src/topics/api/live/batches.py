@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from topics import limits
-from topics.api.live.history_throttle import BITE_BYTES, BITE_RECORDS, HistoryThrottle
+from topics.api.live.history_throttle import SMALL_BATCH_BYTES, SMALL_BATCH_RECORDS, HistoryThrottle
 from topics.core.reading.request import ReadAhead
 from topics.core.reading.walk import ReadOutcome, ReadRequest
 from topics.core.topic import TopicLog
@@ -306,12 +306,12 @@ class NextBatch:
     """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
 
     def __init__(
-        self, reads: Reads, *, head_limit: Callable[[TopicLog], int], off_loop: OffLoop, pace: HistoryThrottle
+        self, reads: Reads, *, head_limit: Callable[[TopicLog], int], off_loop: OffLoop, throttle: HistoryThrottle
     ) -> None:
         self._reads = reads
         self._head_limit = head_limit
         self.off_loop = off_loop
-        self.pace = pace
+        self.throttle = throttle
         self._pool = Pool()
 
     def shared(self, service: Service, reader: Reader, granted_bytes: int) -> RenderedBatch | Ticket[RenderedBatch]:
@@ -347,8 +347,8 @@ class NextBatch:
     ) -> RenderedBatch | Ticket[RenderedBatch]:
         bounds = reader.options.bounds
         limit, budget_bytes = bounds.limit, min(bounds.budget_bytes, granted_bytes)
-        if ahead is not None and self.pace.is_live:
-            limit, budget_bytes = min(limit, BITE_RECORDS), min(budget_bytes, BITE_BYTES)
+        if ahead is not None and self.throttle.is_live:
+            limit, budget_bytes = min(limit, SMALL_BATCH_RECORDS), min(budget_bytes, SMALL_BATCH_BYTES)
         request = ReadRequest(
             from_seq=reader.at,
             limit=limit,

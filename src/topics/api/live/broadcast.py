@@ -27,7 +27,7 @@ from topics.wire.outgoing import sse as framing
 log = logging.getLogger("topics.delivery")
 
 
-class Listener(Protocol):
+class GroupMember(Protocol):
     """A seated stream."""
 
     def left(self, *, sent_bytes: int, sent_ms: float) -> None:
@@ -36,48 +36,48 @@ class Listener(Protocol):
 
 class _Member(NamedTuple):
     waiting: Callable[[], int]
-    listener: Listener
+    listener: GroupMember
     sent_bytes: int  # of the audience, when the stream sat down
 
 
-def sit_down(
-    feed: Subscription,
+def join_group(
+    subscription: Subscription,
     line: Line,
     place: SessionCursor,
-    listener: Listener,
+    listener: GroupMember,
     *,
     batches: NextBatch,
-    look_after: Callable[[Monitored], None],
+    monitor: Callable[[Monitored], None],
     bytes_max: int,
 ) -> None:
     """Let a feed at rest join those who stand where it does, if they do, or be the first of them."""
-    watched = feed.watched
+    watched = subscription.watched
     assert watched is not None, "a feed at rest is attached"
-    audience: BroadcastGroup | None = watched.audiences.get((feed.options, line.framed))
-    if audience is None:
-        audience = BroadcastGroup(
+    group: BroadcastGroup | None = watched.groups.get((subscription.options, line.framed))
+    if group is None:
+        group = BroadcastGroup(
             watched,
-            feed.options,
+            subscription.options,
             line.framed,
-            at=feed.at,
+            at=subscription.at,
             batches=batches,
-            look_after=look_after,
+            monitor=monitor,
             bytes_max=bytes_max,
         )
-    if audience.at == feed.at:
-        audience.sit(feed, line, place, listener)
+    if group.at == subscription.at:
+        group.join(subscription, line, place, listener)
 
 
 class BroadcastGroup:
     __slots__ = (
         "_batches",
         "_bytes_max",
+        "_checked_bytes",
         "_framed",
-        "_is_looked_after",
+        "_is_monitored",
         "_lines",
-        "_look_after",
-        "_looked_bytes",
-        "_seats",
+        "_members",
+        "_monitor",
         "_sent_bytes",
         "_watched",
         "at",
@@ -96,19 +96,19 @@ class BroadcastGroup:
         *,
         at: int,
         batches: NextBatch,
-        look_after: Callable[[Monitored], None],
+        monitor: Callable[[Monitored], None],
         bytes_max: int,
     ) -> None:
         self._watched = watched
         self._framed = framed
         self._batches = batches
-        self._look_after = look_after
-        self._is_looked_after = False
+        self._monitor = monitor
+        self._is_monitored = False
         self._bytes_max = bytes_max
-        self._seats: dict[Subscription, _Member] = {}
+        self._members: dict[Subscription, _Member] = {}
         self._lines: dict[Subscription, tuple[Callable[[bytes], object], SessionCursor]] = {}  # all a push has to touch
         self._sent_bytes = 0
-        self._looked_bytes = 0  # sent when all clients were last seen to have taken everything
+        self._checked_bytes = 0  # sent when all clients were last seen to have taken everything
         self.name = watched.topic.name
         self.options = options
         self.at = at
@@ -116,52 +116,52 @@ class BroadcastGroup:
         self.is_first_read = False
         self.sent_ms = 0.0  # when something was last sent
         watched.watchers[self] = None
-        watched.audiences[options, framed] = self
+        watched.groups[options, framed] = self
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._members)
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
-    def sit(self, feed: Subscription, line: Line, place: SessionCursor, listener: Listener) -> None:
-        self._seats[feed] = _Member(line.waiting, listener, self._sent_bytes)
-        self._lines[feed] = line.write, place
-        self._watched.watchers.pop(feed, None)
-        feed.audience = self
+    def join(self, subscription: Subscription, line: Line, place: SessionCursor, listener: GroupMember) -> None:
+        self._members[subscription] = _Member(line.waiting, listener, self._sent_bytes)
+        self._lines[subscription] = line.write, place
+        self._watched.watchers.pop(subscription, None)
+        subscription.group = self
 
-    def leave(self, feed: Subscription) -> None:
+    def leave(self, subscription: Subscription) -> None:
         """From here on the feed is a watcher by itself, standing where everyone here stands."""
-        seat = self._seats.pop(feed)
-        del self._lines[feed]
-        feed.audience, feed.at = None, self.at
+        member = self._members.pop(subscription)
+        del self._lines[subscription]
+        subscription.group, subscription.at = None, self.at
         watched = self._watched
-        watched.watchers[feed] = None
-        if not self._seats:
+        watched.watchers[subscription] = None
+        if not self._members:
             watched.watchers.pop(self, None)
-            watched.audiences.pop((self.options, self._framed), None)
-        seat.listener.left(sent_bytes=self._sent_bytes - seat.sent_bytes, sent_ms=self.sent_ms)
+            watched.groups.pop((self.options, self._framed), None)
+        member.listener.left(sent_bytes=self._sent_bytes - member.sent_bytes, sent_ms=self.sent_ms)
 
     def topic_deleted(self) -> None:
-        for feed in list(self._seats):
-            self.leave(feed)
-            feed.topic_deleted()
+        for subscription in list(self._members):
+            self.leave(subscription)
+            subscription.topic_deleted()
 
     def abandon(self, error: BaseException) -> None:
-        for feed in list(self._seats):
-            self.leave(feed)
-            feed.abandon(error)
+        for subscription in list(self._members):
+            self.leave(subscription)
+            subscription.abandon(error)
 
     def deferred(self, wait_ms_max: int, now_ms: float) -> None:
         """Nobody here has anything left to take, so everybody is told."""
         self._tell(sse.DEFERRED, sse.deferred_data(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
 
     def resumed(self, now_ms: float) -> None:
-        if any(feed.is_told_deferred for feed in self._seats):
+        if any(subscription.is_told_deferred for subscription in self._members):
             self._tell(sse.RESUMED, sse.resumed_data(self.name), now_ms, is_deferred=False)
 
     def _tell(self, event: bytes, data: bytes, now_ms: float, *, is_deferred: bool) -> None:
-        for feed in self._seats:
-            feed.is_told_deferred = is_deferred
+        for subscription in self._members:
+            subscription.is_told_deferred = is_deferred
         self._send(framing.frame(None, event, data), self.at, now_ms)
 
     # --- being served -----------------------------------------------------------------------------------------------
@@ -172,9 +172,9 @@ class BroadcastGroup:
         batch = self._batches.shared(service, self, self.options.bounds.budget_bytes)
         data = self._plain_data(batch)
         if data is None:
-            self._serve_alone(list(self._seats), service)
+            self._serve_alone(list(self._members), service)
         else:
-            if self._sent_bytes - self._looked_bytes + len(data) > self._bytes_max:
+            if self._sent_bytes - self._checked_bytes + len(data) > self._bytes_max:
                 self._serve_alone(self._late(), service)
             self._send(data, service.topic.head, service.now_ms)
         return False
@@ -199,31 +199,31 @@ class BroadcastGroup:
                 log.exception("writing to a stream of topic %s failed", self.name)
                 broken.append(line)
         if broken:
-            for feed in [feed for feed, line in self._lines.items() if line in broken]:
-                self.leave(feed)
+            for subscription in [subscription for subscription, line in self._lines.items() if line in broken]:
+                self.leave(subscription)
         self.at, self.sent_ms = at, now_ms
         self._sent_bytes += len(data)
-        if not self._is_looked_after:
-            self._is_looked_after = True
-            self._look_after(self)
+        if not self._is_monitored:
+            self._is_monitored = True
+            self._monitor(self)
 
     def _late(self) -> list[Subscription]:
         """Whose client has not taken what it was sent."""
-        self._looked_bytes = self._sent_bytes
-        return [feed for feed, seat in self._seats.items() if seat.waiting()]
+        self._checked_bytes = self._sent_bytes
+        return [subscription for subscription, member in self._members.items() if member.waiting()]
 
-    def _serve_alone(self, feeds: list[Subscription], service: Service) -> None:
-        for feed in feeds:
-            self.leave(feed)
-        for feed in feeds:
-            if feed.serve(service):
-                self._watched.behind[feed] = None
+    def _serve_alone(self, subscriptions: list[Subscription], service: Service) -> None:
+        for subscription in subscriptions:
+            self.leave(subscription)
+        for subscription in subscriptions:
+            if subscription.serve(service):
+                self._watched.behind[subscription] = None
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def look(self, now_ms: float) -> bool:
+    def check(self, now_ms: float) -> bool:
         """A moment after something was sent: whoever has not taken it is looked after alone."""
-        self._is_looked_after = False
-        for feed in self._late():
-            self.leave(feed)
+        self._is_monitored = False
+        for subscription in self._late():
+            self.leave(subscription)
         return False

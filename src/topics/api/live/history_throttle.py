@@ -12,20 +12,20 @@ from collections.abc import Callable
 
 from topics.core.reading.request import ReadAhead
 
-REST_RATIO = 16.0
+DELAY_RATIO = 16.0
 """Rest for each millisecond of work: a seventeenth of the time is left for history."""
 WORK_MS_MAX = 2.0
 """A batch takes no longer than this by itself; the rest of it was waiting."""
-REST_MS_MAX = 1000.0
-REST_MS_MIN = 1.0
+DELAY_MS_MAX = 1000.0
+DELAY_MS_MIN = 1.0
 """The loop's clock knows no shorter time."""
 LIVE_MS = 500.0
 """So long after a write there is live traffic."""
 CLOSING_IN = 4
 """A feed reads at least so many records for each that is written, if it can."""
-BITE_RECORDS = 128
+SMALL_BATCH_RECORDS = 128
 """A batch of a feed in history while somebody writes: about half a millisecond of the loop."""
-BITE_BYTES = 64 * 1024
+SMALL_BATCH_BYTES = 64 * 1024
 
 
 class HistoryThrottle:
@@ -54,10 +54,10 @@ class HistoryThrottle:
         if seen != self._traffic_seen:
             self._live_until_ms = self.now_ms() + LIVE_MS
 
-    def after(self, rest_ms: float, step: Callable[[], None]) -> None:
+    def after(self, delay_ms: float, step: Callable[[], None]) -> None:
         """Run the step after a rest, which may be none."""
-        if rest_ms:
-            self._later(rest_ms, step)
+        if delay_ms:
+            self._later(delay_ms, step)
         else:
             self._soon(step)
 
@@ -66,36 +66,36 @@ class HistoryThrottle:
         """Does somebody write?"""
         return self.now_ms() < self._live_until_ms
 
-    def rest_ms(self, began_ms: float, *, most_ms: float = REST_MS_MAX) -> float:
+    def delay_ms(self, began_ms: float, *, most_ms: float = DELAY_MS_MAX) -> float:
         """For a batch that was begun then and is done now; 0 if there is no need to rest."""
         if not self.is_live:
             return 0.0
         now = self.now_ms()
-        due = max(self._paid_until_ms, now) + min(now - began_ms, WORK_MS_MAX) * REST_RATIO
-        self._paid_until_ms = min(due, now + min(most_ms, REST_MS_MAX))
+        due = max(self._paid_until_ms, now) + min(now - began_ms, WORK_MS_MAX) * DELAY_RATIO
+        self._paid_until_ms = min(due, now + min(most_ms, DELAY_MS_MAX))
         rest = self._paid_until_ms - now
-        return 0.0 if rest < REST_MS_MIN else rest
+        return 0.0 if rest < DELAY_MS_MIN else rest
 
 
 class CatchUp:
     """One feed on its way to the head, and what it was brought ahead of its batches; `begin` is called whenever it
     begins to wait for a batch."""
 
-    __slots__ = ("_began_ms", "_head", "_pace", "_seen_ms", "ahead")
+    __slots__ = ("_began_ms", "_head", "_seen_ms", "_throttle", "ahead")
 
-    def __init__(self, pace: HistoryThrottle, head: int) -> None:
+    def __init__(self, throttle: HistoryThrottle, head: int) -> None:
         self.ahead = ReadAhead()
-        self._pace = pace
+        self._throttle = throttle
         self._head = head  # as of `_seen_ms`
-        self._began_ms = self._seen_ms = pace.now_ms()
+        self._began_ms = self._seen_ms = throttle.now_ms()
 
     def begin(self) -> None:
-        self._began_ms = self._pace.now_ms()
+        self._began_ms = self._throttle.now_ms()
 
-    def rest_ms(self, *, head: int, read: int) -> float:
+    def delay_ms(self, *, head: int, read: int) -> float:
         """After a batch that moved it by `read` seqs."""
-        now = self._pace.now_ms()
+        now = self._throttle.now_ms()
         written, elapsed_ms = head - self._head, now - self._seen_ms
         self._head, self._seen_ms = head, now
-        most_ms = REST_MS_MAX if written <= 0 else read * elapsed_ms / (CLOSING_IN * written)
-        return self._pace.rest_ms(self._began_ms, most_ms=most_ms)
+        most_ms = DELAY_MS_MAX if written <= 0 else read * elapsed_ms / (CLOSING_IN * written)
+        return self._throttle.delay_ms(self._began_ms, most_ms=most_ms)

@@ -15,7 +15,6 @@ from topics.api.live.sessions import Sessions
 from topics.api.live.sockets import WsEndpoint
 from topics.api.live.streams import Streams
 from topics.api.live.watch import WatchEndpoints, WatchServices
-from topics.api.metrics import Family, single
 from topics.config import Settings
 from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.delivery.pressure import Tuning, commit_window_ms
@@ -32,7 +31,7 @@ class Live:
         keys: KeyRing | None,
         busy: Callable[[], float],
         tuning: Tuning | None = None,
-        patience: SlowConsumerLimits | None = None,
+        slow_limits: SlowConsumerLimits | None = None,
     ) -> None:
         engine, driver = kernel.engine, kernel.driver
         self._kernel = kernel
@@ -55,15 +54,17 @@ class Live:
             cap_each=0 if is_alone else share_of(settings.max_watch_sessions, settings.client_share),
             now_ms=engine.context.clock.now_ms,
         )
-        pace = HistoryThrottle(
+        throttle = HistoryThrottle(
             soon=driver.soon,
             later=driver.later,
             now_ms=self.delivery.now_ms,
             traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
         )
-        batches = NextBatch(engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, pace=pace)
+        batches = NextBatch(
+            engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, throttle=throttle
+        )
         self.services = WatchServices(
-            engine, self.delivery, batches, self.streams, self.sessions, patience or SlowConsumerLimits()
+            engine, self.delivery, batches, self.streams, self.sessions, slow_limits or SlowConsumerLimits()
         )
         watch = WatchEndpoints(self.services, keys=keys, heartbeat_low_ms=settings.test_min_heartbeat_ms)
         self.handlers: dict[str, Handler] = {
@@ -71,25 +72,9 @@ class Live:
             "watch_stream": watch.watch_stream,
             "websocket": WsEndpoint(self.services).websocket,
         }
-        kernel.scheduler.every_tick += (self.delivery.tick, self.streams.tick, pace.tick)
+        kernel.scheduler.every_tick += (self.delivery.tick, self.streams.tick, throttle.tick)
 
     def _set_commit_window(self, pressure: float) -> None:
         """Stage 2 of the ladder: while pressure is high, more writers share a sync."""
         window_ms = commit_window_ms(pressure, self.delivery.tuning)
         self._kernel.writers.set_window(self._calm_window_s if window_ms is None else window_ms / 1000)
-
-    def families(self) -> list[Family]:
-        """Metrics beyond the contract's table."""
-        delivery, streams = self.delivery, self.streams
-        return [
-            single("topics_delivery_pressure", "gauge", "how short of time the process is, 0 to 1", delivery.pressure),
-            single("topics_delivery_stage", "gauge", "highest stage of the ladder that holds", delivery.stage),
-            single("topics_delivery_ready", "gauge", "topics that wait for a worker", delivery.depth()),
-            single("topics_delivery_services_total", "counter", "services of topics", delivery.services_total),
-            single(
-                "topics_streams_shed_total", "counter", "slow streams whose frames were dropped", streams.shed_total
-            ),
-            single(
-                "topics_streams_too_slow_total", "counter", "streams cut off for being stuck", streams.too_slow_total
-            ),
-        ]

@@ -64,7 +64,7 @@ class HeldFrames(NamedTuple, Generic[T]):
 
 
 class Monitored(Protocol):
-    def look(self, now_ms: float) -> bool:
+    def check(self, now_ms: float) -> bool:
         """Called at every tick while there is something to take. False: there is nothing any more."""
 
 
@@ -74,19 +74,19 @@ class ClientProgress(Monitored):
     __slots__ = (
         "_allowance",
         "_making_bytes",
-        "_patience",
         "_progress_ms",
         "_sent_bytes",
         "_sink",
+        "_slow_limits",
         "_taken_bytes",
+        "is_monitored",
         "is_shed",
         "lagged_ms",
-        "looked_after",
     )
 
-    def __init__(self, sink: Sink, patience: SlowConsumerLimits) -> None:
+    def __init__(self, sink: Sink, slow_limits: SlowConsumerLimits) -> None:
         self._sink = sink
-        self._patience = patience
+        self._slow_limits = slow_limits
         self._allowance = sink.allowance(self)
         self._making_bytes = 0
         self._sent_bytes = 0
@@ -94,7 +94,7 @@ class ClientProgress(Monitored):
         self._progress_ms = 0.0  # when the client last took something, or began to have something to take
         self.lagged_ms: float | None = None  # since when the buffer is at its bound
         self.is_shed = False
-        self.looked_after = False  # in the list of connections with something to take
+        self.is_monitored = False  # in the list of connections with something to take
 
     # --- the budget of all connections ----------------------------------------------------------------------------
 
@@ -128,42 +128,42 @@ class ClientProgress(Monitored):
         return progress
 
     def _is_too_slow(self, now_ms: float) -> bool:
-        return now_ms - self._progress_ms >= self._patience.slow_timeout_ms
+        return now_ms - self._progress_ms >= self._slow_limits.slow_timeout_ms
 
     def _is_overdue(self, now_ms: float) -> bool:
         """Lagged, and given enough time."""
         if self.lagged_ms is None:
             return False
-        return now_ms - max(self.lagged_ms, self._progress_ms) >= self._patience.grace_ms
+        return now_ms - max(self.lagged_ms, self._progress_ms) >= self._slow_limits.grace_ms
 
-    def _begin_to_look(self, now_ms: float, look_after: Callable[[Monitored], None]) -> None:
-        if not self.looked_after:
-            self.looked_after = True
+    def _begin_monitoring(self, now_ms: float, monitor: Callable[[Monitored], None]) -> None:
+        if not self.is_monitored:
+            self.is_monitored = True
             self._progress_ms = now_ms
             self._taken_bytes = self._sent_bytes - self._sink.buffered_bytes()
-            look_after(self)
+            monitor(self)
 
 
 class Outbound(ClientProgress, Generic[T]):
     """Of a stream. A mark says whose frames these are; the owner is told when they are handed over."""
 
-    __slots__ = ("_bytes", "_frames", "_look_after", "_owner", "_queue", "_stream")
+    __slots__ = ("_bytes", "_frames", "_monitor", "_owner", "_queue", "_stream")
 
     def __init__(
         self,
         owner: OutboundOwner[T],
         sink: StreamSink,
-        patience: SlowConsumerLimits,
-        look_after: Callable[[Monitored], None],
+        slow_limits: SlowConsumerLimits,
+        monitor: Callable[[Monitored], None],
     ) -> None:
-        super().__init__(sink, patience)
+        super().__init__(sink, slow_limits)
         self._owner = owner
         self._stream = sink
-        self._look_after = look_after
+        self._monitor = monitor
         self._queue: deque[HeldFrames[T]] | None = None  # frames the transport has no room for
         self._frames = 0
         self._bytes = 0
-        sink.set_drain_callback(self._drained, low_bytes=patience.hand_over_bytes // 2)
+        sink.set_drain_callback(self._drained, low_bytes=slow_limits.hand_over_bytes // 2)
 
     # --- room -----------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Outbound(ClientProgress, Generic[T]):
     @property
     def is_quiet(self) -> bool:
         """Nothing is held and nobody looks after it, so all was taken when something was last sent."""
-        return self._queue is None and not self.looked_after and not self.is_shed and self.lagged_ms is None
+        return self._queue is None and not self.is_monitored and not self.is_shed and self.lagged_ms is None
 
     @property
     def is_empty(self) -> bool:
@@ -200,22 +200,22 @@ class Outbound(ClientProgress, Generic[T]):
         return self._bytes + self._sink.buffered_bytes()
 
     def _is_at_bound(self) -> bool:
-        patience = self._patience
-        return self._frames >= patience.frames_max or self.held_bytes() >= patience.bytes_max
+        slow_limits = self._slow_limits
+        return self._frames >= slow_limits.frames_max or self.held_bytes() >= slow_limits.bytes_max
 
     # --- in -------------------------------------------------------------------------------------------------------
 
     def offer(self, data: bytes, mark: T, now_ms: float, *, frames: int = 1, keep: bool = False) -> bool:
         """Hand frames to the transport and say True, or hold them until it has room; then the owner is told."""
         stream = self._stream
-        if self._queue is None and stream.buffered_bytes() < self._patience.hand_over_bytes:
+        if self._queue is None and stream.buffered_bytes() < self._slow_limits.hand_over_bytes:
             self._sent_bytes += len(data)
             stream.send(data)
             buffered = stream.buffered_bytes()
             if buffered:
                 self._allowance.measure()
-                self._begin_to_look(now_ms, self._look_after)
-                if buffered >= self._patience.bytes_max:
+                self._begin_monitoring(now_ms, self._monitor)
+                if buffered >= self._slow_limits.bytes_max:
                     self.lagged_ms = now_ms
             return True
         self._hold(HeldFrames(data, frames, mark, keep), now_ms)
@@ -225,9 +225,9 @@ class Outbound(ClientProgress, Generic[T]):
         """Somebody else has used the transport, until then."""
         self._sent_bytes += sent_bytes
         if self._stream.buffered_bytes():
-            self._stream.set_drain_callback(self._drained, low_bytes=self._patience.hand_over_bytes // 2)
+            self._stream.set_drain_callback(self._drained, low_bytes=self._slow_limits.hand_over_bytes // 2)
             self._allowance.measure()
-            self._begin_to_look(now_ms, self._look_after)
+            self._begin_monitoring(now_ms, self._monitor)
 
     def _hold(self, held: HeldFrames[T], now_ms: float) -> None:
         if self._queue is None:
@@ -236,7 +236,7 @@ class Outbound(ClientProgress, Generic[T]):
         self._frames += held.frames
         self._bytes += len(held.data)
         self._allowance.measure()
-        self._begin_to_look(now_ms, self._look_after)
+        self._begin_monitoring(now_ms, self._monitor)
         if self.lagged_ms is None and self._is_at_bound():
             self.lagged_ms = now_ms
 
@@ -250,7 +250,7 @@ class Outbound(ClientProgress, Generic[T]):
         queue, stream = self._queue, self._stream
         was_full = not self.has_room
         self.is_shed = False
-        while queue and stream.buffered_bytes() < self._patience.hand_over_bytes and not stream.closed:
+        while queue and stream.buffered_bytes() < self._slow_limits.hand_over_bytes and not stream.closed:
             held = queue.popleft()
             if not queue:
                 self._queue = None  # before the owner is told: it may want to end now
@@ -267,7 +267,7 @@ class Outbound(ClientProgress, Generic[T]):
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def look(self, now_ms: float) -> bool:
+    def check(self, now_ms: float) -> bool:
         if self._stream.closed:
             return False
         if self._made_progress(now_ms):
@@ -275,7 +275,7 @@ class Outbound(ClientProgress, Generic[T]):
             if self.lagged_ms is not None:
                 self.lagged_ms = now_ms
         if self._queue is None and not self._sink.buffered_bytes() and not self.is_shed:
-            self.looked_after = False
+            self.is_monitored = False
             self._allowance.measure()
             self._owner.all_taken()
             return False
@@ -318,7 +318,7 @@ class Outbound(ClientProgress, Generic[T]):
     def give_up(self, last_words: bytes) -> None:
         """End now, with last words if they fit behind what the transport still has; else the client is cut off."""
         self.clear()
-        if self._stream.buffered_bytes() < self._patience.hand_over_bytes:
+        if self._stream.buffered_bytes() < self._slow_limits.hand_over_bytes:
             self._stream.send(last_words)
             self._stream.end()
         else:
@@ -328,19 +328,19 @@ class Outbound(ClientProgress, Generic[T]):
 class Messages(ClientProgress):
     """Of a socket: how many messages its client has not taken."""
 
-    __slots__ = ("_ends", "_look_after", "_owner", "_reserved", "_socket")
+    __slots__ = ("_ends", "_monitor", "_owner", "_reserved", "_socket")
 
     def __init__(
         self,
         owner: OutboundOwner[None],
         sink: WsSink,
-        patience: SlowConsumerLimits,
-        look_after: Callable[[Monitored], None],
+        slow_limits: SlowConsumerLimits,
+        monitor: Callable[[Monitored], None],
     ) -> None:
-        super().__init__(sink, patience)
+        super().__init__(sink, slow_limits)
         self._owner = owner
         self._socket = sink
-        self._look_after = look_after
+        self._monitor = monitor
         self._ends: deque[int] = deque()  # of messages sent and not taken, in bytes sent
         self._reserved = 0
         sink.set_drain_callback(self._drained, low_bytes=0)
@@ -353,7 +353,7 @@ class Messages(ClientProgress):
             taken = self._sent_bytes - buffered
             while ends and (ends[0] <= taken or not buffered):
                 ends.popleft()
-        return self._patience.messages_max - len(ends) - self._reserved
+        return self._slow_limits.messages_max - len(ends) - self._reserved
 
     def grant(self, wanted_bytes: int, *, least_bytes: int = 0) -> int:
         """As `Outbound.grant`."""
@@ -380,14 +380,14 @@ class Messages(ClientProgress):
         if socket.buffered_bytes():
             self._ends.append(self._sent_bytes)
             self._allowance.measure()
-            self._begin_to_look(now_ms, self._look_after)
+            self._begin_monitoring(now_ms, self._monitor)
 
     def _drained(self) -> None:
         self._ends.clear()
         self._allowance.measure()
         self._owner.has_room_again()
 
-    def look(self, now_ms: float) -> bool:
+    def check(self, now_ms: float) -> bool:
         if self._socket.closed:
             return False
         if self._made_progress(now_ms):
@@ -395,7 +395,7 @@ class Messages(ClientProgress):
             if self.places() > 0:
                 self._owner.has_room_again()
         if not self._sink.buffered_bytes():
-            self.looked_after = False
+            self.is_monitored = False
             self._allowance.measure()
             return False
         if self._is_too_slow(now_ms):

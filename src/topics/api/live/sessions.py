@@ -16,7 +16,7 @@ from topics.core.lineage import is_foreign
 from topics.core.topic import TopicLog
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position
-from topics.wire.access.keys import Holder
+from topics.wire.access.keys import ClientId
 from topics.wire.cursors import encode_base64url
 
 WID_BYTES = 16
@@ -77,7 +77,7 @@ class SessionCursor:
 
 
 class Session:
-    __slots__ = ("heartbeat_ms", "holder", "idle_since_ms", "options", "owner", "places", "streams", "wid")
+    __slots__ = ("client", "heartbeat_ms", "idle_since_ms", "options", "owner", "places", "streams", "wid")
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Session:
         *,
         heartbeat_ms: int,
         owner: bytes | None,
-        holder: Holder,
+        client: ClientId,
         now_ms: int,
     ) -> None:
         self.wid = "wid_" + encode_base64url(secrets.token_bytes(WID_BYTES)).decode()
@@ -94,7 +94,7 @@ class Session:
         self.options = options
         self.heartbeat_ms = heartbeat_ms
         self.owner = owner  # digest of the key that made it
-        self.holder = holder  # whose share it takes from
+        self.client = client  # whose share it takes from
         self.streams = 0
         self.idle_since_ms = now_ms
 
@@ -118,7 +118,7 @@ class Sessions:
         self._ttl_ms = ttl_ms
         self._by_id: dict[str, Session] = {}
         self._idle: dict[str, Session] = {}  # without a stream, the longest idle first
-        self._held: dict[Holder, _Held] = {}
+        self._by_client: dict[ClientId, _ClientSessions] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -130,25 +130,25 @@ class Sessions:
         *,
         heartbeat_ms: int,
         owner: bytes | None,
-        holder: Holder = None,
+        client: ClientId = None,
     ) -> Session:
         self.collect()
-        self._make_room(holder)
+        self._make_room(client)
         now_ms = self._now_ms()
-        session = Session(places, options, heartbeat_ms=heartbeat_ms, owner=owner, holder=holder, now_ms=now_ms)
+        session = Session(places, options, heartbeat_ms=heartbeat_ms, owner=owner, client=client, now_ms=now_ms)
         self._by_id[session.wid] = session
-        self._held.setdefault(holder, _Held()).count += 1
+        self._by_client.setdefault(client, _ClientSessions()).count += 1
         self._rests(session)
         return session
 
-    def _make_room(self, holder: Holder) -> None:
+    def _make_room(self, client: ClientId) -> None:
         """For one more; raises Throttled if nobody who holds a place has gone."""
-        mine = self._held.get(holder)
-        if holder is not None and self._cap_each and mine is not None and mine.count >= self._cap_each:
+        mine = self._by_client.get(client)
+        if client is not None and self._cap_each and mine is not None and mine.count >= self._cap_each:
             if not self._yields(mine.idle):
                 raise Throttled.cap("max_watch_sessions_per_client", max=self._cap_each)
         elif self._cap and len(self._by_id) >= self._cap:
-            most = max(self._held.values(), key=lambda held: held.count)
+            most = max(self._by_client.values(), key=lambda of_client: of_client.count)
             if not self._yields(most.idle) and not self._yields(self._idle):
                 raise Throttled.cap("max_watch_sessions", max=self._cap)
 
@@ -170,7 +170,7 @@ class Sessions:
     def opened(self, session: Session) -> None:
         session.streams += 1
         if self._idle.pop(session.wid, None) is not None:
-            del self._held[session.holder].idle[session.wid]
+            del self._by_client[session.client].idle[session.wid]
 
     def stream_ended(self, session: Session) -> None:
         session.streams -= 1
@@ -179,7 +179,7 @@ class Sessions:
             self._rests(session)
 
     def _rests(self, session: Session) -> None:
-        self._idle[session.wid] = self._held[session.holder].idle[session.wid] = session
+        self._idle[session.wid] = self._by_client[session.client].idle[session.wid] = session
 
     def collect(self) -> None:
         """Drop what has expired."""
@@ -192,14 +192,14 @@ class Sessions:
 
     def _drop(self, session: Session) -> None:
         """An idle one."""
-        held = self._held[session.holder]
-        del self._idle[session.wid], self._by_id[session.wid], held.idle[session.wid]
-        held.count -= 1
-        if not held.count:
-            del self._held[session.holder]
+        of_client = self._by_client[session.client]
+        del self._idle[session.wid], self._by_id[session.wid], of_client.idle[session.wid]
+        of_client.count -= 1
+        if not of_client.count:
+            del self._by_client[session.client]
 
 
-class _Held:
+class _ClientSessions:
     """The sessions of one holder: how many, and which of them are idle, the longest idle first."""
 
     __slots__ = ("count", "idle")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.api.live.batches import Bounds, Options, RenderedBatch
 from topics.api.live.outbound import Messages
 from topics.api.live.subscription import Subscription
@@ -31,10 +31,9 @@ from topics.model.results import Appended, WatchStart
 from topics.net.messages import WsSink
 from topics.net.websocket import GOING_AWAY, POLICY_VIOLATION, handshake_problem
 from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
-from topics.wire.access.keys import READ, WRITE, Holder, Key
-from topics.wire.incoming.json import Unknown
+from topics.wire.access.keys import READ, WRITE, ClientId, Key
+from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
 from topics.wire.incoming.requests import TopicStart, node_set
-from topics.wire.incoming.warnings import warnings_of, with_warnings
 from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.replies import append_performance
@@ -46,21 +45,31 @@ Reply = Callable[[], bytes]
 
 
 class Socket:
-    __slots__ = ("_feeds", "_gone", "_is_busy", "_key", "_messages", "_services", "_sink", "_warnings", "closed")
+    __slots__ = (
+        "_gone",
+        "_is_busy",
+        "_key",
+        "_messages",
+        "_services",
+        "_sink",
+        "_subscriptions",
+        "_warnings",
+        "closed",
+    )
 
     def __init__(self, services: WatchServices, sink: WsSink, key: Key | None) -> None:
         self._services = services
         self._sink = sink
         self._key = key
-        self._messages = Messages(self, sink, services.patience, services.streams.look_after)
-        self._feeds: dict[str, Subscription] = {}  # whoever was served longest ago comes first
+        self._messages = Messages(self, sink, services.slow_limits, services.streams.monitor)
+        self._subscriptions: dict[str, Subscription] = {}  # whoever was served longest ago comes first
         self._gone: deque[str] = deque()  # deleted topics whose news has no place yet
         self._is_busy = False  # a command is being carried out
         self._warnings: Sequence[str] = ()  # about it
         self.closed = False
 
-    def begin(self, holder: Holder = None) -> None:
-        self._services.streams.enter(self, holder)
+    def begin(self, client: ClientId = None) -> None:
+        self._services.streams.enter(self, client)
         self._sink.on_close(self._ended)
         self._sink.on_message(self._received)
 
@@ -134,9 +143,9 @@ class Socket:
         if missing and not command.lenient:
             raise TopicNotFound(missing[0])
         topics = [known[name] for name in starts if name in known]
-        settled = engine.floor_log.ensure_shown_logged(topics)
+        logged = engine.floor_log.ensure_shown_logged(topics)
         self._when(
-            settled,
+            logged,
             command.request_id,
             lambda _: self._subscribed(command, starts, still_there(self._services, topics, command.lenient)),
         )
@@ -153,9 +162,9 @@ class Socket:
         now_ms = engine.context.clock.now_ms()
         for topic in sorted(topics, key=lambda topic: topic.name):
             at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
-            feed = Subscription(self, topic.name, options, at=at, epoch=epoch)
-            self._feeds[topic.name] = feed
-            feed.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
+            subscription = Subscription(self, topic.name, options, at=at, epoch=epoch)
+            self._subscriptions[topic.name] = subscription
+            subscription.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
 
     def _unsubscribe(self, command: ws.Unsubscribe) -> None:
         names = command.names()
@@ -164,9 +173,9 @@ class Socket:
         self._reply(ws.unsubscribed_frame(command.request_id, names))
 
     def _drop(self, name: str) -> None:
-        feed = self._feeds.pop(name, None)
-        if feed is not None:
-            feed.close()
+        subscription = self._subscriptions.pop(name, None)
+        if subscription is not None:
+            subscription.close()
         if name in self._gone:
             self._gone.remove(name)
 
@@ -196,39 +205,39 @@ class Socket:
 
     # --- Channel: what feeds push ---------------------------------------------------------------------------------
 
-    def has_room(self, feed: Subscription) -> bool:
+    def has_room(self, subscription: Subscription) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
 
-    def grant(self, feed: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
-        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+    def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._messages.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(subscription) else 0
 
     def making(self, change_bytes: int) -> None:
         self._messages.making(change_bytes)
 
-    def frames_key(self, feed: Subscription) -> object:
-        return "ws", feed.options.view
+    def frames_key(self, subscription: Subscription) -> object:
+        return "ws", subscription.options.view
 
-    def build(self, feed: Subscription, batch: RenderedBatch) -> object:
-        return _frames_of(batch, feed)
+    def build(self, subscription: Subscription, batch: RenderedBatch) -> object:
+        return _frames_of(batch, subscription)
 
-    def push(self, feed: Subscription, batch: RenderedBatch, now_ms: float) -> None:
+    def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
         """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
-        outcome, frames = batch.outcome, _frames_of(batch, feed)
-        self._feeds[feed.name] = self._feeds.pop(feed.name)
-        feed.epoch = batch.epoch
-        feed.has_failed = False
+        outcome, frames = batch.outcome, _frames_of(batch, subscription)
+        self._subscriptions[subscription.name] = self._subscriptions.pop(subscription.name)
+        subscription.epoch = batch.epoch
+        subscription.has_failed = False
         if frames.tombstone:
-            feed.at, feed.is_caught_up = frames.gap_at, False
+            subscription.at, subscription.is_caught_up = frames.gap_at, False
             self._send(frames.tombstone, now_ms)
         if frames.record:
             if frames.tombstone and not self._messages.places() > 0:
                 return
-            feed.is_caught_up = False
+            subscription.is_caught_up = False
             self._send(frames.record, now_ms)
-        feed.at = outcome.next_from_seq
-        if outcome.caught_up and not feed.is_caught_up and self._messages.places() > 0:
-            feed.is_caught_up = True
-            self._send(ws.caught_up_frame(feed.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
+        subscription.at = outcome.next_from_seq
+        if outcome.caught_up and not subscription.is_caught_up and self._messages.places() > 0:
+            subscription.is_caught_up = True
+            self._send(ws.caught_up_frame(subscription.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
 
     def _send(self, payload: bytes, now_ms: float) -> None:
         """Into a free place; when it was the last one, commands wait too."""
@@ -236,32 +245,32 @@ class Socket:
         if self._messages.places() <= 0:
             self._sink.pause_reading()
 
-    def topic_gone(self, feed: Subscription) -> None:
-        self._feeds.pop(feed.name, None)
-        self._gone.append(feed.name)
+    def topic_gone(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.name, None)
+        self._gone.append(subscription.name)
         self._tell_gone()
 
     def _tell_gone(self) -> None:
         while self._gone and self._messages.places() > 0:
             self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
 
-    def topic_deferred(self, feed: Subscription, wait_ms_max: int) -> bool:
-        if not self.has_room(feed):
+    def topic_deferred(self, subscription: Subscription, wait_ms_max: int) -> bool:
+        if not self.has_room(subscription):
             return False
-        self._send(ws.deferred_frame(feed.name, max_wait_ms=wait_ms_max), self._now_ms())
+        self._send(ws.deferred_frame(subscription.name, max_wait_ms=wait_ms_max), self._now_ms())
         return True
 
-    def topic_resumed(self, feed: Subscription) -> None:
-        if self.has_room(feed):
-            self._send(ws.resumed_frame(feed.name), self._now_ms())
+    def topic_resumed(self, subscription: Subscription) -> None:
+        if self.has_room(subscription):
+            self._send(ws.resumed_frame(subscription.name), self._now_ms())
 
-    def read_failed(self, feed: Subscription, error: BaseException) -> None:
-        if not feed.has_failed and self._messages.places() > 0:
-            feed.has_failed = True
+    def read_failed(self, subscription: Subscription, error: BaseException) -> None:
+        if not subscription.has_failed and self._messages.places() > 0:
+            subscription.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
             shown = seen_by(self._key, shown)
             self._send(ws.error_frame(ws.NO_REQUEST_ID, shown.code, shown.message), self._now_ms())
-        self._services.streams.retry(feed)
+        self._services.streams.retry(subscription)
 
     # --- Owner: what becomes of it --------------------------------------------------------------------------------
 
@@ -277,8 +286,8 @@ class Socket:
             return
         self._tell_gone()
         self._read_on()
-        for feed in list(self._feeds.values()):
-            feed.wake()
+        for subscription in list(self._subscriptions.values()):
+            subscription.wake()
 
     def all_taken(self) -> None:
         return
@@ -306,9 +315,9 @@ class Socket:
         if self.closed:
             return
         self.closed = True
-        for feed in self._feeds.values():
-            feed.close()
-        self._feeds.clear()
+        for subscription in self._subscriptions.values():
+            subscription.close()
+        self._subscriptions.clear()
         self._services.streams.leave(self)
 
     def _now_ms(self) -> float:
@@ -323,24 +332,26 @@ class _Frames(NamedTuple):
     gap_at: int
 
 
-def _frames_of(batch: RenderedBatch, feed: Subscription) -> _Frames:
-    key = "ws", feed.options.view
+def _frames_of(batch: RenderedBatch, subscription: Subscription) -> _Frames:
+    key = "ws", subscription.options.view
     frames: _Frames | None = batch.memo.get(key)
     if frames is None:
-        frames = batch.memo[key] = _make_frames(batch, feed)
+        frames = batch.memo[key] = _make_frames(batch, subscription)
     return frames
 
 
-def _make_frames(batch: RenderedBatch, feed: Subscription) -> _Frames:
+def _make_frames(batch: RenderedBatch, subscription: Subscription) -> _Frames:
     outcome, tombstone, record, gap_at = batch.outcome, b"", b"", 0
     if outcome.tombstone is not None:
         gap = outcome.tombstone
         gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-        tombstone = ws.tombstone_frame(feed.name, gap, at=gap_at, epoch=outcome.epoch)
+        tombstone = ws.tombstone_frame(subscription.name, gap, at=gap_at, epoch=outcome.epoch)
     if batch.records:
-        text = batch.text(feed.options.view)
+        text = batch.text(subscription.options.view)
         to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
-        record = ws.record_frame(feed.name, text, from_seq=feed.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
+        record = ws.record_frame(
+            subscription.name, text, from_seq=subscription.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch
+        )
     return _Frames(tombstone, record, gap_at)
 
 
@@ -369,8 +380,8 @@ class WsEndpoint:
         problem = handshake_problem(call.request)
         if problem is not None:
             raise InvalidRequest(problem)
-        holder = call.holder
-        self._services.streams.check_room(holder)
+        client = call.client
+        self._services.streams.check_cap(client)
         sink = call.responder.upgrade_websocket()
         call.end()
-        Socket(self._services, sink, call.key).begin(holder)
+        Socket(self._services, sink, call.key).begin(client)

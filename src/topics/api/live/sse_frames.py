@@ -33,8 +33,8 @@ class SseFrames:
 
     __slots__ = ("_alone", "_at", "_epoch", "_name", "caught_up", "count", "gap_at", "record", "tombstone")
 
-    def __init__(self, batch: RenderedBatch, feed: FrameTarget) -> None:
-        outcome, name = batch.outcome, feed.name
+    def __init__(self, batch: RenderedBatch, subscription: FrameTarget) -> None:
+        outcome, name = batch.outcome, subscription.name
         self._name = name
         self._at = outcome.next_from_seq
         self._epoch = epoch = outcome.epoch
@@ -44,43 +44,45 @@ class SseFrames:
         gap = outcome.tombstone
         if gap is not None:
             self.gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-            data = sse.tombstone_data(name, gap, is_first_read=feed.is_first_read, at=self.gap_at, epoch=epoch)
+            data = sse.tombstone_data(name, gap, is_first_read=subscription.is_first_read, at=self.gap_at, epoch=epoch)
             self.tombstone = _tail(sse.TOMBSTONE, data)
         if batch.records:
-            text = batch.text(feed.options.view)
+            text = batch.text(subscription.options.view)
             head_seq = outcome.head_seq
-            data = sse.record_data(name, text, from_seq=feed.at, to_seq=self._at, head_seq=head_seq, epoch=epoch)
+            data = sse.record_data(
+                name, text, from_seq=subscription.at, to_seq=self._at, head_seq=head_seq, epoch=epoch
+            )
             self.record = _tail(sse.RECORD, data)
         self.count = bool(self.record) + bool(self.tombstone)  # without `caught_up`
         data = sse.caught_up_data(name, head_seq=outcome.head_seq, epoch=epoch)
         self.caught_up = b"\nevent: %b\ndata: %b\n\n" % (sse.CAUGHT_UP, data)  # our own words: one line
 
-    def joined(self, gap_id: bytes, own_id: bytes, *, with_level: bool) -> bytes:
+    def joined(self, gap_id: bytes, own_id: bytes, *, with_caught_up: bool) -> bytes:
         """One write: tombstone, records, and the news that the client has seen everything."""
         parts: list[bytes] = []
         if self.tombstone:
             parts += (b"id: ", gap_id, self.tombstone)
         if self.record:
             parts += (b"id: ", own_id, self.record)
-        if with_level:
+        if with_caught_up:
             parts += (b"id: ", own_id, self.caught_up)
         return b"".join(parts)
 
-    def alone(self, with_level: bool) -> bytes:
+    def alone(self, with_caught_up: bool) -> bytes:
         """For streams with this one topic: their ids are equal too."""
-        data = self._alone[with_level]
+        data = self._alone[with_caught_up]
         if data is None:
             gap_id = b"" if self.gap_at is None else id_of([piece(self._name, self.gap_at, self._epoch)])
             own_id = id_of([piece(self._name, self._at, self._epoch)])
-            data = self._alone[with_level] = self.joined(gap_id, own_id, with_level=with_level)
+            data = self._alone[with_caught_up] = self.joined(gap_id, own_id, with_caught_up=with_caught_up)
         return data
 
 
-def frames_of(batch: RenderedBatch, feed: FrameTarget) -> SseFrames:
-    key = feed.options.view, feed.is_first_read
+def frames_of(batch: RenderedBatch, subscription: FrameTarget) -> SseFrames:
+    key = subscription.options.view, subscription.is_first_read
     frames: SseFrames | None = batch.memo.get(key)
     if frames is None:
-        frames = batch.memo[key] = SseFrames(batch, feed)
+        frames = batch.memo[key] = SseFrames(batch, subscription)
     return frames
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from topics.api.live.outbound import Monitored
 from topics.api.live.subscription import Subscription
 from topics.errors import Throttled
-from topics.wire.access.keys import Holder
+from topics.wire.access.keys import ClientId
 
 BEAT_SLOT_MS = 50.0
 """Silence is looked at once per tick, so streams due in one tick share a slot."""
@@ -47,9 +47,9 @@ class Streams:
         self._cap_per_key = cap_per_key
         self._cap_per_address = cap_per_address
         self.now_ms = now_ms
-        self._open: dict[Stream, Holder] = {}
-        self._by_holder: dict[bytes | str, int] = {}
-        self._looked_after: list[Monitored] = []
+        self._open: dict[Stream, ClientId] = {}
+        self._by_client: dict[bytes | str, int] = {}
+        self._monitored: list[Monitored] = []
         self._beats: dict[int, dict[HeartbeatStream, None]] = {}  # by the tick they are due at
         self._beat_of: dict[Stream, int] = {}
         self._retries: list[tuple[float, int, Subscription]] = []
@@ -63,36 +63,36 @@ class Streams:
 
     # --- places ---------------------------------------------------------------------------------------------------
 
-    def check_room(self, holder: Holder) -> None:
+    def check_cap(self, client: ClientId) -> None:
         """May the holder open one more? Asked right before `enter`, in one step with it."""
         if self._cap and len(self._open) >= self._cap:
             raise Throttled.cap("max_sse_connections", max=self._cap)
-        if holder is None:
+        if client is None:
             return
-        is_key = isinstance(holder, bytes)
+        is_key = isinstance(client, bytes)
         cap = self._cap_per_key if is_key else self._cap_per_address
-        if cap and self._by_holder.get(holder, 0) >= cap:
+        if cap and self._by_client.get(client, 0) >= cap:
             raise Throttled.cap("max_sse_connections_per_" + ("key" if is_key else "client"), max=cap)
 
-    def enter(self, stream: Stream, holder: Holder) -> None:
-        self._open[stream] = holder
-        if holder is not None:
-            self._by_holder[holder] = self._by_holder.get(holder, 0) + 1
+    def enter(self, stream: Stream, client: ClientId) -> None:
+        self._open[stream] = client
+        if client is not None:
+            self._by_client[client] = self._by_client.get(client, 0) + 1
 
     def leave(self, stream: Stream) -> None:
-        holder = self._open.pop(stream)
+        client = self._open.pop(stream)
         self._forget_beat(stream)
-        if holder is not None:
-            left = self._by_holder[holder] - 1
+        if client is not None:
+            left = self._by_client[client] - 1
             if left:
-                self._by_holder[holder] = left
+                self._by_client[client] = left
             else:
-                del self._by_holder[holder]
+                del self._by_client[client]
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    def look_after(self, one: Monitored) -> None:
-        self._looked_after.append(one)
+    def monitor(self, one: Monitored) -> None:
+        self._monitored.append(one)
 
     def beat_at(self, at_ms: float, stream: HeartbeatStream) -> None:
         """Ask an open stream then; it is asked no more once it has left."""
@@ -108,14 +108,14 @@ class Streams:
             if not due:
                 del self._beats[slot]
 
-    def retry(self, feed: Subscription) -> None:
+    def retry(self, subscription: Subscription) -> None:
         self._order += 1
-        heappush(self._retries, (self.now_ms() + RETRY_READ_MS, self._order, feed))
+        heappush(self._retries, (self.now_ms() + RETRY_READ_MS, self._order, subscription))
 
     def tick(self) -> None:
         now = self.now_ms()
-        looked_after, self._looked_after = self._looked_after, []
-        self._looked_after.extend([one for one in looked_after if one.look(now)])
+        is_monitored, self._monitored = self._monitored, []
+        self._monitored.extend([one for one in is_monitored if one.check(now)])
         while self._retries and self._retries[0][0] <= now:
             heappop(self._retries)[2].wake()
         for slot in [slot for slot in self._beats if slot * BEAT_SLOT_MS <= now]:

@@ -27,33 +27,33 @@ log = logging.getLogger("topics.delivery")
 class Channel(Protocol):
     """A connection that feeds push into."""
 
-    def has_room(self, feed: Subscription) -> bool:
+    def has_room(self, subscription: Subscription) -> bool:
         """Does the connection hold less than it may? If not, the channel wakes the feed when that changes."""
 
-    def grant(self, feed: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+    def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
         """How much may be read and rendered for this feed now, of its connection's bound and of the budget of all. If
         that is less than `least_bytes` it is 0, and the channel wakes the feed when that changes."""
 
     def making(self, change_bytes: int) -> None:
         """So much is read ahead or being rendered for one of its feeds, or no longer is."""
 
-    def frames_key(self, feed: Subscription) -> object:
+    def frames_key(self, subscription: Subscription) -> object:
         """Feeds of one batch with equal keys are sent the same frames."""
 
-    def build(self, feed: Subscription, batch: RenderedBatch) -> object:
+    def build(self, subscription: Subscription, batch: RenderedBatch) -> object:
         """Build the frames of a large batch, for `push` to find; called on a thread while the feed waits."""
 
-    def push(self, feed: Subscription, batch: RenderedBatch, now_ms: float) -> None:
+    def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
         """Send what the batch says, and move the feed."""
 
-    def topic_gone(self, feed: Subscription) -> None: ...
+    def topic_gone(self, subscription: Subscription) -> None: ...
 
-    def topic_deferred(self, feed: Subscription, wait_ms_max: int) -> bool:
+    def topic_deferred(self, subscription: Subscription, wait_ms_max: int) -> bool:
         """Whether the client was told that records wait; not if it has enough to take already."""
 
-    def topic_resumed(self, feed: Subscription) -> None: ...
+    def topic_resumed(self, subscription: Subscription) -> None: ...
 
-    def read_failed(self, feed: Subscription, error: BaseException) -> None:
+    def read_failed(self, subscription: Subscription, error: BaseException) -> None:
         """The feed stands still; the channel wakes it after a while."""
 
 
@@ -61,14 +61,14 @@ class Subscription:
     __slots__ = (
         "_batches",
         "_busy",
+        "_catch_up",
         "_delivery",
         "_making_bytes",
-        "_pursuit",
         "at",
-        "audience",
         "channel",
         "closed",
         "epoch",
+        "group",
         "has_failed",
         "is_caught_up",
         "is_first_read",
@@ -93,10 +93,10 @@ class Subscription:
         self.is_told_deferred = False  # and not yet that it is over
         self.queued = 0  # pushes that the channel has not handed to its transport
         self.closed = False
-        self.audience: BroadcastGroup | None = None  # it is served with others, and `at` is theirs
+        self.group: BroadcastGroup | None = None  # it is served with others, and `at` is theirs
         self._busy = False
         self._making_bytes = 0  # rendered for it by a thread, and read ahead
-        self._pursuit: CatchUp | None = None  # while it reads what is not in memory
+        self._catch_up: CatchUp | None = None  # while it reads what is not in memory
         self.watched: Watched | None = None
 
     # --- beginning and end ----------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ class Subscription:
 
     def close(self) -> None:
         if not self.closed:
-            if self.audience is not None:
-                self.audience.leave(self)
+            if self.group is not None:
+                self.group.leave(self)
             self.closed = True
             if not self._busy:
                 self._let_go()
@@ -140,7 +140,7 @@ class Subscription:
     def is_at_rest(self) -> bool:
         """Level, with nothing under way, and asking for what is visible to all."""
         watched, options = self.watched, self.options
-        if watched is None or watched.deleted or self.closed or self._busy or self.queued or self.audience is not None:
+        if watched is None or watched.deleted or self.closed or self._busy or self.queued or self.group is not None:
             return False
         if not self.is_caught_up or options.nodes is not None or options.bounds.strong:
             return False
@@ -174,7 +174,7 @@ class Subscription:
         granted_bytes = self.channel.grant(self, self.options.bounds.budget_bytes)
         if not granted_bytes:
             return False
-        if self._pursuit is not None:
+        if self._catch_up is not None:
             self._read_on(granted_bytes)
             return False
         batch = self._batches.shared(service, self, granted_bytes)
@@ -219,9 +219,9 @@ class Subscription:
         """For files, or for a thread: services pass it over."""
         assert self.watched is not None
         self._busy = True
-        if self._pursuit is None:
-            self._pursuit = CatchUp(self._batches.pace, self.watched.topic.head)
-        self._pursuit.begin()
+        if self._catch_up is None:
+            self._catch_up = CatchUp(self._batches.throttle, self.watched.topic.head)
+        self._catch_up.begin()
 
     def _waited(self) -> bool:
         """Is there still somebody to go on for?"""
@@ -231,7 +231,7 @@ class Subscription:
 
     def _count(self, rendered_bytes: int) -> None:
         """What is held for the feed besides its frames: in the budget of all connections."""
-        ahead_bytes = 0 if self._pursuit is None or self.closed else self._pursuit.ahead.size_bytes
+        ahead_bytes = 0 if self._catch_up is None or self.closed else self._catch_up.ahead.size_bytes
         change_bytes = rendered_bytes + ahead_bytes - self._making_bytes
         if change_bytes:
             self._making_bytes += change_bytes
@@ -239,8 +239,8 @@ class Subscription:
 
     def _let_go(self) -> None:
         """There is no room: what was read ahead is read again when there is."""
-        if self._pursuit is not None:
-            self._pursuit.ahead.let_go()
+        if self._catch_up is not None:
+            self._catch_up.ahead.let_go()
             self._count(0)
 
     def _arrived(self, done: Ticket[RenderedBatch]) -> None:
@@ -248,16 +248,16 @@ class Subscription:
             if done.error is not None:
                 self._failed(done.error)
             else:
-                self._pursue(done.result(), granted_bytes=0)
+                self._push_and_go_on(done.result(), granted_bytes=0)
 
     def _rendered(self, batch: RenderedBatch, done: Ticket[None]) -> None:
         if self._waited():
             if done.error is not None:
                 self._failed(done.error)
             else:
-                self._pursue(batch, granted_bytes=self.options.bounds.budget_bytes)
+                self._push_and_go_on(batch, granted_bytes=self.options.bounds.budget_bytes)
 
-    def _pursue(self, batch: RenderedBatch, *, granted_bytes: int) -> None:
+    def _push_and_go_on(self, batch: RenderedBatch, *, granted_bytes: int) -> None:
         """Push what was waited for, or lay ready; then rest, and read on."""
         before = self.at
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms(), granted_bytes):
@@ -265,41 +265,41 @@ class Subscription:
                 self._let_go()
             return
         self._busy = True
-        self._batches.pace.after(self._rest_ms(read=self.at - before), self._rested)
+        self._batches.throttle.after(self._delay_ms(read=self.at - before), self._delay_over)
 
-    def _rest_ms(self, *, read: int) -> float:
+    def _delay_ms(self, *, read: int) -> float:
         assert self.watched is not None
-        topic, pursuit = self.watched.topic, self._pursuit
-        return 0.0 if pursuit is None or not self._is_behind(topic) else pursuit.rest_ms(head=topic.head, read=read)
+        topic, catch_up = self.watched.topic, self._catch_up
+        return 0.0 if catch_up is None or not self._is_behind(topic) else catch_up.delay_ms(head=topic.head, read=read)
 
-    def _rested(self) -> None:
+    def _delay_over(self) -> None:
         if self._waited():
             self._read_on(self.channel.grant(self, self.options.bounds.budget_bytes))
 
     def _read_on(self, granted_bytes: int) -> None:
         """The next batch of a pursuit; services take over again once a read ends in memory."""
-        watched, pursuit = self.watched, self._pursuit
+        watched, catch_up = self.watched, self._catch_up
         assert watched is not None
-        assert pursuit is not None
+        assert catch_up is not None
         if watched.deleted or not self._is_behind(watched.topic):
-            self._pursuit = None
+            self._catch_up = None
             self._count(0)
         elif not granted_bytes:
             self._let_go()
         else:
-            pursuit.begin()
-            following = self._batches.alone(watched, self, granted_bytes, pursuit.ahead)
+            catch_up.begin()
+            following = self._batches.alone(watched, self, granted_bytes, catch_up.ahead)
             if isinstance(following, RenderedBatch) and following.is_old:
-                self._pursue(following, granted_bytes=granted_bytes)
+                self._push_and_go_on(following, granted_bytes=granted_bytes)
             elif self._take(following, self._delivery.now_ms(), granted_bytes):
-                self._pursuit = None
+                self._catch_up = None
                 self._count(0)
                 self.wake()
 
     def abandon(self, error: BaseException) -> None:
         """A mistake of ours; the channel tries again after a while."""
         self._busy = False
-        self._pursuit = None
+        self._catch_up = None
         self._count(0)
         if not self.closed:
             self._failed(error)

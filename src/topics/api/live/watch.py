@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.api.live.batches import Bounds, NextBatch, Options, RenderedBatch
-from topics.api.live.broadcast import sit_down
+from topics.api.live.broadcast import join_group
 from topics.api.live.outbound import Outbound, SlowConsumerLimits
 from topics.api.live.sessions import Session, SessionCursor, Sessions
 from topics.api.live.sse_frames import SseFrames, frames_of, id_of, piece
@@ -29,9 +29,8 @@ from topics.model.position import position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.messages import StreamSink
 from topics.wire.access.auth import check_session, presented_secret
-from topics.wire.access.keys import Holder, KeyRing
-from topics.wire.incoming.media import takes_events
-from topics.wire.incoming.query import bool_param
+from topics.wire.access.keys import ClientId, KeyRing
+from topics.wire.incoming.request_head import bool_param, takes_events
 from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
@@ -42,7 +41,7 @@ from topics.wire.outgoing.sse import STREAM_HEADERS, decode_id
 class Mark(NamedTuple):
     """Where a feed stands once these frames are handed over."""
 
-    feed: Subscription
+    subscription: Subscription
     at: int
     epoch: int
     gap_at: int | None = None
@@ -56,37 +55,37 @@ class WatchServices(NamedTuple):
     batches: NextBatch
     streams: Streams
     sessions: Sessions
-    patience: SlowConsumerLimits
+    slow_limits: SlowConsumerLimits
 
 
 class WatchStream:
     __slots__ = (
-        "_feeds",
+        "_client",
         "_heartbeat_ms",
-        "_holder",
         "_is_ending",
         "_is_leaving",
-        "_open_feeds",
+        "_open_count",
         "_outbound",
         "_pieces",
         "_sent_ms",
         "_services",
         "_session",
         "_sink",
+        "_subscriptions",
         "_turn",
         "closed",
     )
 
-    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, holder: Holder = None) -> None:
+    def __init__(self, services: WatchServices, session: Session, sink: StreamSink, client: ClientId = None) -> None:
         self._services = services
         self._session = session
-        self._holder = holder
+        self._client = client
         self._sink = sink
         self._heartbeat_ms = session.heartbeat_ms
-        self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.patience, services.streams.look_after)
-        self._feeds: list[Subscription] = []
+        self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.slow_limits, services.streams.monitor)
+        self._subscriptions: list[Subscription] = []
         self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
-        self._open_feeds = 0
+        self._open_count = 0
         self._turn = 0  # of the feed that has room first, when there is room again
         self._sent_ms = services.streams.now_ms()
         self._is_ending = False  # with the last frame that is held
@@ -98,7 +97,7 @@ class WatchStream:
     def begin(self) -> None:
         """Register everything, then let services do the rest."""
         services, session = self._services, self._session
-        services.streams.enter(self, self._holder)
+        services.streams.enter(self, self._client)
         services.sessions.opened(session)
         self._sink.on_close(self._ended)
         if self.closed:
@@ -106,106 +105,114 @@ class WatchStream:
         self._sink.send(framing.RETRY)
         services.streams.beat_at(self._sent_ms + self._heartbeat_ms, self)
         self._attach()
-        if not self._open_feeds:
+        if not self._open_count:
             self._end_when_empty()
 
     def _attach(self) -> None:
         """All feeds come before the first of them is served: each id shows every topic."""
         services, session = self._services, self._session
         for number, place in enumerate(session.places):
-            feed = Subscription(self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number)
-            self._feeds.append(feed)
+            subscription = Subscription(
+                self, place.name, session.options, at=place.cursor, epoch=place.epoch, number=number
+            )
+            self._subscriptions.append(subscription)
             self._pieces.append(piece(place.name, place.cursor, place.epoch))
-        self._open_feeds = len(self._feeds)
+        self._open_count = len(self._subscriptions)
         now_ms = services.engine.context.clock.now_ms()
-        for feed in self._feeds:
-            topic = services.engine.state.topics.get(feed.name)
+        for subscription in self._subscriptions:
+            topic = services.engine.state.topics.get(subscription.name)
             if topic is None:
-                feed.topic_deleted()
+                subscription.topic_deleted()
             else:
-                feed.attach(services.delivery, services.batches, topic, now_ms=now_ms)
+                subscription.attach(services.delivery, services.batches, topic, now_ms=now_ms)
 
     # --- Channel: what feeds push -----------------------------------------------------------------------------------
 
-    def has_room(self, feed: Subscription) -> bool:
+    def has_room(self, subscription: Subscription) -> bool:
         """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
-        return self._outbound.has_room and (not feed.queued or len(self._feeds) == 1)
+        return self._outbound.has_room and (not subscription.queued or len(self._subscriptions) == 1)
 
-    def grant(self, feed: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
-        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(feed) else 0
+    def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
+        return self._outbound.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room(subscription) else 0
 
     def making(self, change_bytes: int) -> None:
         self._outbound.making(change_bytes)
 
-    def frames_key(self, feed: Subscription) -> object:
-        return feed.options.view, feed.is_first_read, len(self._feeds) == 1
+    def frames_key(self, subscription: Subscription) -> object:
+        return subscription.options.view, subscription.is_first_read, len(self._subscriptions) == 1
 
-    def build(self, feed: Subscription, batch: RenderedBatch) -> object:
-        frames = frames_of(batch, feed)
-        return frames.alone(batch.outcome.caught_up) if len(self._feeds) == 1 else frames
+    def build(self, subscription: Subscription, batch: RenderedBatch) -> object:
+        frames = frames_of(batch, subscription)
+        return frames.alone(batch.outcome.caught_up) if len(self._subscriptions) == 1 else frames
 
-    def push(self, feed: Subscription, batch: RenderedBatch, now_ms: float) -> None:
-        outcome, frames = batch.outcome, frames_of(batch, feed)
-        reaches_level = outcome.caught_up and (frames.count > 0 or not feed.is_caught_up)
-        self._turn = feed.number + 1
-        feed.at, feed.epoch = outcome.next_from_seq, batch.epoch
-        feed.is_first_read = feed.has_failed = False
-        feed.is_caught_up = reaches_level or (feed.is_caught_up and not frames.count)
-        mark = Mark(feed, feed.at, feed.epoch, frames.gap_at)
-        if not frames.count and not reaches_level:
+    def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
+        outcome, frames = batch.outcome, frames_of(batch, subscription)
+        catches_up = outcome.caught_up and (frames.count > 0 or not subscription.is_caught_up)
+        self._turn = subscription.number + 1
+        subscription.at, subscription.epoch = outcome.next_from_seq, batch.epoch
+        subscription.is_first_read = subscription.has_failed = False
+        subscription.is_caught_up = catches_up or (subscription.is_caught_up and not frames.count)
+        mark = Mark(subscription, subscription.at, subscription.epoch, frames.gap_at)
+        if not frames.count and not catches_up:
             self._pass_over(mark)
             return
-        data = frames.alone(reaches_level) if len(self._feeds) == 1 else self._with_ids(feed, frames, reaches_level)
+        data = (
+            frames.alone(catches_up)
+            if len(self._subscriptions) == 1
+            else self._with_ids(subscription, frames, catches_up)
+        )
         self._sent_ms = now_ms
-        if self._outbound.offer(data, mark, now_ms, frames=frames.count + reaches_level):
+        if self._outbound.offer(data, mark, now_ms, frames=frames.count + catches_up):
             self._moved(mark)
             if self._outbound.is_quiet:
-                self._sit_down()
+                self._join_group()
         else:
-            feed.queued += 1
+            subscription.queued += 1
 
     def _pass_over(self, mark: Mark) -> None:
         """Nothing to say: the position moves in silence, behind the frames that are still held."""
-        feed = mark.feed
-        self._pieces[feed.number] = piece(feed.name, mark.at, mark.epoch)
-        if not feed.queued:
+        subscription = mark.subscription
+        self._pieces[subscription.number] = piece(subscription.name, mark.at, mark.epoch)
+        if not subscription.queued:
             self._moved(mark)
 
-    def _with_ids(self, feed: Subscription, frames: SseFrames, reaches_level: bool) -> bytes:
-        gap_id = b"" if frames.gap_at is None else self._id(feed, frames.gap_at)
-        return frames.joined(gap_id, self._id(feed, feed.at), with_level=reaches_level)
+    def _with_ids(self, subscription: Subscription, frames: SseFrames, catches_up: bool) -> bytes:
+        gap_id = b"" if frames.gap_at is None else self._id(subscription, frames.gap_at)
+        return frames.joined(gap_id, self._id(subscription, subscription.at), with_caught_up=catches_up)
 
-    def _id(self, feed: Subscription, at: int) -> bytes:
+    def _id(self, subscription: Subscription, at: int) -> bytes:
         """The position of every topic, this one being at `at`."""
-        self._pieces[feed.number] = piece(feed.name, at, feed.epoch)
+        self._pieces[subscription.number] = piece(subscription.name, at, subscription.epoch)
         return id_of(self._pieces)
 
     def _moved(self, mark: Mark) -> None:
-        self._session.places[mark.feed.number].move(mark.at, mark.epoch, gap_at=mark.gap_at)
+        self._session.places[mark.subscription.number].move(mark.at, mark.epoch, gap_at=mark.gap_at)
 
-    def topic_gone(self, feed: Subscription) -> None:
-        self._open_feeds -= 1
-        frame = framing.frame(self._id(feed, feed.at), sse.TOPIC_DELETED, sse.deleted_data(feed.name))
+    def topic_gone(self, subscription: Subscription) -> None:
+        self._open_count -= 1
+        frame = framing.frame(
+            self._id(subscription, subscription.at), sse.TOPIC_DELETED, sse.deleted_data(subscription.name)
+        )
         self._say(frame)
-        if not self._open_feeds:
+        if not self._open_count:
             self._end_when_empty()
 
-    def topic_deferred(self, feed: Subscription, wait_ms_max: int) -> bool:
-        if not self.has_room(feed):
+    def topic_deferred(self, subscription: Subscription, wait_ms_max: int) -> bool:
+        if not self.has_room(subscription):
             return False
-        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(feed.name, max_wait_ms=wait_ms_max)))
+        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(subscription.name, max_wait_ms=wait_ms_max)))
         return True
 
-    def topic_resumed(self, feed: Subscription) -> None:
-        if self.has_room(feed):
-            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(feed.name)))
+    def topic_resumed(self, subscription: Subscription) -> None:
+        if self.has_room(subscription):
+            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(subscription.name)))
 
-    def read_failed(self, feed: Subscription, error: BaseException) -> None:
-        if not feed.has_failed:
-            feed.has_failed = True
+    def read_failed(self, subscription: Subscription, error: BaseException) -> None:
+        if not subscription.has_failed:
+            subscription.has_failed = True
             shown = error if isinstance(error, TopicsError) else Internal()
             self._say(framing.frame(None, sse.ERROR, sse.error_data(shown.code, shown.message)))
-        self._services.streams.retry(feed)
+        self._services.streams.retry(subscription)
 
     def _say(self, frame: bytes) -> None:
         """Something that is no batch: it moves no cursor, and is not dropped for a slow client."""
@@ -216,36 +223,36 @@ class WatchStream:
 
     def handed_over(self, mark: Mark | None) -> None:
         if mark is not None:
-            feed = mark.feed
-            feed.queued -= 1
-            if not feed.closed:
+            subscription = mark.subscription
+            subscription.queued -= 1
+            if not subscription.closed:
                 self._moved(mark)
-                if not feed.queued and len(self._feeds) > 1 and self._outbound.has_room:
-                    feed.wake()
+                if not subscription.queued and len(self._subscriptions) > 1 and self._outbound.has_room:
+                    subscription.wake()
         if self._is_ending:
             self._end_when_empty()
 
     def dropped(self, marks: list[Mark | None]) -> None:
         self._services.streams.shed_total += 1
-        of_feeds = [mark for mark in marks if mark is not None]
-        for feed in {mark.feed for mark in of_feeds}:
-            place = self._session.places[feed.number]
-            feed.at, feed.epoch = place.cursor, place.epoch
-            feed.is_caught_up = False
-            self._pieces[feed.number] = piece(feed.name, feed.at, feed.epoch)
-        for mark in of_feeds:
-            mark.feed.queued -= 1
+        of_batches = [mark for mark in marks if mark is not None]
+        for subscription in {mark.subscription for mark in of_batches}:
+            place = self._session.places[subscription.number]
+            subscription.at, subscription.epoch = place.cursor, place.epoch
+            subscription.is_caught_up = False
+            self._pieces[subscription.number] = piece(subscription.name, subscription.at, subscription.epoch)
+        for mark in of_batches:
+            mark.subscription.queued -= 1
 
     def has_room_again(self) -> None:
         """In name order, beginning after the one that was served last: so a backlog keeps nobody else waiting."""
-        for feed in self._feeds[self._turn :] + self._feeds[: self._turn]:
-            feed.wake()
+        for subscription in self._subscriptions[self._turn :] + self._subscriptions[: self._turn]:
+            subscription.wake()
 
     def all_taken(self) -> None:
         if self._is_leaving:
             self._outbound.end_if_taken()
         else:
-            self._sit_down()
+            self._join_group()
 
     def too_slow(self) -> None:
         self._services.streams.too_slow_total += 1
@@ -254,24 +261,29 @@ class WatchStream:
 
     # --- Listener: served together with others ----------------------------------------------------------------------
 
-    def _sit_down(self) -> None:
+    def _join_group(self) -> None:
         """With one topic, ids are the same for all who stand at one place, and so is everything else."""
-        if len(self._feeds) != 1 or self._is_ending:
+        if len(self._subscriptions) != 1 or self._is_ending:
             return
-        feed, place = self._feeds[0], self._session.places[0]
-        if not feed.is_at_rest or not place.is_plain or place.cursor != feed.at or place.epoch != feed.epoch:
+        subscription, place = self._subscriptions[0], self._session.places[0]
+        if (
+            not subscription.is_at_rest
+            or not place.is_plain
+            or place.cursor != subscription.at
+            or place.epoch != subscription.epoch
+        ):
             return
         line = self._sink.line()
         if line is not None:
             services = self._services
-            sit_down(
-                feed,
+            join_group(
+                subscription,
                 line,
                 place,
                 self,
                 batches=services.batches,
-                look_after=services.streams.look_after,
-                bytes_max=services.patience.hand_over_bytes,
+                monitor=services.streams.monitor,
+                bytes_max=services.slow_limits.hand_over_bytes,
             )
 
     def left(self, *, sent_bytes: int, sent_ms: float) -> None:
@@ -279,8 +291,8 @@ class WatchStream:
         self._outbound.sent_elsewhere(sent_bytes, sent_ms)
 
     def _silent_since_ms(self) -> float:
-        audience = self._feeds[0].audience if len(self._feeds) == 1 else None
-        return self._sent_ms if audience is None else max(self._sent_ms, audience.sent_ms)
+        group = self._subscriptions[0].group if len(self._subscriptions) == 1 else None
+        return self._sent_ms if group is None else max(self._sent_ms, group.sent_ms)
 
     # --- time and end -----------------------------------------------------------------------------------------------
 
@@ -293,8 +305,8 @@ class WatchStream:
 
     def shut_down(self) -> None:
         """The last words come behind what the client was sent already; nothing else does."""
-        for feed in self._feeds:
-            feed.close()
+        for subscription in self._subscriptions:
+            subscription.close()
         self._outbound.clear()
         self._say(framing.frame(None, sse.ERROR, sse.shutdown_data()))
         self._is_leaving = True
@@ -312,8 +324,8 @@ class WatchStream:
         if self.closed:
             return
         self.closed = True
-        for feed in self._feeds:
-            feed.close()
+        for subscription in self._subscriptions:
+            subscription.close()
         self._outbound.clear()
         self._services.streams.leave(self)
         self._services.sessions.stream_ended(self._session)
@@ -333,8 +345,8 @@ class WatchEndpoints:
         request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
         topics = self._known_topics(request, lenient=lenient)
-        settled = self._services.engine.floor_log.ensure_shown_logged(topics)
-        call.when(settled, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
+        logged = self._services.engine.floor_log.ensure_shown_logged(topics)
+        call.when(logged, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
 
     def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicLog]:
         known = self._services.engine.state.topics
@@ -355,7 +367,7 @@ class WatchEndpoints:
             _options(request),
             heartbeat_ms=request.heartbeat(low_ms=self._heartbeat_low_ms),
             owner=None if call.key is None else call.key.digest,
-            holder=call.holder,
+            client=call.client,
         )
         result = WatchResult(
             wid=session.wid,
@@ -374,12 +386,12 @@ class WatchEndpoints:
         session = services.sessions.find(call.name)
         secret = presented_secret(call.target, request.header(b"authorization"), request.query)
         check_session(self._keys, session.owner, secret)
-        holder = session.owner or call.holder
-        services.streams.check_room(holder)
+        client = session.owner or call.client
+        services.streams.check_cap(client)
         session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)
         call.end()
         sink = call.responder.stream(200, STREAM_HEADERS)
-        WatchStream(services, session, sink, holder).begin()
+        WatchStream(services, session, sink, client).begin()
 
 
 def still_there(services: WatchServices, topics: list[TopicLog], lenient: bool) -> list[TopicLog]:

@@ -6,7 +6,7 @@ frames dropped for a slow client give their leases back, and the end of a connec
 from __future__ import annotations
 
 from topics import limits
-from topics.api.call import RequestCall
+from topics.api.app import RequestCall
 from topics.api.endpoints.queues import rendered
 from topics.api.live.outbound import Outbound, SlowConsumerLimits
 from topics.api.live.streams import Streams
@@ -15,9 +15,8 @@ from topics.engine.queues.claim_pass import ClaimedJob
 from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAcceptable, TopicsError
 from topics.net.messages import StreamSink
-from topics.wire.access.keys import Holder
-from topics.wire.incoming.media import takes_events
-from topics.wire.incoming.query import int_param, unsigned
+from topics.wire.access.keys import ClientId
+from topics.wire.incoming.request_head import int_param, takes_events, unsigned
 from topics.wire.incoming.requests import check_worker
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
@@ -28,10 +27,10 @@ QUEUE_GONE = 409
 
 
 class WorkEndpoint:
-    def __init__(self, engine: Engine, streams: Streams, patience: SlowConsumerLimits) -> None:
+    def __init__(self, engine: Engine, streams: Streams, slow_limits: SlowConsumerLimits) -> None:
         self._engine = engine
         self._streams = streams
-        self._patience = patience
+        self._slow_limits = slow_limits
 
     def work(self, call: RequestCall) -> None:
         if not takes_events(call.request.header(b"accept")):
@@ -41,8 +40,8 @@ class WorkEndpoint:
         check_worker(node)
         queues = self._engine.queues
         queues.queue(call.name)
-        holder = call.holder
-        self._streams.check_room(holder)
+        client = call.client
+        self._streams.check_cap(client)
         stream = queues.open_stream(
             call.name,
             node=node,
@@ -50,25 +49,27 @@ class WorkEndpoint:
             lease_ms=unsigned(query.get("lease_ms")),
         )
         call.end()
-        connection = WorkConnection(self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._patience)
-        connection.begin(holder)
+        connection = WorkConnection(
+            self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._slow_limits
+        )
+        connection.begin(client)
 
 
 class WorkConnection:
     __slots__ = ("_is_ending", "_is_leaving", "_outbound", "_sent_ms", "_sink", "_streams", "_work", "closed")
 
-    def __init__(self, streams: Streams, work: WorkStream, sink: StreamSink, patience: SlowConsumerLimits) -> None:
+    def __init__(self, streams: Streams, work: WorkStream, sink: StreamSink, slow_limits: SlowConsumerLimits) -> None:
         self._streams = streams
         self._work = work
         self._sink = sink
-        self._outbound: Outbound[ClaimedJob | None] = Outbound(self, sink, patience, streams.look_after)
+        self._outbound: Outbound[ClaimedJob | None] = Outbound(self, sink, slow_limits, streams.monitor)
         self._sent_ms = streams.now_ms()
         self._is_ending = False  # with the last frame that is held
         self._is_leaving = False  # the server stops
         self.closed = False
 
-    def begin(self, holder: Holder) -> None:
-        self._streams.enter(self, holder)
+    def begin(self, client: ClientId) -> None:
+        self._streams.enter(self, client)
         self._work.on_jobs = self._push
         self._work.on_end = self._queue_gone
         self._work.grant = self._grant

@@ -14,7 +14,7 @@ import msgspec
 
 from topics.errors import TopicsError, TopicsWarning, Unreachable
 from topics.limits import MIB
-from topics.wire.reported import error_from_wire
+from topics.wire.outgoing.replies import error_from_wire
 
 T = TypeVar("T")
 

@@ -183,12 +183,12 @@ class DeliveryLoop:
         """Whether a push that could be held begins to wait, or waits on."""
         waits = watched.state == QUEUED and watched.held_until != NOT_HELD
         if not waits:
-            if watched.state != IDLE or not watched.patience.may_hold():
+            if watched.state != IDLE or not watched.backoff.may_hold():
                 return False
             watched.held_records = watched.held_bytes = 0
         is_full = self._is_full(watched)
         if waits or is_full:
-            watched.patience.gather()
+            watched.backoff.gather()
         return not is_full
 
     @staticmethod

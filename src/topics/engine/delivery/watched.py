@@ -83,17 +83,17 @@ class Watched(Entry):
     `audiences` to whoever makes one watcher of many."""
 
     __slots__ = (
-        "audiences",
+        "backoff",
         "behind",
         "bodies",
         "deleted",
         "fill_bytes",
         "fill_records",
         "fresh",
+        "groups",
         "held_bytes",
         "held_records",
         "is_deferred",
-        "patience",
         "router",
         "seen_seq",
         "strong",
@@ -113,9 +113,9 @@ class Watched(Entry):
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
-        self.patience = CoalesceBackoff()
+        self.backoff = CoalesceBackoff()
         self.bodies: Any = None
-        self.audiences: dict[Any, Any] = {}
+        self.groups: dict[Any, Any] = {}
         self.router: DeferredRouters | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
@@ -165,15 +165,15 @@ class Watched(Entry):
     @property
     def is_shared(self) -> bool:
         """Does more than one stream or socket watch it?"""
-        return len(self.watchers) > 1 or any(map(_is_plural, self.audiences.values()))
+        return len(self.watchers) > 1 or any(map(_is_plural, self.groups.values()))
 
     @property
     def is_idle(self) -> bool:
         return not self.watchers and (self.router is None or self.router.routing is None)
 
 
-def _is_plural(audience: Sized) -> bool:
-    return len(audience) > 1
+def _is_plural(group: Sized) -> bool:
+    return len(group) > 1
 
 
 class DeferredRouters(Entry):

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from topics.errors import ConfigError, TopicsError
 from topics.spark.logs.log import LogAddress
-from topics.wire.reported import error_from_wire
+from topics.wire.outgoing.replies import error_from_wire
 
 TIMEOUT_S: Final = 60.0
 RETRIES: Final = 30

@@ -25,7 +25,7 @@ from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, ServerGone, 
 from topics.spark.logs.log import LogAddress
 from topics.spark.options import WriteOptions
 from topics.spark.writing.rows import RowReader, SinkRecord, SinkRow, rows_of, shape_of
-from topics.wire.reported import error_from_wire
+from topics.wire.outgoing.replies import error_from_wire
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -120,13 +120,13 @@ def _parse_prefixes(text: str, at: int) -> tuple[str, ...]:
     return names
 
 
-Holder = bytes | str | None
+ClientId = bytes | str | None
 """The digest of a key, or a network; None is not counted."""
 
 IPV6_CLIENT_BITS = 64  # what one customer of a network is given at least, and may pick addresses from as it likes
 
 
-def holder_of(key: Key | None, peer: str) -> Holder:
+def client_of(key: Key | None, peer: str) -> ClientId:
     """`peer` is `address:port`, as connections show it."""
     return network_of(peer.rpartition(":")[0]) if key is None else key.digest
 

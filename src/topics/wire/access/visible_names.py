@@ -29,7 +29,7 @@ Permits = Callable[[str], bool]
 def names_in(value: msgspec.Struct) -> Iterator[str]:
     """All names of topics and routers that a decoded request carries."""
     for field, kind in _fields(type(value)):
-        yield from _names(kind, getattr(value, field))
+        yield from _names_of(kind, getattr(value, field))
 
 
 def cut(value: Any, permits: Permits) -> tuple[Any, list[str]]:
@@ -70,7 +70,7 @@ def _is_name(kind: inspect.Type) -> bool:
     return isinstance(kind, inspect.Metadata) and kind.extra is not None and NAMES in kind.extra
 
 
-def _plain(kind: inspect.Type) -> inspect.Type:
+def _plain_type(kind: inspect.Type) -> inspect.Type:
     """Without None and without remarks that name nothing."""
     while not _is_name(kind):
         if isinstance(kind, inspect.Metadata):
@@ -82,22 +82,22 @@ def _plain(kind: inspect.Type) -> inspect.Type:
     return kind
 
 
-def _names(kind: inspect.Type, value: Any) -> Iterator[str]:
+def _names_of(kind: inspect.Type, value: Any) -> Iterator[str]:
     if value is None or value is msgspec.UNSET:
         return
-    kind = _plain(kind)
+    kind = _plain_type(kind)
     if _is_name(kind):
         yield value
     elif isinstance(kind, inspect.StructType):
         yield from names_in(value)
     elif isinstance(kind, inspect.DictType):
         for key, item in value.items():
-            yield from _names(kind.key_type, key) if _may_name(kind.key_type) else ()
-            yield from _names(kind.value_type, item) if _may_name(kind.value_type) else ()
+            yield from _names_of(kind.key_type, key) if _may_name(kind.key_type) else ()
+            yield from _names_of(kind.value_type, item) if _may_name(kind.value_type) else ()
     else:
         assert isinstance(kind, inspect.CollectionType), kind
         for item in value:
-            yield from _names(kind.item_type, item)
+            yield from _names_of(kind.item_type, item)
 
 
 # --- cutting ---------------------------------------------------------------------------------------------------------
@@ -114,9 +114,9 @@ def _cut_struct(value: msgspec.Struct, permits: Permits, path: str, hidden: list
 
 
 def _cut(kind: inspect.Type, value: Any, permits: Permits, path: str, hidden: list[str]) -> Any:
-    if value is None or value is msgspec.UNSET or all(map(permits, _names(kind, value))):
+    if value is None or value is msgspec.UNSET or all(map(permits, _names_of(kind, value))):
         return value
-    plain = _plain(kind)
+    plain = _plain_type(kind)
     if isinstance(plain, inspect.StructType):
         return _cut_struct(value, permits, path + ".", hidden)
     if _is_name(plain):
@@ -126,9 +126,9 @@ def _cut(kind: inspect.Type, value: Any, permits: Permits, path: str, hidden: li
         return None
     hidden.append(path)
     if isinstance(plain, inspect.DictType):
-        return {key: item for key, item in value.items() if all(map(permits, _names(plain, {key: item})))}
+        return {key: item for key, item in value.items() if all(map(permits, _names_of(plain, {key: item})))}
     assert isinstance(plain, inspect.CollectionType), plain
-    return [item for item in value if all(map(permits, _names(plain.item_type, item)))]
+    return [item for item in value if all(map(permits, _names_of(plain.item_type, item)))]
 
 
 _ENDS = ("existing_source", "existing_dest")

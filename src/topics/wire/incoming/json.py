@@ -17,13 +17,18 @@ Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a pre
 over as slices. What it leaves open is closed here: it does not look at the encoding of slices and of skipped values,
 and it knows no depth but the interpreter's stack. What it refuses and the contract takes is in `second_look`.
 Everything refused is an `InvalidRequest`. Called by `requests` and `ws`.
+
+Warnings: what a request had that was left out of account, one sentence each (`docs/spec/http-api.md#sec-6`).
+
+Only ever reached by a request that has an unknown field: the decoder's first look takes all others.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -329,3 +334,26 @@ def is_too_deep(text: bytes) -> bool:
 
     steps = np.frombuffer(marks.translate(_STEPS), np.int8)
     return int(steps.cumsum(dtype=np.int32).max(initial=0)) > limits.JSON_DEPTH_MAX
+
+
+SENTENCES_MAX = 10  # fields that are named; the rest is counted
+NAME_CHARS_MAX = 64  # of a name that is repeated to whoever sent it
+
+
+def warnings_of(unknown: Sequence[Unknown]) -> list[str]:
+    sentences = [_sentence(field) for field in unknown[:SENTENCES_MAX]]
+    if len(unknown) > SENTENCES_MAX:
+        sentences.append(f"{len(unknown) - SENTENCES_MAX} more unknown fields are ignored")
+    return sentences
+
+
+def _sentence(field: Unknown) -> str:
+    name = field.name if len(field.name) <= NAME_CHARS_MAX else field.name[:NAME_CHARS_MAX] + "..."
+    nearest = difflib.get_close_matches(field.name[:NAME_CHARS_MAX], field.known, n=1)
+    hint = f'; did you mean "{nearest[0]}"?' if nearest else ""
+    return f'unknown field "{field.path}{name}" is ignored{hint}'
+
+
+def with_warnings(body: bytes, sentences: Sequence[str]) -> bytes:
+    """A JSON object with the sentences as its last key."""
+    return b'%b,"warnings":%b}' % (body[:-1], msgspec.json.encode(sentences))
