@@ -9,7 +9,7 @@ from topics.core import create_drop as lifecycle
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.state import State
-from topics.engine.delivery import priority
+from topics.engine.delivery import ready as priority
 from topics.engine.reading.queries import names_from, report, summary
 from topics.errors import InvalidRequest, Throttled, TopicExistsIncompatible, TopicNotEmpty, TopicNotFound
 from topics.model.config import TopicConfig

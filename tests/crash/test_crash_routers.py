@@ -13,8 +13,7 @@ from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig
 from tests.crash.judging import EVERY, distinct_states, judge, judge_all, noted
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
-
-from topics.core.topic import TopicLog
+from tests.engine.queues.world import DeferredRouting
 
 
 def _routed(rig: Rig, durability: str) -> None:
@@ -27,26 +26,19 @@ def _routed(rig: Rig, durability: str) -> None:
 
 def _die_before_their_turn(rig: Rig) -> None:
     """Records of the source die before the router comes by, around a snapshot whose pieces lie far apart."""
-    driver, forwarding = rig.sim.driver, rig.sim.engine.forwarding
-    later: list[Callable[[], None]] = []
-
-    def put_off(_: TopicLog, go: Callable[[], None]) -> bool:
-        later.append(go)
-        return True
-
-    at_once = forwarding.put_off
+    driver, engine, deferred = rig.sim.driver, rig.sim.engine, DeferredRouting()
+    at_once = engine.context.pressure
     driver.hold_background = True
     rig.sim.kernel.snapshotter.run()
     for turn in range(2):
-        forwarding.put_off = put_off
+        engine.attach_delivery(deferred)
         rig.write("a", 1, tag="dead")
         rig.write("a", 1)
         rig.delete("a", match="dead")
         if turn:
             rig.delete("a", before_seq=rig.sim.engine.state.topics["a"].head)
-        forwarding.put_off = at_once
-        for go in later:
-            go()
+        engine.attach_delivery(at_once)
+        deferred.run()
         rig.look("b")
     while driver.step_background():
         rig.sim.pump()

@@ -12,8 +12,8 @@ import pytest
 from tests.engine.queues.world import World, batch
 
 from topics.core.reading.walk import ReadRequest
+from topics.engine.context import FetchedRecords
 from topics.engine.delivery.delivery import DeliveryLoop
-from topics.engine.file_requests import FetchedRecords
 from topics.engine.queues import claim_pass as queue_pass
 from topics.engine.queues import dead_letters as queue_letters
 from topics.engine.reading import reads

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.world import WAL, World
 
 from topics.api.metrics import Metrics
-from topics.engine.floor_log import PATIENCE_MS
+from topics.engine.floor_log import INDEX_WAIT_MS
 from topics.engine.ticket import Ticket
 
 
@@ -87,6 +87,6 @@ def test_the_answer_comes_though_a_sync_hangs() -> None:
     world.clock.advance(101)
     asked = ask(world)
     assert asked.answer is None
-    world.clock.advance(PATIENCE_MS)
+    world.clock.advance(INDEX_WAIT_MS)
     world.rig.sim.engine.floor_log.tick()
     assert asked.answer is not None

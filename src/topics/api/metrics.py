@@ -156,7 +156,7 @@ class Metrics:
         return 0 if self.kernel is None else len(self.kernel.engine.state.routers)
 
     def _earliest(self, topic: TopicLog) -> int:
-        return topic.earliest_seq if self.kernel is None else self.kernel.engine.floor_log.sure_earliest(topic)
+        return topic.earliest_seq if self.kernel is None else self.kernel.engine.floor_log.durable_earliest(topic)
 
     def _topic_families(self, topics: list[TopicLog]) -> list[Family]:
         shown = list(islice(topics, TOPICS_SHOWN_MAX))

@@ -1,10 +1,10 @@
 """Routers: what each one has dealt with, and who feeds whom (`docs/spec/semantics.md#sec-15`).
 
-A router's place is its `cursor`, the highest source seq dealt with, and `forwarded_total`, which counts copies and seqs
-given up as lost. `reserved_*` are the same with what is on its way into the destination; they meet when that has
+A router's position is its `cursor`, the highest source seq dealt with, and `forwarded_total`, which counts copies and
+seqs given up as lost. `reserved_*` are the same with what is on its way into the destination; they meet when that has
 arrived. What always holds: `cursor <= reserved_cursor`; both only grow; a destination has one source, perhaps through
-several routers. The seq of the next copy needs no number of its own: it is the destination's next one, and
-`dest_base` (that seq less the copies before it) is computed where the log wants it.
+several routers. The seq of the next copy needs no number of its own: it is the destination's next one, and `dest_base`
+(that seq less the copies before it) is computed where the log wants it.
 
 Changed by `RouterPut`, `RouterDelete` and `TopicDelete`, live and in replay; cursors move with the copies.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class RouterProgress:
     __slots__ = (
+        "copies_to_restore",
         "created_ts",
         "cursor",
         "definition",
@@ -33,7 +34,6 @@ class RouterProgress:
         "initial_cursor",
         "initial_dest_base",
         "marked_cursor",
-        "owed",
         "reserved_cursor",
         "reserved_total",
         "rev",
@@ -51,7 +51,8 @@ class RouterProgress:
         self.cursor = self.reserved_cursor = op.initial_cursor
         self.forwarded_total = self.reserved_total = 0
         self.marked_cursor = op.initial_cursor  # as of the last synced mark: what a restart goes on from
-        self.owed: list[Copy] = []  # to be made before anything else is read: a crash took them, their source lost them
+        self.copies_to_restore: list[Copy] = []
+        """To be made before anything else is read: a crash took them, and their source has lost the records."""
 
     @property
     def name(self) -> str:
@@ -73,13 +74,13 @@ class RouterProgress:
         self.reserved_cursor = self.cursor
         self.reserved_total = self.forwarded_total
 
-    def place(self, *, cursor: int, forwarded_total: int) -> None:
+    def recover(self, *, cursor: int, forwarded_total: int) -> None:
         """Recovery found out where it stood."""
         self.cursor = self.reserved_cursor = cursor
         self.forwarded_total = self.reserved_total = forwarded_total
 
     def mark(self, *, dest_head: int) -> RouterMark:
-        """Its place now, for a checkpoint."""
+        """Its cursor now, for a checkpoint."""
         return RouterMark(
             name=self.name,
             cursor=self.cursor,
@@ -88,7 +89,7 @@ class RouterProgress:
         )
 
     def reserved_mark(self, *, dest_head: int) -> RouterMark:
-        """Its place once everything on its way has arrived; `dest_head` is the destination's head then."""
+        """Its cursor once everything under way has arrived; `dest_head` is the destination's head then."""
         return RouterMark(
             name=self.name,
             cursor=self.reserved_cursor,
@@ -96,10 +97,13 @@ class RouterProgress:
             dest_base=max(dest_head - self.reserved_total, 0),
         )
 
-    def sworn_mark(self, *, dest_head: int) -> RouterMark:
-        """As `reserved_mark`, for a frame that takes source records away: what is owed does not need them any more."""
+    def evidence_mark(self, *, dest_head: int) -> RouterMark:
+        """As `reserved_mark`, for a frame that takes source records away. It counts the copies to restore as made: they
+        are in memory and need their source records no more."""
         mark = self.reserved_mark(dest_head=dest_head)
-        return replace(mark, cursor=max(mark.cursor, self.owed[-1].source_seq)) if self.owed else mark
+        if self.copies_to_restore:
+            return replace(mark, cursor=max(mark.cursor, self.copies_to_restore[-1].source_seq))
+        return mark
 
     def __repr__(self) -> str:
         return f"Router({self.name}, cursor={self.cursor}, forwarded={self.forwarded_total})"

@@ -71,7 +71,7 @@ class Database:
         self._driver = driver
         engine = kernel.engine
         delivery = DeliveryLoop(engine.context, engine.reads, soon=driver.soon, later=driver.later)
-        engine.admission.pressure = lambda: delivery.pressure
+        engine.attach_delivery(delivery)
         self.long_polls = LongPolls(engine, delivery)
         kernel.scheduler.every_tick += (delivery.tick, self.long_polls.tick)
         self._closed = False

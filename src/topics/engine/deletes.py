@@ -5,7 +5,7 @@ afterwards sees the records, and the flags of those that lie in segments have be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -16,8 +16,8 @@ from topics.core.retention.rules import unlogged
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
+from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, failed, resolved
-from topics.engine.writing.encode import submission
 from topics.errors import ColdUnavailable, TopicsError
 from topics.model.names import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
@@ -35,22 +35,19 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class Deletes:
-    def __init__(self, context: Context, floor_log: FloorLog) -> None:
+    def __init__(self, context: Context, floor_log: FloorLog, forwarding: Forwarding) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
-        """Step the routers that feed a topic; None if there is nothing to do. Set by the router service."""
+        self._forwarding = forwarding
         self.carried_bytes = 0
-        """Of the log, all that `carry_over` took."""
+        """Log bytes written by `carry_over`."""
 
     def delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
-        """Copies first that a read would see, then retention: a record that has expired counts as lost, not as deleted.
-        Then the indexes of cold segments that have to be searched; a delete that cannot have one takes place all the
-        same, and counts less."""
-        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
-        if feeding is not None:
-            return chain(feeding, lambda _: self._delete_with_floors_logged(topic, before_seq=before_seq, match=match))
-        return self._delete_with_floors_logged(topic, before_seq=before_seq, match=match)
+        """First the routers make the copies that a read would see. Then retention: a record that has expired counts as
+        lost, not as deleted. Then the indexes of cold segments that must be searched are loaded; if one cannot be, the
+        delete takes place all the same, and reports a lower count."""
+        feeding = self._forwarding.bring_up_to_date(topic) or resolved(None)
+        return chain(feeding, lambda _: self._delete_with_floors_logged(topic, before_seq=before_seq, match=match))
 
     def _delete_with_floors_logged(
         self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None
@@ -70,55 +67,52 @@ class Deletes:
         return chain(done, lambda deleted: self._shown(topic, deleted))
 
     def _shown(self, topic: TopicLog, deleted: Deleted) -> Ticket[Deleted]:
-        """Writes that were on their way may have moved the floor of a count cap."""
-        sure = self._floor_log.shown(topic, deleted.earliest_seq)
-        return chain(sure, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
+        """A write applied meanwhile may have moved the floor of a count cap."""
+        shown = self._floor_log.shown(topic, deleted.earliest_seq)
+        return chain(shown, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
     def log(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
         """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
         they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
-        op = ctx.witness.with_evidence(topic, op)
+        op = ctx.evidence.with_evidence(topic, op)
         if config.is_ephemeral:
             return resolved(self._finish(topic, op, None, None))
         floors = unlogged(topic)
         if floors is not None:
-            floors = ctx.witness.evict_with_evidence(topic, floors)
+            floors = ctx.evidence.evict_with_evidence(topic, floors)
         first: list[Op] = [] if floors is None else [floors]
         durable = (
             bool(leases)
             or floors is not None
             or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
         )
-        sub = submission(
+        ticket = ctx.log(
+            topic.id,
             [*first, *leases, op],
-            None,
-            topic_id=topic.id,
-            ts=ctx.clock.now_ms(),
+            finish=partial(self._finish, topic, op, floors),
             durable=durable,
             client_frames=1 + len(leases),
+            reclaims=True,
         )
-        finish = partial(self._finish, topic, op, floors)
-        ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=finish, reclaims=True)
-        ctx.witness.hold_until(topic, ticket)
+        ctx.evidence.hold_until(topic, ticket)
         return ticket
 
     def carry_over(self, topic: TopicLog) -> Ticket[None]:
-        """Log once more what waits for the index of a cold segment, so that a snapshot may let go of the frames before.
-        Nothing is applied: in memory it waits already. Refused where the frames would be ignored by a replay."""
+        """Log the deletes that wait for the index of a cold segment once more, so that a snapshot may release the log
+        before them. Nothing is applied: in memory they wait already. Refused where a replay would ignore the frames."""
         ctx = self._ctx
         waiting = awaited_deletes(topic)
         if not waiting:
             return resolved(None)
         if topic.config.is_ephemeral or topic.id in ctx.changing:
             return failed(ColdUnavailable("", reason=f"a delete in {topic.name!r} waits for the index of a segment"))
-        ops = [ctx.witness.with_evidence(topic, op) for op in waiting]
-        sub = submission(ops, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
+        ops = [ctx.evidence.with_evidence(topic, op) for op in waiting]
         try:
-            ticket = ctx.commit.submit(ctx.group_of(topic.id), sub, finish=self._carried, internal=True)
+            ticket = ctx.log(topic.id, ops, finish=self._carried, internal=True)
         except TopicsError as error:
             return failed(error)
-        ctx.witness.hold_until(topic, ticket)
+        ctx.evidence.hold_until(topic, ticket)
         return ticket
 
     def _carried(self, sub: Submission) -> None:
@@ -131,7 +125,8 @@ class Deletes:
             apply(self._ctx.state, floors)
         effect = apply(self._ctx.state, op)
         if effect.removal is not None:
-            late = not topic.config.is_ephemeral and unlogged(topic) is not None  # by writes that were on their way
+            # A write that was applied since the decision may have moved the floors once more.
+            late = not topic.config.is_ephemeral and unlogged(topic) is not None
             self._ctx.removed(topic, effect, flag_after=self._floor_log.log_floors(topic) if late else None)
         return _deleted(topic, effect.removed_count)
 

@@ -1,6 +1,8 @@
-"""Engine: the verbs of a topic by name, for every door; each answers with a ticket or raises a refusal.
+"""Engine: the engine's services put together, and the verbs of a topic by name, for every door.
 
-It only finds topics and hands on to the service that owns the verb. Names on hold make a command wait its turn."""
+`Engine.__init__` is the one place where the services meet: each gets what it needs as an argument, so the order of the
+lines is the order of dependence. Each verb answers with a ticket or raises a refusal. It only finds the topic and hands
+on to the service that owns the verb; a command for a name that is held waits its turn."""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ from topics.config import Settings
 from topics.core.reading.walk import ReadRequest
 from topics.core.state import State
 from topics.core.topic import TopicLog
-from topics.engine.context import Context
+from topics.engine.context import Context, FileRequests, Pressure
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
-from topics.engine.file_requests import FileRequests
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle, Put
 from topics.engine.queues.queues import Queues
 from topics.engine.reading.queries import Queries
 from topics.engine.reading.reads import ReadDone, Reads
+from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.routers.routers import Routers
 from topics.engine.ticket import Ticket
@@ -47,43 +49,48 @@ class Engine:
         clock: EngineClock,
         settings: Settings,
         shards: int,
-        jobs: FileRequests,
+        files: FileRequests,
         chance: Callable[[], int],
+        wake_at: Callable[[int], None],
     ) -> None:
-        self.context = Context(
-            state=state, commit=commit, clock=clock, settings=settings, shards=shards, jobs=jobs, chance=chance
-        )
         self.state = state
-        self.admission = Admission(commit, now_ms=lambda: clock.monotonic() * 1000)
-        self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place
-        self.floor_log = FloorLog(self.context)
-        self.writes = Writes(self.context, self.floor_log)
-        self._quota = Quota(self.context, self.floor_log) if settings.max_total_bytes else None
-        self.lifecycle = Lifecycle(self.context, self.floor_log)
-        self.creating = CreatingWrites(self.context, self.lifecycle, self.writes)
-        self.deletes = Deletes(self.context, self.floor_log)
-        self.reads = Reads(self.context, self.floor_log)
-        self.queries = Queries(self.context, self.floor_log)
-        self.queues = Queues(
-            self.context,
-            self.floor_log,
-            self.lifecycle,
-            self.deletes,
-            append=lambda name, batch: self.write(name, batch, create=True, may_refuse=False),
+        self.context = context = Context(
+            state=state,
+            commit=commit,
+            clock=clock,
+            settings=settings,
+            shards=shards,
+            files=files,
+            chance=chance,
+            wake_at=wake_at,
         )
-        self.queries.queue_counters = self.queues.counters
-        self.forwarding = Forwarding(self.context, self.floor_log, self.writes, self._quota)
-        self.routers = Routers(self.context, self.lifecycle, self.forwarding)
-        for observer in (self.reads, self.queries, self.queues, self.deletes, self.lifecycle):
-            observer.bring_up_to_date = self.forwarding.bring_up_to_date
+        self.admission = Admission(context)
+        self._ephemeral_waits: dict[int, Ticket[Any]] = {}  # by topic id: the last command that waits for a place
+        self.floor_log = floor_log = FloorLog(context)
+        self.writes = Writes(context, floor_log)
+        self._quota = Quota(context, floor_log) if settings.max_total_bytes else None
+        self.forwarding = forwarding = Forwarding(context, floor_log, self.writes, self._quota)
+        self.router_checkpoints = RouterCheckpoints(context, forwarding)
+        self.lifecycle = Lifecycle(context, floor_log, forwarding, self.router_checkpoints)
+        self.creating = CreatingWrites(context, self.lifecycle, self.writes)
+        self.routers = Routers(context, self.lifecycle, forwarding, self.router_checkpoints)
+        self.deletes = Deletes(context, floor_log, forwarding)
+        self.reads = Reads(context, floor_log, forwarding)
+        self.queues = Queues(context, floor_log, forwarding, self.lifecycle, self.deletes, append=self._write_letter)
+        self.queries = Queries(context, floor_log, forwarding, self.queues)
+
+    def attach_delivery(self, delivery: Pressure) -> None:
+        """From now on writes and routers follow the pressure that the delivery loop measures. The loop comes after the
+        engine because it reads through it."""
+        self.context.pressure = delivery
 
     def turn(self) -> None:
-        """The end of a turn, before its submissions are written: whoever was stirred in it acts."""
+        """The end of a turn, before its submissions are written: routers and work streams of dirty topics act."""
         self.forwarding.turn()
         self.queues.turn()
 
     def tick(self) -> None:
-        """Look at the clock; called about every 50 ms, and when `context.wake_at` asked for it."""
+        """Do what time asks for; called about every 50 ms, and when `context.wake_at` asked for it."""
         self.forwarding.tick()
         self.queues.tick()
         self.floor_log.tick()
@@ -101,8 +108,8 @@ class Engine:
         return self.admission.admit(group, command, may_refuse=may_refuse)
 
     def _admit_ephemeral(self, topic: TopicLog, command: Callable[[], Ticket[T]], *, may_refuse: bool) -> Ticket[T]:
-        """What is written nowhere rarely needs a place, but now and then a ceiling above it does; then those behind it
-        wait too."""
+        """A write that needs no log frame needs no place in the queue, unless a ceiling has to be raised for it. Then
+        it waits for a place, and the topic's later commands wait after it."""
         is_first = topic.id not in self._ephemeral_waits
         if is_first:
             try:
@@ -113,10 +120,10 @@ class Engine:
         ticket = self.admission.admit(group, command, may_refuse=may_refuse and is_first)
         if isinstance(ticket, AdmittedTicket):
             self._ephemeral_waits[topic.id] = ticket
-            ticket.then(lambda done: self._ephemeral_goes_on(topic.id, done))
+            ticket.then(lambda done: self._ephemeral_wait_over(topic.id, done))
         return ticket
 
-    def _ephemeral_goes_on(self, topic_id: int, done: Ticket[Any]) -> None:
+    def _ephemeral_wait_over(self, topic_id: int, done: Ticket[Any]) -> None:
         if self._ephemeral_waits.get(topic_id) is done:
             del self._ephemeral_waits[topic_id]
 
@@ -137,13 +144,17 @@ class Engine:
         return self.admit(name, lambda: self._write_within(name, batch, create, config), may_refuse=may_refuse)
 
     def join(self, name: str, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
-        """Writes, `runs` of records, that may go with others of their turn; if some may not, nothing has happened."""
+        """Append writes, `runs` of records, in one submission with others of their turn. False if some of them may not
+        be coalesced; then nothing has happened."""
         topic = self.state.topics.get(name)
         if topic is None or not self.admission.is_open:
             return False
-        if self.context.parking and self.context.parking.is_held(name):
+        if self.context.name_locks and self.context.name_locks.is_held(name):
             return False
         return self.writes.join(topic, records, writer, runs=runs)
+
+    def _write_letter(self, name: str, batch: WriteBatch) -> Ticket[Appended]:
+        return self.write(name, batch, create=True, may_refuse=False)
 
     def _write_within(
         self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None
@@ -153,7 +164,7 @@ class Engine:
         return self._quota.within(name, lambda: self._write(name, batch, create, config))
 
     def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
-        if self.context.parking and self.context.parking.is_held(name):
+        if self.context.name_locks and self.context.name_locks.is_held(name):
             return self.lifecycle.when_free(name, lambda: self._write(name, batch, create, config))
         topic = self.state.topics.get(name)
         if topic is not None:
@@ -174,7 +185,7 @@ class Engine:
     # --- observation and deletion ---------------------------------------------------------------------------------
 
     def read(self, name: str, request: ReadRequest) -> Ticket[ReadDone]:
-        """A topic on hold is still what it was; one that is being deleted is gone when that is applied."""
+        """A topic whose name is held can be read; one that is being deleted is gone when that is applied."""
         return self.reads.read(self.state.topic(name), request)
 
     def topic_state(self, name: str, *, touch: bool = True) -> Ticket[results.TopicState]:

@@ -1,11 +1,11 @@
 """FloorLog: floors are logged before anyone may see them (`docs/spec/semantics.md#sec-6-4`).
 
-TTL and byte caps move no floor before that is logged: every observer of a topic (read, state, list, delete, claim) asks
-for its topics to be settled first. Always holds when the ticket resolves: nothing was due at the time of asking, or
-what was due is synced and applied.
+TTL and byte caps move no floor before that is logged: every observer of a topic (read, state, list, delete, claim)
+calls `ensure_logged` first. Always holds when its ticket resolves: nothing was due at the time of the call, or what was
+due is synced and applied.
 
 A count cap moves its floor with the append, and the log has the reason. Whoever shows such a floor holds the answer
-back until a crash cannot undo it (`shown`, `make_sure`); writes never wait for it."""
+back until a crash cannot undo it (`shown`, `make_durable`); writes never wait for it."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from topics.core.slots.extent import index_of
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.ticket import Ticket, chain, either_way, failed, gathered, resolved
-from topics.engine.writing.encode import submission
 from topics.errors import TopicsError
 from topics.model.ops import Evict
 from topics.model.submission import Submission
 
-PATIENCE_MS = 1000
-"""How long whoever can do without an index waits for it."""
-IMPATIENCE_MS = 30_000
-"""How long nobody waits, after somebody did so in vain."""
+INDEX_WAIT_MS = 1000
+"""How long a caller that can do without a cold segment's index waits for it."""
+SKIP_WAIT_MS = 30_000
+"""After such a wait has timed out, all waits are skipped for this long: the cold store does not answer."""
 
 
 class FloorLog:
     def __init__(self, context: Context) -> None:
         self._ctx = context
         self._pending: dict[int, Ticket[None]] = {}
-        self._surer: dict[int, tuple[int, Ticket[None]]] = {}  # floors (highest lost seq) on their way into the log
+        self._being_logged: dict[
+            int, tuple[int, Ticket[None]]
+        ] = {}  # floors (highest lost seq) on their way into the log
         self._waits: list[tuple[int, Ticket[None]]] = []  # until when, on the running clock
-        self._impatient_until_ms = 0
+        self._skip_wait_until_ms = 0
 
     def tick(self) -> None:
-        """A cold store that does not answer holds up nobody who only counts."""
+        """End the waits that timed out: a cold store that does not answer must not hold up a mere count."""
         now = self._ctx.clock.running_ms()
         over = [wait for until_ms, wait in self._waits if until_ms <= now and not wait.done]
         self._waits = [(until_ms, wait) for until_ms, wait in self._waits if until_ms > now and not wait.done]
         if over:
-            self._impatient_until_ms = now + IMPATIENCE_MS
+            self._skip_wait_until_ms = now + SKIP_WAIT_MS
         for wait in over:
             wait.resolve(None)
 
     def is_logged(self, topic: TopicLog) -> bool:
-        """Nothing is due and nothing is on its way; an ephemeral topic is settled on the spot."""
+        """Nothing is due and nothing is being logged. What is due in an ephemeral topic is applied here, without a
+        log."""
         if topic.id in self._pending:
             return False
         evict = self._due(topic)
@@ -71,8 +73,8 @@ class FloorLog:
         return self._log(topic, evict)
 
     def ensure_logged_exactly(self, topic: TopicLog) -> Ticket[None]:
-        """As `settle`, and what only the index of a cold segment can tell is asked there. One that cannot be had, or
-        not soon, is left out: whoever only counts goes on with what is known."""
+        """As `ensure_logged`, and loads the indexes of cold segments that have to tell what is due. One that cannot be
+        loaded in time is left out: a caller that only counts goes on with what is known."""
         ticket = self.ensure_logged(topic)
         if ticket.done and not topic.awaiting:
             return ticket
@@ -87,21 +89,21 @@ class FloorLog:
         return chain(again, lambda _: self._load_awaited(topic, asked))
 
     def load_indexes(self, topic: TopicLog, firsts: Iterable[int]) -> Ticket[None]:
-        """Have the indexes of these cold segments loaded, as far as that works and does not take long."""
+        """Load the indexes of these cold segments, as far as that works and does not take long."""
         blocks = [block for first in firsts if (block := topic.sealed.by_first_seq(first)) is not None]
-        fetch = self._ctx.jobs.fetch
-        return self._patiently(
+        fetch = self._ctx.files.fetch
+        return self._with_timeout(
             gathered([either_way(fetch(topic, index_of(block, block.first_seq))) for block in blocks])
         )
 
-    def _patiently(self, loaded: Ticket[None]) -> Ticket[None]:
+    def _with_timeout(self, loaded: Ticket[None]) -> Ticket[None]:
         clock = self._ctx.clock
         now = clock.running_ms()
-        if loaded.done or now < self._impatient_until_ms:
+        if loaded.done or now < self._skip_wait_until_ms:
             return resolved(None)
         wait: Ticket[None] = Ticket()
-        self._waits.append((now + PATIENCE_MS, wait))
-        self._ctx.wake_at(clock.now_ms() + PATIENCE_MS)
+        self._waits.append((now + INDEX_WAIT_MS, wait))
+        self._ctx.wake_at(clock.now_ms() + INDEX_WAIT_MS)
         loaded.then(lambda _: None if wait.done else wait.resolve(None), wait.abandon)
         return wait
 
@@ -110,88 +112,67 @@ class FloorLog:
 
     # --- floors that count caps moved -----------------------------------------------------------------------------
 
-    def is_sure(self, topic: TopicLog) -> bool:
-        """Does a start after any crash find the floors where they are? Those of a count cap follow from the log: where
-        writes are synced before they are seen, and the records that pushed others out have frames, and the cold store
-        need not be asked how many lived below."""
+    def is_durable(self, topic: TopicLog) -> bool:
+        """Does a start after any crash find the floors where they are now? Floors that were logged: yes. Those of a
+        count cap follow from the log too, if writes are synced before they are seen, the records that pushed others out
+        have frames (copies have none), and no cold segment must be asked how many records live below the floor."""
         if topic.floors.lost <= topic.logged_lost or topic.config.is_ephemeral:
             return True
         return topic.config.is_fsync and topic.id not in self._ctx.fed and not _lies_in_cold(topic)
 
-    def make_sure(self, topic: TopicLog) -> Ticket[None]:
-        """Log the floors as they are now, unless they are on their way already."""
+    def make_durable(self, topic: TopicLog) -> Ticket[None]:
+        """Log the floors as they are now, unless that is under way already."""
         lost = topic.floors.lost
-        known = self._surer.get(topic.id)
+        known = self._being_logged.get(topic.id)
         if known is not None and known[0] >= lost:
             return known[1]
         ticket = self.log_floors(topic)
         if not ticket.done:
-            self._surer[topic.id] = lost, ticket
-            ticket.then(lambda done: self._is_sure_now(topic.id, done))
+            self._being_logged[topic.id] = lost, ticket
+            ticket.then(lambda done: self._floors_logged(topic.id, done))
         return ticket
 
-    def _is_sure_now(self, topic_id: int, done: Ticket[None]) -> None:
-        if topic_id in self._surer and self._surer[topic_id][1] is done:
-            del self._surer[topic_id]
+    def _floors_logged(self, topic_id: int, done: Ticket[None]) -> None:
+        if topic_id in self._being_logged and self._being_logged[topic_id][1] is done:
+            del self._being_logged[topic_id]
 
     def shown(self, topic: TopicLog, earliest_seq: int) -> Ticket[int]:
-        """The `earliest_seq` that an answer made now may show, once it may; a lower one if it cannot be logged."""
-        if self.is_sure(topic):
+        """The `earliest_seq` that an answer made now may show, once it is logged; a lower one if it cannot be."""
+        if self.is_durable(topic):
             return resolved(earliest_seq)
         ticket: Ticket[int] = Ticket()
-        self.make_sure(topic).then(
-            lambda done: ticket.resolve(earliest_seq if done.error is None else self.sure_earliest(topic))
+        self.make_durable(topic).then(
+            lambda done: ticket.resolve(earliest_seq if done.error is None else self.durable_earliest(topic))
         )
         return ticket
 
-    def sure_earliest(self, topic: TopicLog) -> int:
-        """The `earliest_seq` that no crash can undo: for whoever cannot wait."""
+    def durable_earliest(self, topic: TopicLog) -> int:
+        """The `earliest_seq` that no crash can undo, for a caller that cannot wait."""
         earliest = topic.earliest_seq
-        return earliest if self.is_sure(topic) else min(earliest, topic.logged_lost + 1)
+        return earliest if self.is_durable(topic) else min(earliest, topic.logged_lost + 1)
 
     def ensure_shown_logged(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """As `ensure_all_logged`, then `log_all`."""
+        """`ensure_logged` for each of the topics, then `log_all`; the first failure of the former fails it."""
         topics = list(topics)
-        return chain(self.ensure_all_logged(topics), lambda _: self.log_all(topics))
+        return chain(gathered(list(map(self.ensure_logged, topics))), lambda _: self.log_all(topics))
 
     @staticmethod
     def unlogged_floors(topics: Iterable[TopicLog]) -> list[Evict]:
-        """Of topics whose records are about to be written out: what count caps have taken is not written."""
+        """The floors that a checkpoint must log before it writes these topics: it leaves out what count caps
+        evicted."""
         capped = (topic for topic in topics if topic.config.cap_records and not topic.config.is_ephemeral)
         return [floors for floors in map(unlogged, capped) if floors is not None]
 
     def log_all(self, topics: Iterable[TopicLog]) -> Ticket[None]:
         """Log the floors of this moment as far as that is possible; `sure_earliest` has them then."""
-        return gathered([either_way(self.make_sure(topic)) for topic in topics if not self.is_sure(topic)])
-
-    def ensure_all_logged(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """One ticket for many topics; the first failure fails it."""
-        tickets = [ticket for ticket in map(self.ensure_logged, topics) if not (ticket.done and ticket.error is None)]
-        if not tickets:
-            return resolved(None)
-        target: Ticket[None] = Ticket()
-        left = len(tickets)
-
-        def one_done(done: Ticket[None]) -> None:
-            nonlocal left
-            left -= 1
-            if target.done:
-                return
-            if done.error is not None:
-                target.fail(done.error)
-            elif left == 0:
-                target.resolve(None)
-
-        for ticket in tickets:
-            ticket.then(one_done)
-        return target
+        return gathered([either_way(self.make_durable(topic)) for topic in topics if not self.is_durable(topic)])
 
     def log_soon(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """As `ensure_logged_if_possible`, for whoever does not wait for long either."""
-        return self._patiently(self.ensure_logged_if_possible(topics))
+        """As `ensure_logged_if_possible`, but with a timeout."""
+        return self._with_timeout(self.ensure_logged_if_possible(topics))
 
     def ensure_logged_if_possible(self, topics: Iterable[TopicLog]) -> Ticket[None]:
-        """For whoever has to answer in any case: a floor that cannot be logged stays where it was."""
+        """For callers that answer in any case: a floor that cannot be logged stays where it was."""
         return gathered([either_way(ticket) for ticket in map(self._try_to_log, topics) if not ticket.done])
 
     def _try_to_log(self, topic: TopicLog) -> Ticket[None]:
@@ -201,27 +182,21 @@ class FloorLog:
             return failed(error)
 
     def log_floors(self, topic: TopicLog) -> Ticket[None]:
-        """Log the floors as they are: a count cap moved them, and what comes next must not hide from replay why."""
-        ctx, evict = self._ctx, floors_op(topic)
-        sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
-        finish = partial(self._applied, topic, evict)
+        """Log the floors as they are: a count cap moved them, and a replay must find the reason before what follows."""
+        evict = floors_op(topic)
         try:
-            return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=finish, barrier=False, internal=True)
+            return self._ctx.log(
+                topic.id, [evict], finish=lambda _: self._apply(topic, evict), barrier=False, internal=True
+            )
         except TopicsError as error:
             return failed(error)
 
-    def _applied(self, topic: TopicLog, evict: Evict, _sub: Submission) -> None:
-        self._apply(topic, evict)
-
     def _log(self, topic: TopicLog, evict: Evict) -> Ticket[None]:
         ctx = self._ctx
-        evict = ctx.witness.evict_with_evidence(topic, evict)
-        sub = submission([evict], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
-        ticket = ctx.commit.submit(
-            ctx.group_of(topic.id), sub, finish=partial(self._finish, topic, evict), internal=True
-        )
+        evict = ctx.evidence.evict_with_evidence(topic, evict)
+        ticket = ctx.log(topic.id, [evict], finish=partial(self._finish, topic, evict), internal=True)
         self._pending[topic.id] = ticket
-        ctx.witness.hold_until(topic, ticket)
+        ctx.evidence.hold_until(topic, ticket)
         ticket.then(lambda _: self._over(topic))
         return ticket
 

@@ -1,13 +1,9 @@
 """Lifecycle: creating, reconfiguring and deleting topics, each holding its name until it is applied.
 
 Always holds: of concurrent creates of one name exactly one creates; a lifecycle change is synced before it is visible,
-and a failed one leaves everything as it was. A write that creates its topic carries the TopicCreate in front of its
-records, in one submission, so that a crash keeps both or neither.
-
-Creating writes: a first write that brings its topic into being.
-
-Creation and records form one submission: a crash keeps both or neither. The name is held meanwhile, so a second first
-write waits and then finds the topic there; its inline config has no effect.
+and a failed one leaves everything as it was. A write that creates its topic (`CreatingWrites`) carries the TopicCreate
+in front of its records, in one submission, so that a crash keeps both or neither. It holds the name meanwhile, so a
+second first write waits and then finds the topic there; its inline config has no effect.
 """
 
 from __future__ import annotations
@@ -24,6 +20,8 @@ from topics.core.create_drop import decide_create, decide_delete_topic, decide_p
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
+from topics.engine.routers.checkpoints import RouterCheckpoints
+from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
 from topics.engine.writing.encode import submission
 from topics.engine.writing.writes import Writes
@@ -49,37 +47,35 @@ class Dropped(NamedTuple):
 
 
 class Lifecycle:
-    def __init__(self, context: Context, floor_log: FloorLog) -> None:
+    def __init__(
+        self, context: Context, floor_log: FloorLog, forwarding: Forwarding, router_checkpoints: RouterCheckpoints
+    ) -> None:
         self._ctx = context
         self._floor_log = floor_log
-        self.detach: Callable[[TopicLog], Ticket[list[RouterDef]]] = lambda _: resolved([])
-        """Has the copies made from a topic that is being deleted made durable, and stops its routers; which."""
-        self.detached: Callable[[TopicLog, list[RouterDef]], Ticket[None]] = lambda *_: resolved(None)
-        """The topic is gone, its routers with it, or its deletion failed."""
-        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
-        """Step the routers that feed a topic; None if nothing is to do. All three are set by the router service."""
+        self._forwarding = forwarding
+        self._router_checkpoints = router_checkpoints
 
     # --- holding names --------------------------------------------------------------------------------------------
 
     def exclusively(self, names: list[str], command: Callable[[], Ticket[T]]) -> Ticket[T]:
         """Run `command` when nobody holds the names, and hold them until its ticket is done."""
-        parking = self._ctx.parking
-        held = parking.first_held(names)
+        name_locks = self._ctx.name_locks
+        held = name_locks.first_held(names)
         if held is not None:
             target: Ticket[T] = Ticket()
-            parking.wait(held, lambda: forward(self.exclusively(names, command), target))
+            name_locks.wait(held, lambda: forward(self.exclusively(names, command), target))
             return target
-        parking.hold(names)
+        name_locks.hold(names)
         try:
             ticket = command()
         except Exception as error:
             ticket = failed(error)
-        ticket.then(lambda _: parking.release(names))
+        ticket.then(lambda _: name_locks.release(names))
         return ticket
 
     def when_free(self, name: str, command: Callable[[], Ticket[T]]) -> Ticket[T]:
-        """Run `command` now, or as soon as nobody holds the name."""
-        if not self._ctx.parking.is_held(name):
+        """Run `command` now, or once nobody holds the name."""
+        if not self._ctx.name_locks.is_held(name):
             return command()
         target: Ticket[T] = Ticket()
 
@@ -91,7 +87,7 @@ class Lifecycle:
             else:
                 forward(following, target)
 
-        self._ctx.parking.wait(name, resume)
+        self._ctx.name_locks.wait(name, resume)
         return target
 
     # --- create, reconfigure --------------------------------------------------------------------------------------
@@ -106,14 +102,14 @@ class Lifecycle:
             return chain(self._in_segments(topic), lambda _: self._put_with_floors_logged(name, config))
         if topic is None or not topic.config.is_ephemeral:
             return self._put_with_floors_logged(name, config)
-        # No frame in front of the update can hold its floors: what the old config took goes now.
+        # An ephemeral topic has no frames that could hold its floors: what the old config evicts must go now.
         return chain(self._floor_log.ensure_logged(topic), lambda _: self._put_with_floors_logged(name, config))
 
     def _in_segments(self, topic: TopicLog) -> Ticket[None]:
-        """Checkpoints pass over an ephemeral topic, and snapshots let go of the log behind them: what the topic had
-        before must be in segments by then, or a later change back would find it gone. If that fails, it stays where it
-        is, and only a snapshot could take it."""
-        return either_way(chain(self.drain(topic), lambda _: self._ctx.jobs.checkpoint()))
+        """Checkpoints skip an ephemeral topic, and snapshots release the log before them: the records that the topic
+        had before must be in segments by then, or a later change back would find them gone. If the checkpoint fails,
+        they stay in the log, and only a snapshot could remove them."""
+        return either_way(chain(self.drain(topic), lambda _: self._ctx.files.checkpoint()))
 
     def _put_with_floors_logged(self, name: str, config: TopicConfig) -> Ticket[Put]:
         ctx = self._ctx
@@ -130,7 +126,7 @@ class Lifecycle:
         return ticket
 
     def _changed(self, topic_id: int) -> None:
-        """Before the name is let go: who waits here came before those who wait for the name."""
+        """Called before the name is released: those who wait here came before those who wait for the name."""
         self._ctx.changing.pop(topic_id).resolve(None)
 
     def check_topic_cap(self) -> None:
@@ -150,16 +146,16 @@ class Lifecycle:
         ctx = self._ctx
         topic = ctx.state.by_id.get(topic_id)
         if topic is not None:
-            controls = ctx.witness.all_with_evidence(topic, controls)
-        sub = submission(controls, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=1)
-        ticket: Ticket[T] = ctx.commit.submit(
-            ctx.group_of(topic_id),
-            sub,
+            controls = ctx.evidence.all_with_evidence(topic, controls)
+        ticket = ctx.log(
+            topic_id,
+            controls,
             finish=partial(self._finish, reply),
+            client_frames=1,
             reclaims=all(isinstance(op, TopicDelete) for op in controls),
         )
         if topic is not None:
-            ctx.witness.hold_until(topic, ticket)
+            ctx.evidence.hold_until(topic, ticket)
         if creates:
             ctx.creating += 1
             ticket.then(lambda _: self._created())
@@ -200,31 +196,30 @@ class Lifecycle:
             return resolved(Dropped(False, []))
         if not if_empty:
             return self._drop_with_floors_logged(topic, if_empty=False)
-        # Copies that a read would see are there too.
-        feeding = self.bring_up_to_date(topic) if topic.id in self._ctx.fed else None
-        either_way = chain(feeding or resolved(None), lambda _: self._floor_log.ensure_logged(topic))
-        return chain(either_way, lambda _: self._drop_with_floors_logged(topic, if_empty=True))
+        # Copies that a read would see make it not empty.
+        feeding = self._forwarding.bring_up_to_date(topic) or resolved(None)
+        logged = chain(feeding, lambda _: self._floor_log.ensure_logged(topic))
+        return chain(logged, lambda _: self._drop_with_floors_logged(topic, if_empty=True))
 
     def _drop_with_floors_logged(self, topic: TopicLog, *, if_empty: bool) -> Ticket[Dropped]:
         if if_empty and topic.staged_count:
-            # Writes on their way count as there.
+            # Writes that are submitted and not applied make it not empty.
             return chain(self.drain(topic), lambda _: self._drop_with_floors_logged(topic, if_empty=if_empty))
         op = decide_delete_topic(topic, if_empty=if_empty)
-        return chain(self.detach(topic), lambda routers: self._drop_detached(topic, op, routers))
+        return chain(self._router_checkpoints.detach(topic), lambda routers: self._drop_detached(topic, op, routers))
 
     def _drop_detached(self, topic: TopicLog, op: TopicDelete, routers: list[RouterDef]) -> Ticket[Dropped]:
         try:
             logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
         except BaseException:
-            self.detached(topic, routers)
+            self._router_checkpoints.detached(topic, routers)
             raise
-        over = chain(either_way(logged), lambda _: self.detached(topic, routers))
+        over = chain(either_way(logged), lambda _: self._router_checkpoints.detached(topic, routers))
         return chain(over, lambda _: chain(logged, lambda _: resolved(Dropped(True, routers))))
 
     def drain(self, topic: TopicLog) -> Ticket[None]:
-        """Wait for the writes on their way, by an empty submission behind them."""
-        sub = submission([], None, topic_id=topic.id, ts=0, durable=True, client_frames=0)
-        return self._ctx.commit.submit(self._ctx.group_of(topic.id), sub, finish=lambda _: None, internal=True)
+        """Wait until the writes submitted so far are applied, by an empty submission after them."""
+        return self._ctx.log(topic.id, [], finish=lambda _: None, internal=True)
 
 
 class CreatingWrites:
@@ -238,28 +233,28 @@ class CreatingWrites:
 
     def _append(self, name: str, batch: WriteBatch, config: TopicConfig) -> Ticket[Appended]:
         ctx = self._ctx
-        known = ctx.state.topics.get(name)
-        if known is not None:
-            return self._writes.append(known, batch)
+        existing = ctx.state.topics.get(name)
+        if existing is not None:
+            return self._writes.append(existing, batch)
         create = self._lifecycle.create_op(name, config)
-        fresh = provisional(create)
-        reservation = decide_append(fresh, batch, ctx.clock.now_ms())
+        topic = provisional(create)
+        reservation = decide_append(topic, batch, ctx.clock.now_ms())
         assert isinstance(reservation, Reservation), "a topic that does not exist knows no keys"
         self._writes.check_quota(batch.total_bytes)
         controls: list[Op] = [create]
         if not config.is_fsync:
-            mark = ctx.ceilings.raise_over(fresh, reservation.last_seq, reservation.ts)
+            mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
             assert mark is not None, "a new topic has no ceiling yet"
             controls.append(mark)
-        return self._commit(controls, fresh, self._writes.encode(fresh, batch, reservation, durable=True), batch)
+        return self._commit(controls, topic, self._writes.encode(topic, batch, reservation, durable=True), batch)
 
-    def _commit(self, controls: list[Op], fresh: TopicLog, op: Append, batch: WriteBatch) -> Ticket[Appended]:
+    def _commit(self, controls: list[Op], topic: TopicLog, op: Append, batch: WriteBatch) -> Ticket[Appended]:
         ctx = self._ctx
-        ephemeral = fresh.config.is_ephemeral
+        ephemeral = topic.config.is_ephemeral
         sub = submission(
             controls,
             None if ephemeral else op,
-            topic_id=fresh.id,
+            topic_id=topic.id,
             ts=op.ts[0],
             durable=True,
             client_frames=1 if ephemeral else 1 + batch.count,
@@ -268,12 +263,12 @@ class CreatingWrites:
         ctx.state.staged_bytes += batch.total_bytes
         try:
             ticket: Ticket[Appended] = ctx.commit.submit(
-                ctx.group_of(fresh.id), sub, finish=partial(self._finish, controls, op)
+                ctx.group_of(topic.id), sub, finish=partial(self._finish, controls, op)
             )
         except BaseException:
-            self._over(fresh.id, batch.total_bytes)
+            self._over(topic.id, batch.total_bytes)
             raise
-        ticket.then(lambda _: self._over(fresh.id, batch.total_bytes))
+        ticket.then(lambda _: self._over(topic.id, batch.total_bytes))
         return ticket
 
     def _over(self, topic_id: int, size: int) -> None:

@@ -16,7 +16,7 @@ from topics.core.delete import finish_cold_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.slots.extent import Extent, RecordPlace
 from topics.core.topic import TopicLog
-from topics.engine.file_requests import FetchedRecords
+from topics.engine.context import FetchedRecords
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
 from topics.model.run import EMPTY_RUN
@@ -27,16 +27,25 @@ from topics.storage.segments.sealed_segment import SealedSegment
 
 
 class FileWork:
-    def __init__(self, store: Store, driver: Driver) -> None:
+    """`removed` is told what died when the index of a cold segment came."""
+
+    def __init__(
+        self,
+        store: Store,
+        driver: Driver,
+        *,
+        removed: Callable[[TopicLog, Effect], None],
+        checkpoint_soon: Callable[[], None],
+        checkpoint: Callable[[], Ticket[Any]],
+    ) -> None:
         self._store = store
         self._driver = driver
+        self._removed = removed
+        self._run_checkpoint = checkpoint
+        self.checkpoint_soon = checkpoint_soon
         self.dead_segments: deque[tuple[int, int]] = deque()
         """Topic id and first seq of sealed segments that hold nothing live any more."""
         self.removed_topics: deque[TopicLog] = deque()
-        self.settled: Callable[[TopicLog, Effect], None] = lambda topic, effect: None
-        """Told what died when the index of a cold segment came; set by the kernel."""
-        self.ask_checkpoint: Callable[[], None] = lambda: None
-        self.run_checkpoint: Callable[[], Ticket[Any]] = lambda: resolved(None)
 
     # --- reads ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +108,7 @@ class FileWork:
                 block.keep_index()
         if first_seq in topic.awaiting:
             removal = finish_cold_delete(topic, first_seq)
-            self.settled(topic, Effect(OpResult.APPLIED, topic.id, removal=removal))
+            self._removed(topic, Effect(OpResult.APPLIED, topic.id, removal=removal))
 
     def _is_outdated(self, extent: Extent) -> bool:
         """Absorbed and removed while the read waited: the records lie in segments now."""
@@ -152,8 +161,5 @@ class FileWork:
     def topic_removed(self, topic: TopicLog) -> None:
         self.removed_topics.append(topic)
 
-    def checkpoint_soon(self) -> None:
-        self.ask_checkpoint()
-
     def checkpoint(self) -> Ticket[None]:
-        return chain(self.run_checkpoint(), lambda _: resolved(None))
+        return chain(self._run_checkpoint(), lambda _: resolved(None))

@@ -88,15 +88,24 @@ class Kernel:
         self.driver = driver
         shards = recovered.store.layout.shards
         self.commit = Commit(shards, queue_max=settings.wal_queue, wake=self._wake)
-        self.jobs = FileWork(self.store, driver)
+        # FileWork, Engine and the background work know each other in a circle: those that are made later are reached
+        # through `self`, when the work is asked for.
+        self.jobs = FileWork(
+            self.store,
+            driver,
+            removed=lambda topic, effect: self.engine.context.removed(topic, effect),
+            checkpoint_soon=lambda: self.scheduler.checkpoint_soon(),
+            checkpoint=lambda: self.checkpointer.run(),
+        )
         self.engine = Engine(
             state=recovered.state,
             commit=self.commit,
             clock=recovered.clock,
             settings=settings,
             shards=shards,
-            jobs=self.jobs,
+            files=self.jobs,
             chance=recovered.chance,
+            wake_at=self._tick_at,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
@@ -113,22 +122,32 @@ class Kernel:
             elsewhere=converter,
         )
         self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.directory_guard)
-        self.tiers = Tiers(self.engine, self.store, driver, settings, recovered)
-        self.janitor = Janitor(self.engine, self.store, driver, self.jobs, settings, recovered.retired, self.tiers)
-        self.janitor.after_checkpoint = self.checkpointer.after_run
-        self.tiers.index_came = self.jobs.index_came
-        self.tiers.is_dropping = self.janitor.is_dropping
-        self.tiers.is_named = lambda: recovered.has_snapshot or self.snapshotter.total > 0
+        self.tiers = Tiers(
+            self.engine,
+            self.store,
+            driver,
+            settings,
+            recovered,
+            index_came=self.jobs.index_came,
+            is_dropping=lambda key: self.janitor.is_dropping(key),
+            is_named=lambda: recovered.has_snapshot or self.snapshotter.total > 0,
+        )
+        self.janitor = Janitor(
+            self.engine,
+            self.store,
+            driver,
+            self.jobs,
+            settings,
+            recovered.retired,
+            self.tiers,
+            after_checkpoint=self.checkpointer.after_run,
+        )
         self.clock_watch = ClockWatch(recovered.clock)
         self.scheduler = Scheduler(self, settings)
-        self.jobs.settled = self.engine.context.removed
-        self.jobs.ask_checkpoint = self.scheduler.checkpoint_soon
-        self.jobs.run_checkpoint = self.checkpointer.run
         self.scheduler.every_tick.append(self.engine.tick)
-        self.engine.context.wake_at = self._tick_at
         self.before_turn: list[Callable[[], bool]] = []
         """Whoever keeps the commands of a turn, to give them all at once when it ends; True if not just yet."""
-        self._is_settling = False
+        self._is_flushing = False
         self._closing: Ticket[None] | None = None
         for index, group in enumerate(self.store.groups):
             if group.read_only is not None:
@@ -140,19 +159,20 @@ class Kernel:
     # --- called by the driver -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """End a turn: let whoever was stirred act, then write everything that was submitted since the last flush."""
-        self._is_settling = True
+        """End a turn: let the routers and work streams of dirty topics act, then write everything that was submitted
+        since the last flush."""
+        self._is_flushing = True
         try:
-            wait = [True for settle in self.before_turn if settle()]
+            wait = [True for submit in self.before_turn if submit()]
         finally:
-            self._is_settling = False
+            self._is_flushing = False
         if wait:
             self.driver.wake()
         self.engine.turn()
         self.writers.pump()
 
     def _wake(self) -> None:
-        if not self._is_settling:  # what is submitted then is written by the flush that is under way
+        if not self._is_flushing:  # what is submitted then is written by the flush that is under way
             self.driver.wake()
 
     def tick(self) -> None:
@@ -160,7 +180,7 @@ class Kernel:
         self.scheduler.tick()
 
     def _tick_at(self, at_ms: int) -> None:
-        self.driver.tick_in(max(at_ms - self.engine.context.clock.now_ms(), 0) / 1000)
+        self.driver.tick_in(max(at_ms - self.recovered.clock.now_ms(), 0) / 1000)
 
     # --- the end --------------------------------------------------------------------------------------------------
 

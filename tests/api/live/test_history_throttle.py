@@ -22,7 +22,7 @@ from topics.api.live.history_throttle import (
 from topics.api.live.subscription import Subscription
 from topics.core.slots.extent import Extent
 from topics.core.topic import TopicLog
-from topics.engine.file_requests import FetchedRecords
+from topics.engine.context import FetchedRecords
 from topics.engine.ticket import Ticket
 
 REST_MS = 100

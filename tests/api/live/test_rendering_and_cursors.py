@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
+from tests.engine.queues.world import JobList
 
 from topics.api.live.batches import Bodies, Pool, seqs_of
 from topics.wire.cursors import encode_base64url
@@ -305,9 +306,9 @@ def test_a_work_stream_never_holds_more_than_its_max_and_nothing_once_it_has_end
 ) -> None:
     rig = Rig()
     rig.put("q", type="queue", lease_ms=1_000)
-    jobs: list[Any] = []
+    jobs = JobList()
     stream = rig.engine.queues.open_stream("q", node="w", max=most)
-    stream.on_jobs = jobs.extend
+    stream.start(jobs)
     queue = rig.topic("q").queue
     assert queue is not None
 

@@ -211,15 +211,15 @@ def test_lenient_drops_unknown_topics(rig: Rig) -> None:
     assert [list(message["topics"]) for message in socket.of("subscribed")] == [["a"], []]
 
 
-def test_lenient_drops_topics_that_go_while_floors_are_settled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lenient_drops_topics_that_go_while_floors_are_logged(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.put("b")
-    settled: Ticket[None] = Ticket()
-    monkeypatch.setattr(rig.engine.floor_log, "ensure_all_logged", lambda _: settled)
+    logged: Ticket[None] = Ticket()
+    monkeypatch.setattr(rig.engine.floor_log, "ensure_shown_logged", lambda _: logged)
     socket = rig.socket()
     socket.say("subscribe", topics={"a": {}, "b": {}}, lenient=True)
     rig.pump()
     rig.drop("b")
-    settled.resolve(None)
+    logged.resolve(None)
     rig.pump()
     assert [list(message["topics"]) for message in socket.of("subscribed")] == [["a"]]
 

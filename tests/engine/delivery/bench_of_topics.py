@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from topics import limits
 from topics.engine.delivery.pressure import Tuning
 from topics.engine.delivery.ready import Entry, ReadySet
 
@@ -25,13 +26,13 @@ class Item(Entry):
 
 
 class Bench:
-    """One shard and its worker."""
+    """One ready set, and whoever serves it."""
 
     def __init__(self, tuning: Tuning | None = None, *, service_ms: float = 0.0) -> None:
         self.now = 0.0
         self.service_ms = service_ms
         self.tuning = tuning or Tuning()
-        self.ready = ReadySet(self.tuning, now_ms=lambda: self.now, base=self._base)
+        self.ready = ReadySet(self.tuning, now_ms=lambda: self.now, base=self._base, deferred=lambda _: None)
         self.served: list[Item] = []
         self.during: Callable[[Item], None] = lambda _: None
         self._aged_at = 0.0
@@ -62,8 +63,8 @@ class Bench:
     def pass_time(self, elapsed_ms: float) -> None:
         """Move the clock, with an ageing tick every 50 ms."""
         until = self.now + elapsed_ms
-        while self._aged_at + self.tuning.age_tick_ms <= until:
-            self._aged_at += self.tuning.age_tick_ms
+        while self._aged_at + limits.AGE_TICK_MS <= until:
+            self._aged_at += limits.AGE_TICK_MS
             self.now = self._aged_at
             self.ready.age()
             self.ready.release_holds()

@@ -17,11 +17,11 @@ pressures = st.floats(0, 1)
 # --- property 17 ------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 8), depths, waits, shares, depths, waits, shares)
+@given(depths, waits, shares, depths, waits, shares)
 def test_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
-    workers: int, depth: int, wait: float, busy: float, more_depth: int, more_wait: float, more_busy: float
+    depth: int, wait: float, busy: float, more_depth: int, more_wait: float, more_busy: float
 ) -> None:
-    tuning = Tuning(workers=workers)
+    tuning = TUNING
     low = pressure_of(depth=depth, ewma_ms=wait, busy=busy, tuning=tuning)
     assert 0 <= low <= 1
     for high in (
@@ -34,20 +34,18 @@ def test_pressure_lies_in_0_to_1_and_never_falls_when_a_signal_rises(
 
 @given(st.lists(waits, min_size=1, max_size=200))
 def test_a_second_after_the_last_drain_there_is_no_pressure(served: list[float]) -> None:
-    governor = BackPressure(TUNING)
+    back_pressure = BackPressure(TUNING)
     for wait in served:
-        governor.served(wait)
-    governor.sample(depth=0, busy=0.0)
+        back_pressure.served(wait)
+    back_pressure.sample(depth=0, busy=0.0)
     for _ in range(9):
-        pressure = governor.sample(depth=0, busy=0.0)
+        pressure = back_pressure.sample(depth=0, busy=0.0)
     assert pressure < 0.01
 
 
 @pytest.mark.parametrize(("depth", "backlog"), [(0, 0), (1, 0), (2, 1 / 15), (16, 1), (1000, 1)])
-def test_one_waiting_topic_per_worker_is_no_pressure_and_sixteen_are_full(depth: int, backlog: float) -> None:
-    for workers in (1, 3):
-        tuning = Tuning(workers=workers)
-        assert pressure_of(depth=depth * workers, ewma_ms=0, busy=0, tuning=tuning) == pytest.approx(backlog)
+def test_one_waiting_topic_is_no_pressure_and_sixteen_are_full(depth: int, backlog: float) -> None:
+    assert pressure_of(depth=depth, ewma_ms=0, busy=0, tuning=TUNING) == pytest.approx(backlog)
 
 
 def test_a_mean_wait_of_1_ms_is_the_edge_of_stage_1() -> None:
@@ -55,32 +53,32 @@ def test_a_mean_wait_of_1_ms_is_the_edge_of_stage_1() -> None:
 
 
 def test_the_mean_wait_moves_by_a_fifth_and_single_waits_count_at_most_20_ms() -> None:
-    governor = BackPressure(TUNING)
-    governor.served(10_000)
-    assert governor.ewma_ms == pytest.approx(4)
-    governor.served(0)
-    assert governor.ewma_ms == pytest.approx(3.2)
+    back_pressure = BackPressure(TUNING)
+    back_pressure.served(10_000)
+    assert back_pressure.ewma_ms == pytest.approx(4)
+    back_pressure.served(0)
+    assert back_pressure.ewma_ms == pytest.approx(3.2)
 
 
 def test_the_mean_wait_is_kept_while_something_waits_or_was_served() -> None:
-    governor = BackPressure(TUNING)
-    governor.served(20)
-    governor.sample(depth=0, busy=0)
-    assert governor.ewma_ms == pytest.approx(4)
-    governor.sample(depth=1, busy=0)
-    assert governor.ewma_ms == pytest.approx(4)
-    governor.sample(depth=0, busy=0)
-    assert governor.ewma_ms == pytest.approx(2)
+    back_pressure = BackPressure(TUNING)
+    back_pressure.served(20)
+    back_pressure.sample(depth=0, busy=0)
+    assert back_pressure.ewma_ms == pytest.approx(4)
+    back_pressure.sample(depth=1, busy=0)
+    assert back_pressure.ewma_ms == pytest.approx(4)
+    back_pressure.sample(depth=0, busy=0)
+    assert back_pressure.ewma_ms == pytest.approx(2)
 
 
 # --- property 18 ------------------------------------------------------------------------------------------------------
 
 
 def test_a_busy_pool_alone_never_defers() -> None:
-    governor, deferral = BackPressure(TUNING), Deferral(TUNING)
+    back_pressure, deferral = BackPressure(TUNING), Deferral(TUNING)
     for _ in range(100):
-        assert governor.sample(depth=0, busy=1.0) == pytest.approx(0.8)
-        assert not deferral.sample(governor.pressure)
+        assert back_pressure.sample(depth=0, busy=1.0) == pytest.approx(0.8)
+        assert not deferral.sample(back_pressure.pressure)
 
 
 # --- property 19 ------------------------------------------------------------------------------------------------------

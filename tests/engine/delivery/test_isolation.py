@@ -14,7 +14,7 @@ from topics import limits
 from topics.api.live.outbound import SlowConsumerLimits
 from topics.core.slots.extent import Extent
 from topics.core.topic import TopicLog
-from topics.engine.file_requests import FetchedRecords
+from topics.engine.context import FetchedRecords
 from topics.engine.ticket import Ticket
 from topics.errors import StorageIo
 

@@ -11,8 +11,7 @@ from tests.engine.delivery.bench_of_topics import Bench, Item
 
 from topics import limits
 from topics.core.topic import TopicLog
-from topics.engine.delivery.priority import base_priority, effective_priority
-from topics.engine.delivery.ready import B0, B1, B2, B3, B4, band_of
+from topics.engine.delivery.ready import B0, B1, B2, B3, B4, band_of, base_priority, effective_priority
 from topics.model.config import TopicConfig
 
 NOW = 1_755_000_000_000

@@ -22,15 +22,15 @@ from topics.wire.incoming.requests import decode_write
 
 def press(rig: Rig, trace: Iterable[float]) -> None:
     """Every sample of the governor shows the next value of the trace, and then its last one."""
-    governor, values, last = rig.live.delivery.governor, iter(trace), 0.0
+    back_pressure, values, last = rig.live.delivery.back_pressure, iter(trace), 0.0
 
     def sample(*, depth: int, busy: float) -> float:
         nonlocal last
         last = next(values, last)
-        governor.pressure = last
+        back_pressure.pressure = last
         return last
 
-    governor.sample = sample  # type: ignore[method-assign]
+    back_pressure.sample = sample  # type: ignore[method-assign]
 
 
 def hold_at(rig: Rig, pressure: float, *, samples: int = 3) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.engine.queues.crashing import SMALL, distinct_crashes, starts
-from tests.engine.queues.world import World
+from tests.engine.queues.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.core.queue.queue import DELAYED, LEASED
@@ -253,6 +253,7 @@ def serve_a_stream(story: Story) -> None:
     story.claim(1)
     told.asked = {2, 3}
     stream = world.engine.queues.open_stream("q", node="s", max=2)
+    stream.start(JobList())
     world.rest()
     world.checkpoint()
     world.snapshot()

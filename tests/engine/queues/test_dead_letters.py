@@ -118,7 +118,7 @@ def test_hundreds_of_jobs_fill_a_bounded_topic_one_by_one() -> None:
 
 def test_exhausted_jobs_go_in_portions_however_many_there_are(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_letters, "PORTION_JOBS", 2)
-    letters, written = world.engine.queues.letters, list[int]()
+    letters, written = world.engine.queues.dead_letters, list[int]()
     append = letters._append
 
     def noted(name: str, batch: WriteBatch) -> Ticket[Appended]:

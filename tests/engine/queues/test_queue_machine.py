@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.queues.world import World
+from tests.engine.queues.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.core.queue.queue import LEASED
@@ -294,9 +294,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(some_are("ready"))
     @rule(room=st.integers(1, 4), acks=st.integers(0, 2), node=nodes)
     def invariant_54_closing_a_stream_frees_exactly_its_jobs(self, room: int, acks: int, node: str) -> None:
-        got: list[Any] = []
+        got = JobList()
         stream = self.world.engine.queues.open_stream("q", node=node, max=room, lease_ms=5000)
-        stream.on_jobs = got.extend
+        stream.start(got)
         expected = self.invariant_53_reclaimed_jobs_go_first(room)
         self.world.rest()
         assert sorted(job.seq for job in got) == sorted(expected)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.queues.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.engine.queues.claim_pass import ClaimedJob
@@ -14,20 +14,28 @@ from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAQueue, TopicNotFound, TopicsError
 
 
-class Client:
+class Client(JobList):
     def __init__(
         self, world: World, name: str = "q", node: str = "s", max: int = 1, lease_ms: int | None = None
     ) -> None:
-        self.jobs: list[ClaimedJob] = []
+        super().__init__()
         self.ended: list[TopicsError] = []
+        self.lags = False
         self.stream = world.engine.queues.open_stream(name, node=node, max=max, lease_ms=lease_ms)
-        self.stream.on_jobs = self.jobs.extend
-        self.stream.on_end = self.ended.append
+        self.stream.start(self)
         world.kernel.pump()
+
+    def jobs_leased(self, jobs: list[ClaimedJob]) -> None:
+        self.extend(jobs)
+        if self.lags:
+            self.stream.pause()
+
+    def queue_gone(self, error: TopicsError) -> None:
+        self.ended.append(error)
 
     @property
     def seqs(self) -> list[int]:
-        return [job.seq for job in self.jobs]
+        return [job.seq for job in self]
 
 
 @pytest.fixture(params=[False, True], ids=["leases-in-memory", "leases-durable"])
@@ -81,7 +89,7 @@ def test_an_expired_lease_frees_its_slot_and_the_job_comes_again(world: World) -
     assert client.seqs == [1]
     world.advance(1)
     assert client.seqs == [1, 1]
-    assert client.jobs[1].deliveries == 2
+    assert client[1].deliveries == 2
 
 
 def test_the_end_of_a_delay_wakes_a_stream(world: World) -> None:
@@ -133,8 +141,8 @@ def test_closing_twice_does_no_harm(world: World) -> None:
 def test_a_stream_that_closes_during_its_claim_gets_nothing(world: World) -> None:
     world.write("q", 1)
     stream = world.engine.queues.open_stream("q", node="s")
-    got: list[ClaimedJob] = []
-    stream.on_jobs = got.extend
+    got = JobList()
+    stream.start(got)
     world.engine.turn()
     stream.close()
     world.kernel.pump()
@@ -162,16 +170,11 @@ def test_large_jobs_are_claimed_in_portions_so_that_a_client_that_stops_holds_fe
     world.write("q", *["x" * 100_000] * 20)
     client = Client(world, max=1)
     client.stream.max = 1000
-
-    def take_and_lag(jobs: list[ClaimedJob]) -> None:
-        client.jobs.extend(jobs)
-        client.stream.pause()
-
-    client.stream.on_jobs = take_and_lag
+    client.lags = True
     client.stream.go_on()
     world.kernel.pump()
-    assert 1 < len(client.jobs) <= 4
-    client.stream.on_jobs = client.jobs.extend
+    assert 1 < len(client) <= 4
+    client.lags = False
     client.stream.go_on()
     world.kernel.pump()
     assert client.seqs == list(range(1, 21))
@@ -181,7 +184,7 @@ def test_jobs_whose_frames_were_dropped_are_given_back(world: World) -> None:
     world.write("q", 1, 2)
     client = Client(world, max=2)
     client.stream.pause()
-    client.stream.give_back(client.jobs[1:])
+    client.stream.give_back(client[1:])
     world.kernel.pump()
     assert world.counters() == (1, 1, 0)
     assert world.seqs() == [2]

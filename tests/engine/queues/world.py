@@ -12,8 +12,9 @@ import msgspec
 from topics.core.reading.walk import ReadOutcome, ReadRequest
 from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
-from topics.engine.queues.claim_pass import Claimed
+from topics.engine.queues.claim_pass import Claimed, ClaimedJob
 from topics.engine.ticket import Ticket
+from topics.errors import TopicsError
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
 from topics.model.record import RecordIn, WriteBatch, build_batch
@@ -31,6 +32,37 @@ def batch(*values: Any, tag: str | None = None, node: str | None = None, meta: A
     return build_batch(
         [RecordIn(msgspec.Raw(msgspec.json.encode(value)), tag=tag, node=node, meta=given) for value in values]
     )
+
+
+class JobList(list[ClaimedJob]):
+    """A connection that takes all jobs of a work stream."""
+
+    def jobs_leased(self, jobs: list[ClaimedJob]) -> None:
+        self.extend(jobs)
+
+    def grant(self, wanted_bytes: int, least_bytes: int) -> int:
+        return wanted_bytes
+
+    def claim_over(self, granted_bytes: int) -> None: ...
+
+    def queue_gone(self, error: TopicsError) -> None: ...
+
+
+class DeferredRouting:
+    """Pressure that defers all router work, until `run`."""
+
+    pressure = 0.0
+
+    def __init__(self) -> None:
+        self._later: list[Callable[[], None]] = []
+
+    def defer_routing(self, source: TopicLog, routing: Callable[[], None]) -> bool:
+        self._later.append(routing)
+        return True
+
+    def run(self) -> None:
+        for routing in self._later:
+            routing()
 
 
 class World:
@@ -160,22 +192,16 @@ class World:
         return total
 
     @contextmanager
-    def routers_put_off(self) -> Iterator[None]:
+    def routers_deferred(self) -> Iterator[None]:
         """Pressure defers all router work, except what a reader of a destination asks for, until the block ends."""
-        forwarding = self.engine.forwarding
-        later: list[Callable[[], None]] = []
-
-        def put_off(_: TopicLog, go: Callable[[], None]) -> bool:
-            later.append(go)
-            return True
-
-        before, forwarding.put_off = forwarding.put_off, put_off
+        context, deferred = self.engine.context, DeferredRouting()
+        before = context.pressure
+        self.engine.attach_delivery(deferred)
         try:
             yield
         finally:
-            forwarding.put_off = before
-            for go in later:
-                go()
+            self.engine.attach_delivery(before)
+            deferred.run()
             self.kernel.pump()
 
     # --- time and trouble -----------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import World, batch
+from tests.engine.queues.world import JobList, World, batch
 
-from topics.engine.queues.claim_pass import ClaimedJob
 from topics.errors import TopicNotEmpty
 
 
@@ -197,8 +196,8 @@ def test_a_copy_in_a_queue_is_a_job() -> None:
     world = World()
     world.queue("q")
     world.router("r", "a", "q")
-    got: list[ClaimedJob] = []
-    world.engine.queues.open_stream("q", node="s", max=5).on_jobs = got.extend
+    got = JobList()
+    world.engine.queues.open_stream("q", node="s", max=5).start(got)
     world.write("a", 1, 2)
     assert [job.seq for job in got] == [1, 2]
     world.write("a", 3)
@@ -305,7 +304,7 @@ def test_retries_wait_longer_and_longer() -> None:
     world.topic("b", cap_records=1, discard="reject")
     world.router("r", "a", "b")
     world.write("a", 1, 2)
-    waits = world.engine.forwarding._waits
+    waits = world.engine.forwarding._backoffs
     seen = []
     for _ in range(7):
         seen.append(waits["r"].wait_ms)

@@ -42,7 +42,7 @@ class History:
         self.next = 0
         self.named: dict[str, dict[int, Any]] = {name: {} for name in DESTS}
         self.live: dict[str, dict[int, Any]] = {name: {} for name in DESTS}
-        self.put_off: ExitStack | None = None
+        self.deferring: ExitStack | None = None
         self.world.topic("a", type="queue" if self.is_queue else "log", durability=self.durability)
         for name in DESTS:
             self.world.topic(name, durability=self.durability)
@@ -88,15 +88,15 @@ class History:
 
     def lag(self) -> None:
         """Routers are put off, or go on."""
-        if self.put_off is None:
-            self.put_off = ExitStack()
-            self.put_off.enter_context(self.world.routers_put_off())
+        if self.deferring is None:
+            self.deferring = ExitStack()
+            self.deferring.enter_context(self.world.routers_deferred())
             self.write("a")
             self.tidy()
             self.delete("a")
         else:
-            self.put_off.close()
-            self.put_off = None
+            self.deferring.close()
+            self.deferring = None
 
     def tidy(self) -> None:
         getattr(self.world, self.rng.choice(TIDY))()
@@ -150,7 +150,7 @@ def renamed(world: World) -> list[int]:
 def test_a_record_deleted_before_its_turn_and_before_a_snapshot_was_captured_does_not_turn_up(world: World) -> None:
     """The snapshot's `delete_below` is younger than its position, so the delete by tag finds nothing in replay."""
     world.begin_snapshot()
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 3, tag="dead")
         world.delete("a", match="dead")
     world.write("a", 4, 5)
@@ -164,7 +164,7 @@ def test_a_record_deleted_before_its_turn_and_before_a_snapshot_was_captured_doe
 @pytest.mark.parametrize("bound", [5, 6, 7])
 def test_records_deleted_before_their_turn_in_segments_without_flags_do_not_turn_up(world: World, bound: int) -> None:
     """A segment that is dead as a whole is not flagged but dropped, and that waits for the router."""
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 3, 4, 5, 6)
         world.checkpoint()
         world.delete("a", before=bound)
@@ -178,7 +178,7 @@ def test_records_deleted_before_their_turn_in_segments_without_flags_do_not_turn
 def test_a_copy_whose_original_was_flagged_by_a_later_delete_comes_back(durability: str) -> None:
     """It is dead in its segment before the frame of its delete comes by: flagged by the engine, or by a start."""
     world = make_world(durability, seal=50)
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 3, 4, tag="x")
         world.snapshot()
     assert world.data("b") == [1, 2, 3, 4]
@@ -205,7 +205,7 @@ def test_an_ack_that_a_router_has_seen_outlives_a_power_cut(durability: str, fat
     """The job was acked before the router came by, which therefore passed it over. If the ack were lost now, the seqs
     of the copies behind it would belong to other records."""
     world = make_queue_world(durability)
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 1, 2, 3)
         world.kernel.sync_all()
         world.ack(*world.seqs("a"), name="a")
@@ -220,7 +220,7 @@ def test_an_ack_that_a_router_has_seen_outlives_a_power_cut(durability: str, fat
 @pytest.mark.parametrize("durability", ["disk", "memory"])
 def test_an_ack_that_a_power_cut_took_before_the_router_came_by_gives_its_job_to_the_router(durability: str) -> None:
     world = make_queue_world(durability)
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 1, 2, 3)
         world.kernel.sync_all()
         world.ack(*world.seqs("a"), name="a")
@@ -236,7 +236,7 @@ def test_a_router_gets_past_deleted_records_although_the_log_is_never_synced_to_
     """Others keep writing: what counts is that a sync began after the records had died."""
     world = make_queue_world("memory")
     commit = world.engine.context.commit
-    with world.routers_put_off():
+    with world.routers_deferred():
         world.write("a", 1, 2, 3, 4)
         world.write("a", 5, tag="x")
         world.write("a", 6)

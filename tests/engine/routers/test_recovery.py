@@ -58,12 +58,12 @@ def test_a_checkpoint_that_ends_late_does_not_give_a_new_router_the_place_of_an_
 ) -> None:
     world.write("a", 1, 2)
     assert len(world.rows("b")) == 2
-    begun = world.engine.routers.marks()
+    begun = world.engine.router_checkpoints.cursors()
     world.drop_router("r")
     world.write("a", 3)
     world.router("r", "a", "b")
     world.write("a", 4)
-    monkeypatch.setattr(world.engine.routers, "marks", lambda: begun)
+    monkeypatch.setattr(world.engine.router_checkpoints, "cursors", lambda: begun)
     world.checkpoint()
     monkeypatch.undo()
     assert world.rows("b") == [(1, 1), (2, 2), (3, 4)]

@@ -107,7 +107,7 @@ class RouterMachine(RuleBasedStateMachine):
     ) -> None:
         """Routers pass over what was written and deleted before they came by, and nobody is told."""
         self.may_pass_over = True
-        with self.world.routers_put_off():
+        with self.world.routers_deferred():
             self.write_in_one_turn(source, sizes)
             self.world.delete(source, before=None if tag else self.world.engine.state.topic(source).head, match=tag)
             getattr(self.world, meanwhile)()

@@ -123,7 +123,7 @@ class BulkEndpoints:
             later=kernel.driver.later,
             monotonic=monotonic,
             traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
-            pressure=lambda: kernel.engine.admission.pressure(),
+            pressure=lambda: kernel.engine.context.pressure.pressure,
         )
 
     # --- manifest -------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class BulkEndpoints:
                 ticket.resolve(None)
 
         for segment in unknown:
-            fetched = self._engine.context.jobs.fetch(topic, index_of(segment, segment.first_seq))
+            fetched = self._engine.context.files.fetch(topic, index_of(segment, segment.first_seq))
             fetched.then(partial(one_less, segment), ticket.abandon)
         one_less(None)
         return ticket
@@ -178,7 +178,7 @@ class BulkEndpoints:
                 },
             }
         )
-        sure = resolved(None) if floor_log.is_sure(topic) else floor_log.make_sure(topic)
+        sure = resolved(None) if floor_log.is_durable(topic) else floor_log.make_durable(topic)
         return chain(sure, lambda _: resolved(body))
 
     @staticmethod
@@ -205,7 +205,7 @@ class BulkEndpoints:
         headers = [
             (b"topics-epoch", b"%d" % topic.epoch),
             (b"topics-head-seq", b"%d" % topic.head),
-            (b"topics-earliest-seq", b"%d" % self._engine.floor_log.sure_earliest(topic)),
+            (b"topics-earliest-seq", b"%d" % self._engine.floor_log.durable_earliest(topic)),
             (b"topics-first-seq", b"%d" % done.first_seq),
             (b"topics-last-seq", b"%d" % done.last_seq),
             (b"topics-next", token(done.last_seq, epoch_of(topic, done.last_seq)).encode()),

@@ -39,8 +39,7 @@ class Live:
         self.delivery = DeliveryLoop(
             engine.context, engine.reads, soon=driver.soon, later=driver.later, busy=busy, tuning=tuning
         )
-        engine.admission.pressure = lambda: self.delivery.pressure
-        engine.forwarding.put_off = self.delivery.put_off
+        engine.attach_delivery(self.delivery)
         self.delivery.on_sample.append(self._set_commit_window)
         self.streams = Streams(
             cap=settings.max_sse_connections,

@@ -152,9 +152,9 @@ class Socket:
 
     def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicLog]) -> None:
         engine, options = self._services.engine, _options(command)
-        sure_earliest = engine.floor_log.sure_earliest
+        durable_earliest = engine.floor_log.durable_earliest
         shown: dict[str, WatchStart] = {
-            topic.name: start_of(topic, starts[topic.name], sure_earliest(topic)) for topic in topics
+            topic.name: start_of(topic, starts[topic.name], durable_earliest(topic)) for topic in topics
         }
         for name in shown:
             self._drop(name)

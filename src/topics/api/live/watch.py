@@ -356,8 +356,8 @@ class WatchEndpoints:
         return [known[name] for name in request.topics if name in known]
 
     def _created(self, call: RequestCall, request: WatchRequest, topics: list[TopicLog]) -> None:
-        sure_earliest = self._services.engine.floor_log.sure_earliest
-        starts = {topic.name: start_of(topic, request.topics[topic.name], sure_earliest(topic)) for topic in topics}
+        durable_earliest = self._services.engine.floor_log.durable_earliest
+        starts = {topic.name: start_of(topic, request.topics[topic.name], durable_earliest(topic)) for topic in topics}
         places = [
             SessionCursor(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
             for topic in topics

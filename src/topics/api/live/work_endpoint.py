@@ -70,27 +70,26 @@ class WorkConnection:
 
     def begin(self, client: ClientId) -> None:
         self._streams.enter(self, client)
-        self._work.on_jobs = self._push
-        self._work.on_end = self._queue_gone
-        self._work.grant = self._grant
-        self._work.on_claim_over = self._claim_is_over
+        self._work.start(self)
         self._sink.on_close(self._ended)
         if self.closed:
             return
         self._sink.send(framing.RETRY)
         self._streams.beat_at(self._sent_ms + HEARTBEAT_MS, self)
 
-    def _grant(self, wanted_bytes: int, least_bytes: int) -> int:
+    # --- JobConsumer ------------------------------------------------------------------------------------------------
+
+    def grant(self, wanted_bytes: int, least_bytes: int) -> int:
         """For jobs that are about to be claimed; they count from now on."""
         granted_bytes = self._outbound.grant(max(wanted_bytes, least_bytes), least_bytes=least_bytes)
         if granted_bytes:
             self._outbound.making(granted_bytes)
         return granted_bytes
 
-    def _claim_is_over(self, granted_bytes: int) -> None:
+    def claim_over(self, granted_bytes: int) -> None:
         self._outbound.making(-granted_bytes)
 
-    def _push(self, jobs: list[ClaimedJob]) -> None:
+    def jobs_leased(self, jobs: list[ClaimedJob]) -> None:
         """One frame per job, all in one go; the queue is told to wait when the client does not take them."""
         now_ms = self._sent_ms = self._streams.now_ms()
         topic = self._work.topic.name
@@ -139,7 +138,7 @@ class WorkConnection:
     def cut_off(self) -> None:
         self._sink.abort()
 
-    def _queue_gone(self, error: TopicsError) -> None:
+    def queue_gone(self, error: TopicsError) -> None:
         self._say_last(code=QUEUE_GONE, error=error.message)
         self._end_when_empty()
 

@@ -1,8 +1,8 @@
 """Admission: what happens to a write, delete or change when its log shard's queue is full
 (`docs/spec/delivery.md#sec-9`).
 
-    queue has room                                     go ahead
-    full, pressure below 0.95, or opted out            wait for room, up to 1000 ms, then 429 without detail
+    queue has a place                                  go ahead
+    full, pressure below 0.95, or opted out            wait for a place, up to 1000 ms, then 429 without detail
     full, pressure 0.95 or more                        429 at once, with `retry_after_ms`
 
 Always holds: waiting commands of a shard go ahead in order of arrival, and nobody overtakes them; a refusal comes
@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from topics.engine.context import Context
 from topics.engine.delivery.pressure import Tuning
 from topics.engine.ticket import Ticket, forward
-from topics.engine.writing.commit import Commit
 from topics.errors import Throttled, WalFull
 
 T = TypeVar("T")
@@ -43,25 +43,23 @@ class AdmittedTicket(Ticket[T]):
 
 
 class Admission:
-    def __init__(self, commit: Commit, *, now_ms: Callable[[], float], tuning: Tuning | None = None) -> None:
-        self._commit = commit
-        self._now_ms = now_ms
+    def __init__(self, context: Context, *, tuning: Tuning | None = None) -> None:
+        self._ctx = context
+        self._commit = context.commit
         self.tuning = tuning or Tuning()
-        self.pressure: Callable[[], float] = lambda: 0.0
-        """Set by whoever has a governor."""
         self._waiting: dict[int, deque[_Waiting]] = {}
         self._listening = False
 
     @property
     def is_open(self) -> bool:
-        """Nobody waits, and every queue has room: the common case, asked before anything is prepared for waiting."""
+        """Nobody waits, and every queue has a place: the common case, asked before anything is prepared for waiting."""
         return not self._waiting and not self._commit.some_full
 
     def admit(self, group: int, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
-        """Run `command` now, or when its shard has room; `may_refuse` is off for `disable_backpressure`."""
+        """Run `command` now, or when its shard has a place; `may_refuse` is off for `disable_backpressure`."""
         if group not in self._waiting and self._commit.has_room(group):
             return command()
-        if may_refuse and self.pressure() >= self.tuning.refuse_from:
+        if may_refuse and self._ctx.pressure.pressure >= self.tuning.refuse_from:
             self._commit.count_full(group)
             raise Throttled.shed(round(self.tuning.admit_wait_ms))
         waiting = self._waiting.setdefault(group, deque())
@@ -73,6 +71,9 @@ class Admission:
         waiting.append(place)
         self._listen()
         return place.ticket
+
+    def _now_ms(self) -> float:
+        return self._ctx.clock.monotonic() * 1000
 
     def tick(self) -> None:
         """Refuse those who waited too long."""
@@ -88,10 +89,10 @@ class Admission:
     def _listen(self) -> None:
         if not self._listening:
             self._listening = True
-            self._commit.room_waiters.append(self._room)
+            self._commit.room_waiters.append(self._places_free)
 
-    def _room(self) -> None:
-        """Places came free somewhere: let the first of each shard go, as many as there are."""
+    def _places_free(self) -> None:
+        """Places came free somewhere: let the first commands of each shard go, as many as there are places."""
         self._listening = False
         for group, waiting in list(self._waiting.items()):
             while waiting and self._commit.has_room(group):
@@ -115,5 +116,5 @@ class Admission:
 
 
 def waited_ms(ticket: Ticket[Any]) -> float:
-    """How long a command waited for room; 0 if it did not."""
+    """How long a command waited for a place; 0 if it did not."""
     return ticket.wait_ms if isinstance(ticket, AdmittedTicket) else 0.0

@@ -1,13 +1,11 @@
-"""Sizes: how many bytes were published behind a seq. Asked while pushes are held: a full batch ends a hold.
-
-Delivery: marks topics, runs services in turn, and keeps the ladder (`docs/spec/delivery.md#sec-4` and
+"""DeliveryLoop: marks topics, serves them in turn, and acts on pressure (`docs/spec/delivery.md#sec-4` and
 `docs/spec/delivery.md#sec-8`).
 
     published -> mark -> soon(run) -> begin, serve, finish ... until nothing is left or the turn is over
 
-Always holds: a marked topic is served, or waits for a reason the ladder gives; `run` is scheduled exactly while there
-is something a worker could do. `soon` runs a step after the present one, `later` after so many milliseconds, both on
-the owner's thread. Made by the server's application; tests call `step` and `tick` by hand.
+Always holds: a marked topic is served, or waits for a reason that `pressure.py` gives; `run` is scheduled exactly while
+there is something to serve. `soon` runs a step after the present one, `later` after so many milliseconds, both on the
+owner's thread. Made by the server's application and by the embedded library; tests call `step` and `tick` by hand.
 """
 
 from __future__ import annotations
@@ -19,10 +17,8 @@ from math import ceil
 from topics.core.retention.removal import blocks_from
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
-from topics.engine.delivery import pressure as ladder
-from topics.engine.delivery.pressure import BackPressure, Tuning
-from topics.engine.delivery.priority import base_priority
-from topics.engine.delivery.ready import IDLE, NOT_HELD, QUEUED, Entry, ReadySet
+from topics.engine.delivery.pressure import BackPressure, Deferral, Tuning, hold_ms, stage
+from topics.engine.delivery.ready import IDLE, NOT_HELD, QUEUED, Entry, ReadySet, base_priority
 from topics.engine.delivery.sync_limits import SyncLimits
 from topics.engine.delivery.watched import DeferredRouters, Watched, Watcher
 from topics.engine.reading.reads import Reads
@@ -30,7 +26,8 @@ from topics.engine.ticket import guarded
 
 
 def bytes_since(topic: TopicLog, seq: int) -> int:
-    """Accounted bytes of the slots above `seq`; these are recent, so they lie in the tail."""
+    """Accounted bytes of the slots above `seq`; these are recent, so they lie in the tail. Asked while a push is held:
+    a full batch ends the hold."""
     total = 0
     for block in blocks_from(topic, seq + 1):
         lo = max(seq + 1 - block.first_seq, 0)
@@ -49,7 +46,7 @@ class DeliveryLoop:
         *,
         soon: Callable[[Callable[[], None]], None],
         later: Callable[[float, Callable[[], None]], None],
-        busy: Callable[[], float] = lambda: 0.0,
+        busy: Callable[[], float] | None = None,
         tuning: Tuning | None = None,
     ) -> None:
         self._ctx = context
@@ -58,13 +55,10 @@ class DeliveryLoop:
         self._later = later
         self._busy = busy
         self.tuning = tuning or Tuning()
-        self._shards = [
-            ReadySet(self.tuning, now_ms=self.now_ms, base=self._base, deferred=self._deferred)
-            for _ in range(self.tuning.workers)
-        ]
+        self._ready = ReadySet(self.tuning, now_ms=self.now_ms, base=self._base, deferred=self._deferred)
         self._watched: dict[int, Watched] = {}
-        self.governor = BackPressure(self.tuning)
-        self._deferral = ladder.Deferral(self.tuning)
+        self.back_pressure = BackPressure(self.tuning)
+        self._deferral = Deferral(self.tuning)
         self.synced = SyncLimits(context, self._became_visible)
         self.on_sample: list[Callable[[float], None]] = []
         """Told the pressure after each sample: the commit window follows it."""
@@ -72,7 +66,7 @@ class DeliveryLoop:
         self._hold_ms = 0.0
         self._scheduled = False
         self._timer_at: float | None = None
-        self._sample_at = self.now_ms() + self.tuning.governor_ms
+        self._sample_at = self.now_ms() + self.tuning.sample_ms
         context.on_published.append(self.published)
         context.on_deleted.append(self._deleted)
 
@@ -83,7 +77,7 @@ class DeliveryLoop:
 
     @property
     def pressure(self) -> float:
-        return self.governor.pressure
+        return self.back_pressure.pressure
 
     @property
     def deferring(self) -> bool:
@@ -91,11 +85,11 @@ class DeliveryLoop:
 
     @property
     def stage(self) -> int:
-        return ladder.stage(self.pressure, self.tuning, deferring=self.deferring)
+        return stage(self.pressure, self.tuning, deferring=self.deferring)
 
     def depth(self) -> int:
-        """Entries that wait for a worker, held and deferred ones left out."""
-        return sum(shard.depth() for shard in self._shards)
+        """Entries that wait for their turn, without held and deferred ones."""
+        return self._ready.depth()
 
     # --- who watches ----------------------------------------------------------------------------------------------
 
@@ -140,19 +134,19 @@ class DeliveryLoop:
         if watched is not None:
             if watched.strong:
                 self.synced.published(topic)
-            self._mark_fresh(watched)
+            self._mark_published(watched)
 
     def wake(self, watched: Watched, watcher: Watcher) -> None:
-        """A watcher is behind and has room: it has just come, or its client has taken something."""
+        """A watcher is behind and can take a batch: it has just come, or its client has read something."""
         if watcher in watched.watchers:
             watched.behind[watcher] = None
             self._mark(watched)
 
-    def put_off(self, topic: TopicLog, routing: Callable[[], None]) -> bool:
+    def defer_routing(self, source: TopicLog, routing: Callable[[], None]) -> bool:
         """Stage 3: a topic's router work waits as an entry of its own, one band below. False: there is no need to."""
         if not self.deferring:
             return False
-        watched = self._of(topic)
+        watched = self._of(source)
         if watched.router is None:
             watched.router = DeferredRouters(watched)
         watched.router.routing = routing
@@ -163,7 +157,7 @@ class DeliveryLoop:
         """More of the topic is synced."""
         watched = self._watched.get(topic.id)
         if watched is not None:
-            self._mark_fresh(watched)
+            self._mark_published(watched)
 
     def _deleted(self, topic: TopicLog) -> None:
         watched = self._watched.pop(topic.id, None)
@@ -171,8 +165,8 @@ class DeliveryLoop:
             watched.deleted = True
             self._mark(watched)
 
-    def _mark_fresh(self, watched: Watched) -> None:
-        watched.fresh = True
+    def _mark_published(self, watched: Watched) -> None:
+        watched.has_published = True
         hold_ms = self._hold_ms
         if hold_ms and not self._is_held(watched):
             hold_ms = 0.0
@@ -183,12 +177,12 @@ class DeliveryLoop:
         """Whether a push that could be held begins to wait, or waits on."""
         waits = watched.state == QUEUED and watched.held_until != NOT_HELD
         if not waits:
-            if watched.state != IDLE or not watched.backoff.may_hold():
+            if watched.state != IDLE or not watched.coalesce_backoff.may_hold():
                 return False
             watched.held_records = watched.held_bytes = 0
         is_full = self._is_full(watched)
         if waits or is_full:
-            watched.backoff.gather()
+            watched.coalesce_backoff.gather()
         return not is_full
 
     @staticmethod
@@ -199,7 +193,7 @@ class DeliveryLoop:
         return watched.held_records >= watched.fill_records or watched.held_bytes >= watched.fill_bytes
 
     def _mark(self, entry: Entry, *, hold_ms: float = 0.0) -> None:
-        if self._shard(entry).mark(entry, hold_ms=hold_ms):
+        if self._ready.mark(entry, hold_ms=hold_ms):
             if hold_ms:
                 self._arm()
             else:
@@ -213,7 +207,7 @@ class DeliveryLoop:
             self._soon(self.run)
 
     def run(self) -> None:
-        """Serve until nothing is left to do, or the loop has to look at its sockets."""
+        """Serve until nothing is left to do, or the event loop has to poll its sockets."""
         self._scheduled = False
         until = self.now_ms() + self.tuning.turn_ms
         while self.step():
@@ -222,16 +216,14 @@ class DeliveryLoop:
                 return
 
     def step(self) -> bool:
-        """One service of each worker. False: there was nothing to do."""
-        done = False
-        for shard in self._shards:
-            entry = shard.begin()
-            if entry is not None:
-                done = True
-                now = self.now_ms()
-                self.governor.served(now - entry.ready_at)
-                shard.finish(entry, more=self._serve(entry, now))
-        return done
+        """Serve the next entry. False: there was nothing to do."""
+        entry = self._ready.begin()
+        if entry is None:
+            return False
+        now = self.now_ms()
+        self.back_pressure.served(now - entry.ready_at)
+        self._ready.finish(entry, more=self._serve(entry, now))
+        return True
 
     def _serve(self, entry: Entry, now: float) -> bool:
         self.services_total += 1
@@ -250,27 +242,26 @@ class DeliveryLoop:
     # --- time -----------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Look at the clock; to be called every 50 ms. Ageing each time, the governor every 100 ms."""
+        """To be called every 50 ms: ages entries each time, samples the pressure every 100 ms."""
         self.age()
         now = self.now_ms()
         if now >= self._sample_at:
-            self._sample_at = max(self._sample_at + self.tuning.governor_ms, now)
+            self._sample_at = max(self._sample_at + self.tuning.sample_ms, now)
             self.sample()
         self._release()
 
     def age(self) -> None:
-        moved = [shard.age() for shard in self._shards]
-        if any(moved):
+        if self._ready.age():
             self._schedule()
 
     def sample(self) -> None:
-        """One look of the governor, and what the ladder makes of it."""
-        pressure = self.governor.sample(depth=self.depth(), busy=self._busy())
-        self._hold_ms = ladder.hold_ms(pressure, self.tuning)
+        """Measure the pressure, and act on it stage by stage."""
+        busy = 0.0 if self._busy is None else self._busy()
+        pressure = self.back_pressure.sample(depth=self.depth(), busy=busy)
+        self._hold_ms = hold_ms(pressure, self.tuning)
         was_on = self._deferral.on
         if self._deferral.sample(pressure) != was_on:
-            for shard in self._shards:
-                shard.pause_b0(self._deferral.on)
+            self._ready.pause_b0(self._deferral.on)
             self._schedule()
         for tell in self.on_sample:
             tell(pressure)
@@ -287,27 +278,19 @@ class DeliveryLoop:
         return max(ceil(until_ms - waited_ms), 0)
 
     def _arm(self) -> None:
-        """Have a look when the first hold is over."""
-        due = [at for shard in self._shards if (at := shard.next_release_ms()) is not None]
-        if due and (self._timer_at is None or min(due) < self._timer_at):
-            self._timer_at = min(due)
-            self._later(max(self._timer_at - self.now_ms(), 0.0), self._release)
+        """Set the timer for the end of the first hold."""
+        due = self._ready.next_release_ms()
+        if due is not None and (self._timer_at is None or due < self._timer_at):
+            self._timer_at = due
+            self._later(max(due - self.now_ms(), 0.0), self._release)
 
     def _release(self) -> None:
         self._timer_at = None
-        released = [shard.release_holds() for shard in self._shards]
-        if any(released):
+        if self._ready.release_holds():
             self._schedule()
         self._arm()
 
-    # --- where an entry belongs -----------------------------------------------------------------------------------
-
-    def _shard(self, entry: Entry) -> ReadySet:
-        if len(self._shards) == 1:
-            return self._shards[0]
-        watched = entry.watched if isinstance(entry, DeferredRouters) else entry
-        assert isinstance(watched, Watched)
-        return self._shards[hash(watched.topic.id) % len(self._shards)]
+    # --- priorities -----------------------------------------------------------------------------------------------
 
     def _base(self, entry: Entry) -> float:
         now = self._ctx.clock.now_ms()

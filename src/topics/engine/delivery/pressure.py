@@ -1,16 +1,14 @@
-"""Tuning: every constant of the scheduler, governor, ladder and admission, as one value
-(`docs/spec/delivery.md#sec-2`).
+"""Pressure: one number for how short of time the process is, and what it does about it.
 
-Governor: one number for how short of time the process is (`docs/spec/delivery.md#sec-7`).
+    Tuning           every constant of the scheduler, back-pressure and admission (`docs/spec/delivery.md#sec-2`)
+    BackPressure     pressure = max(backlog, scheduling latency, 0.8 * use of the pool) (`docs/spec/delivery.md#sec-7`)
+    hold_ms          stage 1: hold pushes to coalesce them (`docs/spec/delivery.md#sec-8`)
+    CoalesceBackoff  stage 1 of one topic: skip holds that gather nothing
+    commit_window_ms stage 2: widen the group-commit window
+    Deferral         stage 3: defer the lowest band
 
-    pressure = max(q, l, 0.8 * b)     backlog, scheduling latency, use of the pool
-
-Always holds: `pressure` lies in [0, 1]. A sample is one call of `sample`; between samples everyone reads the last.
-
-Ladder: what the process does about pressure, stage by stage (`docs/spec/delivery.md#sec-8`).
-
-Stages 1 and 2 follow each sample and are plain functions of it; stage 3 has memory, and that is all this class keeps.
-Stage 4 is decided by `Admission`, which knows whether the queue is full.
+Always holds: `pressure` lies in [0, 1]. Between two samples everyone reads the last. Stages 1 and 2 are functions of a
+sample; stage 3 has memory. Stage 4 is decided by `Admission`, which knows whether the queue is full.
 """
 
 from __future__ import annotations
@@ -23,26 +21,22 @@ from topics import limits
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """Bands are listed from B4 down to B0, as in the contract's tables."""
 
-    workers: int = 1
-    """The loop is the one thread that may touch the engine, so it is the one worker."""
-
     # ageing, bands
     age_per_ms: float = limits.AGE_PER_MS
     age_cap_ms: float = limits.AGE_CAP_MS
-    age_tick_ms: float = limits.AGE_TICK_MS
     band_floors: tuple[int, ...] = limits.BAND_FLOORS
     band_weights: tuple[int, ...] = limits.BAND_WEIGHTS
 
-    # governor
-    governor_ms: float = limits.GOVERNOR_MS
+    # back-pressure
+    sample_ms: float = limits.GOVERNOR_MS
     latency_ceiling_ms: float = limits.LATENCY_CEILING_MS
     latency_sample_max_ms: float = limits.LATENCY_SAMPLE_MAX_MS
     ewma_alpha: float = limits.EWMA_ALPHA
     depth_full: int = 16
-    """Entries per worker that are full pressure; one is none."""
+    """So many waiting entries are full pressure; one is none."""
     pool_weight: float = 0.8
 
-    # ladder
+    # stages
     coalesce_above: float = limits.PRESSURE_COALESCE
     widen_above: float = limits.PRESSURE_WIDEN
     defer_above: float = limits.PRESSURE_DEFER
@@ -58,9 +52,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     admit_waiting_max: int = 4096
     """Requests that wait for one log shard; the next one is refused at once, since nothing queues without a bound."""
 
-    # the worker's turn on the loop
+    # a turn of services on the event loop
     turn_ms: float = 2.0
-    """Longest run of services before the loop looks at its sockets; a service itself is not cut."""
+    """Longest run of services before the event loop polls its sockets; a service itself is not cut."""
 
 
 class BackPressure:
@@ -71,7 +65,7 @@ class BackPressure:
         self.pressure = 0.0
 
     def served(self, wait_ms: float) -> None:
-        """An entry was taken into service after waiting this long for a worker."""
+        """An entry was taken into service after waiting this long for its turn."""
         tuning = self._tuning
         self._served += 1
         self._ewma_ms += tuning.ewma_alpha * (min(wait_ms, tuning.latency_sample_max_ms) - self._ewma_ms)
@@ -81,7 +75,7 @@ class BackPressure:
         return self._ewma_ms
 
     def sample(self, *, depth: int, busy: float) -> float:
-        """`depth` is the entries waiting in all ready sets, `busy` the busy share of the pool since the last call."""
+        """`depth` is the number of waiting entries, `busy` the busy share of the pool since the last call."""
         if not self._served and not depth:
             self._ewma_ms /= 2
         self._served = 0
@@ -90,7 +84,7 @@ class BackPressure:
 
 
 def pressure_of(*, depth: int, ewma_ms: float, busy: float, tuning: Tuning) -> float:
-    backlog = _clamp01((depth / tuning.workers - 1) / (tuning.depth_full - 1))
+    backlog = _clamp01((depth - 1) / (tuning.depth_full - 1))
     latency = _clamp01(ewma_ms / tuning.latency_ceiling_ms)
     return max(backlog, latency, tuning.pool_weight * _clamp01(busy))
 
@@ -112,6 +106,44 @@ def commit_window_ms(pressure: float, tuning: Tuning) -> float | None:
         return None
     low, high = tuning.commit_window_min_ms, tuning.commit_window_max_ms
     return low + (high - low) * pressure
+
+
+PUSHES_AT_ONCE_MAX = 64
+"""Pushes without a hold before the next try: when a topic grows busy, at most so many frames are too small."""
+
+
+class CoalesceBackoff:
+    """Stage 1 of one topic: is holding its next push worth the wait?
+
+    A hold makes one larger frame out of what is published meanwhile. If nothing is, because the writer waits for the
+    delivery first, holding only makes everyone slower; and the contract says "up to". Always holds: a hold that
+    gathered nothing is followed by pushes without a hold, twice as many each time; one that gathered something, by the
+    next hold."""
+
+    __slots__ = ("_at_once", "_gathered", "_left", "_tried")
+
+    def __init__(self) -> None:
+        self._tried = False  # the last push was held
+        self._gathered = False  # and something came meanwhile
+        self._at_once = 0  # pushes without a hold, after one that gathered nothing
+        self._left = 0  # of these pushes
+
+    def may_hold(self) -> bool:
+        """A push could begin to wait now."""
+        if self._tried:
+            self._tried = False
+            self._at_once = 0 if self._gathered else min(self._at_once * 2 or 1, PUSHES_AT_ONCE_MAX)
+            self._left = self._at_once
+        if self._left:
+            self._left -= 1
+            return False
+        self._tried = True
+        self._gathered = False
+        return True
+
+    def gather(self) -> None:
+        """Something was published while a push waits."""
+        self._gathered = True
 
 
 class Deferral:

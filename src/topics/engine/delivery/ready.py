@@ -1,27 +1,46 @@
-"""PriorityBands: which entries of a shard are served next, by weighted round robin with deficits
-(`docs/spec/delivery.md#sec-5`).
-
-Always holds: within a band the oldest `enqueued_at` goes first; a round serves a band at most its weight; an empty band
-keeps no credit. A band without credit (`B0` while deferring) is passed over. Used by `ReadySet` alone.
-
-ReadySet: the topics of one shard that have something to push, and whose turn it is (`docs/spec/delivery.md#sec-4` and
+"""ReadySet: the topics that have something to push, and whose turn it is (`docs/spec/delivery.md#sec-4` and
 `docs/spec/delivery.md#sec-6`).
 
     idle -> queued -> in service -> idle
                       in service, marked again -> queued, waiting since that mark
 
 Always holds: an entry waits at most once; marks while it waits change nothing; only a service ends a wait. A held entry
-is queued but in no band until its hold is over: waiting on purpose is not waiting for a worker, so neither a hold nor a
-deferral counts as depth or as latency. Stepped by `Delivery`, or by a test.
+is queued but in no band until its hold is over: waiting on purpose is not waiting for its turn, so neither a hold nor a
+deferral counts as depth or as latency. Stepped by `DeliveryLoop`, or by a test.
+
+    base_priority, effective_priority   of a topic, without ageing (`docs/spec/delivery.md#sec-3`)
+    PriorityBands                       which entry is served next (`docs/spec/delivery.md#sec-5`)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
+from topics import limits
+from topics.core.topic import TopicLog
 from topics.engine.delivery.pressure import Tuning
+
+
+def base_priority(topic: TopicLog, now: int) -> float:
+    """A function of the config, the last consumption and `now`; a manual priority replaces the recency bonus."""
+    config = topic.config
+    if config.priority is not None:
+        return limits.EFFECTIVE_PRIORITY(config.priority)
+    if not config.auto_priority or topic.last_consumed is None:
+        return 0
+    idle_ms = now - topic.last_consumed
+    if idle_ms >= limits.PRIORITY_AUTO_FLOOR_MS:
+        return 0
+    return float(limits.PRIORITY_AUTO_MAX) * math.pow(2.0, -idle_ms / limits.PRIORITY_HALF_LIFE_MS)
+
+
+def effective_priority(topic: TopicLog, now: int) -> int:
+    """Rounded to the nearest integer, halves upwards."""
+    return int(base_priority(topic, now) + 0.5) if topic.config.priority is None else int(base_priority(topic, now))
+
 
 T = TypeVar("T")
 Waiting = tuple[float, int, T]
@@ -42,7 +61,10 @@ def band_of(priority: float, floors: tuple[int, ...]) -> int:
 
 
 class PriorityBands(Generic[T]):
-    """`weights` are those of B4 down to B0."""
+    """Weighted round robin with deficits; `weights` are those of B4 down to B0.
+
+    Always holds: within a band the oldest `enqueued_at` goes first; a round serves a band at most its weight; an empty
+    band keeps no credit. A band without credit (`B0` while deferring) is skipped."""
 
     def __init__(self, weights: tuple[int, ...]) -> None:
         self._weights = weights[::-1]
@@ -98,7 +120,7 @@ class PriorityBands(Generic[T]):
         return sum(map(len, self._heaps))
 
     def runnable(self) -> int:
-        """Entries that wait for a worker and nothing else."""
+        """Entries that wait for their turn and nothing else."""
         return len(self) - (len(self._heaps[B0]) if self.b0_paused else 0)
 
 
@@ -115,15 +137,15 @@ class Entry:
         self.state = IDLE
         self.band = B0
         self.enqueued_at = 0.0
-        self.ready_at = 0.0  # since when it waits for a worker and for nothing else
+        self.ready_at = 0.0  # since when it waits for its turn and for nothing else
         self.again_at = 0.0  # the first mark during a service
         self.held_until = NOT_HELD
         self.order = 0
 
 
 class ReadySet:
-    """`base` gives an entry's priority without ageing, at the time of asking. `deferred` is told of each entry that
-    waits in the lowest band while that gets no credit."""
+    """`base` gives an entry's present priority without ageing. `deferred` is told of each entry that waits in the
+    lowest band while that gets no credit."""
 
     def __init__(
         self,
@@ -131,7 +153,7 @@ class ReadySet:
         *,
         now_ms: Callable[[], float],
         base: Callable[[Entry], float],
-        deferred: Callable[[Entry], None] = lambda _: None,
+        deferred: Callable[[Entry], None],
     ) -> None:
         self._tuning = tuning
         self._now_ms = now_ms
@@ -145,7 +167,7 @@ class ReadySet:
     # --- marks ----------------------------------------------------------------------------------------------------
 
     def mark(self, entry: Entry, *, hold_ms: float = 0.0) -> bool:
-        """There is something to push. True if a worker may have to be woken for it."""
+        """There is something to push. True if the loop may have to be scheduled for it."""
         state = entry.state
         if state == QUEUED:
             return entry.held_until != NOT_HELD and not hold_ms and self._end_hold(entry)
@@ -216,7 +238,7 @@ class ReadySet:
     # --- service --------------------------------------------------------------------------------------------------
 
     def begin(self) -> Entry | None:
-        """Take the next entry into service; None if there is nothing a worker could do."""
+        """Take the next entry into service; None if there is nothing to serve."""
         entry = self._bands.next()
         if entry is not None:
             entry.state = IN_SERVICE
@@ -269,7 +291,7 @@ class ReadySet:
     # --- signals --------------------------------------------------------------------------------------------------
 
     def depth(self) -> int:
-        """Entries that wait for a worker; held and deferred ones do not."""
+        """Entries that wait for their turn; held and deferred ones do not."""
         return self._bands.runnable()
 
     def __len__(self) -> int:

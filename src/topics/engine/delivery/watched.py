@@ -1,15 +1,8 @@
-"""Patience: whether holding a topic's next push is worth the wait (stage 1 of the ladder,
-`docs/spec/delivery.md#sec-8`).
+"""Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
 
-A hold makes one larger frame out of what comes meanwhile. Where nothing comes, because whoever writes waits for the
-delivery first, it only makes everyone slower; and the contract says "up to". Always holds: a hold that gathered nothing
-is followed by pushes at once, twice as many each time, and one that gathered something by the next hold.
-
-Watched: a topic that somebody watches, as the scheduler sees it, and the service it gets.
-
-Always holds: a watcher is registered before the read that may find it level, so no publication is missed; a topic
-without watchers has no `Watched` and costs its writers one lookup. A watcher that is level is not looked at
-again before the next publication.
+Always holds: a watcher is registered before the read that may find it caught up, so no publication is missed; a topic
+without watchers has no `Watched` and costs its writers one lookup. A watcher that has caught up is not served again
+before the next publication.
 """
 
 from __future__ import annotations
@@ -21,40 +14,10 @@ from typing import Any, Protocol
 
 from topics.core.reading.walk import ReadRequest
 from topics.core.topic import TopicLog
+from topics.engine.delivery.pressure import CoalesceBackoff
 from topics.engine.delivery.ready import Entry
 from topics.engine.reading.reads import ReadDone, Reads
 from topics.engine.ticket import Ticket, guarded
-
-PUSHES_AT_ONCE_MAX = 64
-"""Before the next try: when a topic grows busy, so many frames at most are smaller than they could be."""
-
-
-class CoalesceBackoff:
-    __slots__ = ("_at_once", "_gathered", "_left", "_tried")
-
-    def __init__(self) -> None:
-        self._tried = False  # the last push was held
-        self._gathered = False  # and something came meanwhile
-        self._at_once = 0  # pushes after a hold in vain
-        self._left = 0  # of them
-
-    def may_hold(self) -> bool:
-        """A push could begin to wait now."""
-        if self._tried:
-            self._tried = False
-            self._at_once = 0 if self._gathered else min(self._at_once * 2 or 1, PUSHES_AT_ONCE_MAX)
-            self._left = self._at_once
-        if self._left:
-            self._left -= 1
-            return False
-        self._tried = True
-        self._gathered = False
-        return True
-
-    def gather(self) -> None:
-        """Something was published while a push waits."""
-        self._gathered = True
-
 
 log = logging.getLogger("topics.delivery")
 
@@ -63,7 +26,7 @@ class Watcher(Protocol):
     """A stream's or socket's interest in one topic, or a waiting long poll."""
 
     def serve(self, service: Service) -> bool:
-        """Take one batch if there is room for it. True: there is more to come, and room."""
+        """Take one batch if possible. True: there is more to come, and it could be taken."""
 
     def topic_deleted(self) -> None:
         """The topic is gone; nothing follows."""
@@ -79,18 +42,18 @@ class Watcher(Protocol):
 
 
 class Watched(Entry):
-    """`behind` are the watchers to look at although nothing was published. `bodies` belongs to whoever renders,
-    `audiences` to whoever makes one watcher of many."""
+    """`behind` are the watchers to serve although nothing was published. `bodies` belongs to whoever renders,
+    `groups` to whoever makes one watcher of many."""
 
     __slots__ = (
-        "backoff",
         "behind",
         "bodies",
+        "coalesce_backoff",
         "deleted",
         "fill_bytes",
         "fill_records",
-        "fresh",
         "groups",
+        "has_published",
         "held_bytes",
         "held_records",
         "is_deferred",
@@ -106,28 +69,28 @@ class Watched(Entry):
         self.topic = topic
         self.watchers: dict[Watcher, None] = {}
         self.behind: dict[Watcher, None] = {}
-        self.fresh = False  # published since the last service
+        self.has_published = False  # since the last service
         self.deleted = False
         self.is_deferred = False  # and those who watch were told
         self.strong = 0  # watchers that see only what is synced
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
-        self.backoff = CoalesceBackoff()
+        self.coalesce_backoff = CoalesceBackoff()
         self.bodies: Any = None
         self.groups: dict[Any, Any] = {}
         self.router: DeferredRouters | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
-        """One batch for each watcher that has room and is behind. True: something is left to do."""
+        """One batch for each watcher that is behind and can take one. True: something is left to do."""
         if self.deleted:
-            return self._say_goodbye()
+            return self._end_watchers()
         if self.is_deferred:
             self.is_deferred = False
             for watcher in list(self.watchers):
                 guarded(watcher.resumed, now_ms)
-        if self.fresh:
-            targets, self.fresh = list(self.watchers), False
+        if self.has_published:
+            targets, self.has_published = list(self.watchers), False
         else:
             targets = list(self.behind)
         self.behind.clear()
@@ -148,7 +111,7 @@ class Watched(Entry):
             for watcher in list(self.watchers):
                 guarded(watcher.deferred, wait_ms_max, now_ms)
 
-    def _say_goodbye(self) -> bool:
+    def _end_watchers(self) -> bool:
         watchers, self.watchers = self.watchers, {}
         self.behind.clear()
         for watcher in watchers:
@@ -177,7 +140,7 @@ def _is_plural(group: Sized) -> bool:
 
 
 class DeferredRouters(Entry):
-    """The routers of a topic as an entry of their own, while the ladder defers them; `routing` lets them step."""
+    """The routers of a topic as an entry of their own, while pressure defers them; `routing` lets them step."""
 
     __slots__ = ("routing", "watched")
 

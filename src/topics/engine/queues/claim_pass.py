@@ -1,8 +1,8 @@
-"""Claim pass: jobs dealt to one cohort of claimers (`docs/spec/semantics.md#sec-16-3` and
+"""ClaimPass: jobs dealt to one cohort of claimers (`docs/spec/semantics.md#sec-16-3` and
 `docs/spec/semantics.md#sec-16-6`).
 
-    obstacles   routers into the queue, floors that are due, cold indexes, lease ids: waited for, one after the other
-    deal        in one breath: expire, pick, deal, lease, log
+    obstacles   routers into the queue, due floors, cold indexes, lease ids: waited for, one after the other
+    deal        without interruption: expire, pick, deal, lease, log
     deliver     when the leases are logged, the dead letters moved and the payloads read
 
 Always holds: leases are decided and applied in the same instant, so no job is dealt twice; a pass that fails gives all
@@ -11,15 +11,19 @@ of its jobs back and fails every member; a claimer is answered exactly once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.core.apply import apply
 from topics.core.queue.operations import claim_events, claim_index_needed, deal, give_back, pick, queue_of
 from topics.core.topic import TopicLog
-from topics.engine.reading.payloads import Payload
-from topics.engine.ticket import Ticket, gathered, resolved
-from topics.model.ops import LeaseEvent
+from topics.engine.context import Context
+from topics.engine.reading.reads import Payload, PayloadSearch
+from topics.engine.ticket import Ticket, gathered
+from topics.errors import TopicNotFound
+from topics.model.ops import HeadMark, LeaseEvent
 from topics.model.run import RecordRun
+from topics.model.submission import Submission
 
 if TYPE_CHECKING:
     from topics.engine.queues.queues import Queues
@@ -61,8 +65,51 @@ class Claimer:
             self.ticket.fail(done.error)
 
     def leave(self) -> None:
-        """It wants nothing any more: as long as nothing was dealt to it, nothing will be."""
+        """Its caller gave up: if nothing was dealt to it yet, nothing will be."""
         self.max = 0
+
+
+ID_BLOCK = 16_384  # lease ids; a busy queue reserves the next block about once a second, in the background
+
+
+class LeaseIds:
+    """A counter per queue that never hands out an id twice, also across restarts (`docs/spec/semantics.md#sec-16-4`).
+
+    If leases are logged, the log itself has every id. If not, a block of ids is reserved by a synced mark before any of
+    it is handed out, as seqs are: after a crash the counter goes on above the block. A clean stop keeps it exact."""
+
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+        self._raising: dict[int, Ticket[None]] = {}
+
+    def wait(self, topic: TopicLog, count: int) -> Ticket[None] | None:
+        """What to wait for before so many ids may be handed out; None if nothing. Reserves ahead of need."""
+        if topic.config.keeps_leases:
+            return None
+        assert topic.queue is not None
+        left = topic.queue.lease_ceiling - topic.queue.next_lease_id + 1
+        if left >= count + ID_BLOCK // 2:
+            return None
+        ticket = self._raise(topic, count)
+        return ticket if left < count else None
+
+    def _raise(self, topic: TopicLog, count: int) -> Ticket[None]:
+        pending = self._raising.get(topic.id)
+        if pending is not None:
+            return pending
+        assert topic.queue is not None
+        ceiling = max(topic.queue.next_lease_id, topic.queue.lease_ceiling) + count + ID_BLOCK
+        mark = HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lease_ceiling=ceiling)
+        ticket = self._ctx.log(topic.id, [mark], finish=partial(self._reserved, mark), barrier=False, internal=True)
+        self._raising[topic.id] = ticket
+        ticket.then(lambda _: self._over(topic.id))
+        return ticket
+
+    def _reserved(self, mark: HeadMark, _: Submission) -> None:
+        apply(self._ctx.state, mark)
+
+    def _over(self, topic_id: int) -> None:
+        self._raising.pop(topic_id, None)
 
 
 class ClaimPass:
@@ -72,6 +119,7 @@ class ClaimPass:
         self._topic = topic
         self._cohort = cohort
         self._shares: list[list[LeaseEvent]] = []
+        self._fed = False
         self._steps: list[Callable[[], Ticket[None] | None]] = [
             self._feed,
             self._log_floors,
@@ -114,8 +162,11 @@ class ClaimPass:
             self._fail(error)
 
     def _feed(self) -> Ticket[None] | None:
-        self._steps[0] = lambda: None  # once: a source that is written all the time must not hold a claim for ever
-        return self._queues.bring_up_to_date(self._topic)
+        """Once only: a source that is written all the time must not hold up a claim for ever."""
+        if self._fed:
+            return None
+        self._fed = True
+        return self._queues.forwarding.bring_up_to_date(self._topic)
 
     def _log_floors(self) -> Ticket[None] | None:
         floor_log = self._queues.floor_log
@@ -125,9 +176,9 @@ class ClaimPass:
         extent = claim_index_needed(self._topic, self._wanted)
         if extent is None:
             return None
-        self._steps.insert(0, self._log_floors)  # the index will tell what has expired
+        self._steps.insert(0, self._log_floors)  # once more: the index will tell which records have expired
         loaded: Ticket[None] = Ticket()
-        self._ctx.jobs.fetch(self._topic, extent).then(
+        self._ctx.files.fetch(self._topic, extent).then(
             lambda done: loaded.resolve(None) if done.error is None else loaded.fail(done.error), loaded.abandon
         )
         return loaded
@@ -157,7 +208,7 @@ class ClaimPass:
         if events and keeps:
             waits.append(self._queues.log_leases(topic, events))
         if picked.exhausted:
-            waits.append(self._queues.letters.move(topic, picked.exhausted))
+            waits.append(self._queues.dead_letters.move(topic, picked.exhausted))
         gathered(waits).then(self._leased, self._give_up)
 
     def _leased(self, done: Ticket[None]) -> None:
@@ -165,15 +216,14 @@ class ClaimPass:
             self._give_up(done.error)
             return
         seqs = [event.seq for share in self._shares for event in share]
-        payload: Ticket[Payload] = self._queues.payloads.of(self._topic, seqs) if seqs else resolved(NOTHING)
-        payload.then(self._deliver, self._give_up)
+        PayloadSearch(self._ctx, self._topic, seqs).begin().then(self._deliver, self._give_up)
 
     # --- delivering -----------------------------------------------------------------------------------------------
 
     def _deliver(self, done: Ticket[Payload]) -> None:
         payload = done.result()
-        if self._ctx.state.by_id.get(self._topic.id) is not self._topic:
-            self._fail(self._queues.gone(self._topic))
+        if not self._ctx.exists(self._topic):
+            self._fail(TopicNotFound(self._topic.name))
             return
         self._set_aside(payload)
         answers = [self._jobs(share, payload) for share in self._shares]
@@ -196,7 +246,7 @@ class ClaimPass:
         if share and not jobs and payload.error is not None:
             claimer.ticket.fail(payload.error)
         elif share and not jobs and any(event.seq in payload.damaged for event in share):
-            ClaimPass(self._queues, self._topic, [claimer]).run()  # damaged jobs are out of line now: try the next
+            ClaimPass(self._queues, self._topic, [claimer]).run()  # damaged jobs are set aside now: try the next
         else:
             ready = queue_of(self._topic).ready(self._topic.count)
             claimer.ticket.resolve(Claimed(self._topic.name, jobs, ready))
@@ -215,7 +265,7 @@ class ClaimPass:
             apply(self._ctx.state, give_back(self._topic, event, now))
 
     def _give_up(self, error: BaseException) -> None:
-        """Jobs were dealt, and whoever was not answered will not have them."""
+        """Jobs were dealt: claimers that were not answered lose them."""
         for claimer, share in zip(self._cohort, self._shares, strict=True):
             if not claimer.ticket.done:
                 self._give_back(share)
@@ -224,6 +274,3 @@ class ClaimPass:
     def _fail(self, error: BaseException) -> None:
         for claimer in self._cohort:
             claimer.ticket.abandon(error)
-
-
-NOTHING = Payload({}, [], None)

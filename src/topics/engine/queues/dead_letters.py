@@ -1,12 +1,8 @@
-"""Dead letters: the copy of an exhausted job, with where it came from in its meta (`docs/spec/semantics.md#sec-16-9`).
+"""DeadLetters: exhausted jobs leave their queue: first the copy, then the delete (`docs/spec/semantics.md#sec-16-9`).
 
-Limits do not apply to what we add, and the job passed them once: the batch is built without a check.
-
-Dead letters: exhausted jobs leave their queue: first the copy, then the delete (`docs/spec/semantics.md#sec-16-9`).
-
-Always holds: a job is deleted only after its copy was acked under the dead-letter topic's class; a move that fails
-leaves the job in its queue, with its count, for a later pass. Never fails: whoever started a pass only waits for it.
-"""
+The copy's meta says where it came from. Always holds: a job is deleted only after its copy was acked under the
+dead-letter topic's class; a move that fails leaves the job in its queue, with its count, for a later pass. Never fails:
+whoever started a pass only waits for it."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from topics.core.queue.queue import MOVING
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
-from topics.engine.reading.payloads import Payload, Payloads
+from topics.engine.reading.reads import Payload, PayloadSearch
 from topics.engine.ticket import Ticket, failed
 from topics.errors import RecordTooLarge, RequestRefused
 from topics.limits import MIB
@@ -40,7 +36,8 @@ class DeadLetter(NamedTuple):
 
 
 def letter_batch(queue: str, letters: Sequence[DeadLetter]) -> WriteBatch:
-    """The write that takes these jobs to the dead-letter topic."""
+    """The write that moves these jobs to the dead-letter topic. It is built without checks: limits do not apply to what
+    we add, and the job itself passed them once."""
     texts = [_texts(queue, letter) for letter in letters]
     sizes = [len(data) + len(meta) for data, meta in texts]
     tags = [letter.record.tag for letter in letters]
@@ -72,21 +69,22 @@ Append = Callable[[str, WriteBatch], Ticket[Appended]]
 
 PORTION_JOBS = 1000
 PORTION_BYTES = 8 * MIB
-"""One claim may find any number of exhausted jobs; so many are in memory at a time, if they are of about one size."""
+"""One claim may find any number of exhausted jobs: at most a portion of them is in memory at a time, by mean size."""
 
 
 class DeadLetters:
     """`append` writes to a topic by name and creates it if it is not there."""
 
-    def __init__(self, context: Context, deletes: Deletes, payloads: Payloads, append: Append) -> None:
+    def __init__(self, context: Context, deletes: Deletes, append: Append) -> None:
         self._ctx = context
         self._deletes = deletes
-        self._payloads = payloads
         self._append = append
 
     def move(self, topic: TopicLog, seqs: Sequence[int]) -> Ticket[None]:
-        """Resolves when every one of these jobs is gone or back in line."""
-        return _Move(self._ctx, self._deletes, self._append, topic, seqs).begin(self._payloads)
+        """Resolves when every one of these jobs is gone, or ready again in its queue."""
+        move = _Move(self._ctx, self._deletes, self._append, topic, seqs)
+        move.next()
+        return move.over
 
 
 class _Move:
@@ -107,13 +105,7 @@ class _Move:
         self._stuck = 0
         self.over: Ticket[None] = Ticket()
 
-    def begin(self, payloads: Payloads) -> Ticket[None]:
-        """Resolves when every one of the jobs is gone or back in line."""
-        self._payloads = payloads
-        self._next()
-        return self.over
-
-    def _next(self) -> None:
+    def next(self) -> None:
         self._steps += 1
         if self._steps > 1:
             return  # the loop below goes on
@@ -122,14 +114,14 @@ class _Move:
             self._steps -= 1
 
     def _step(self) -> None:
-        if not self._is_there() or self._topic.config.dead_letter is None:
+        if not self._ctx.exists(self._topic) or self._topic.config.dead_letter is None:
             self._end()
         elif self._left:
             self._send(self._left[:1])
         elif self._begun < len(self._seqs):
             portion = self._seqs[self._begun : self._begun + self._portion_size()]
             self._begun += len(portion)
-            self._payloads.of(self._topic, portion).then(self._read, self._kept)
+            PayloadSearch(self._ctx, self._topic, portion).begin().then(self._read, self._kept)
         else:
             self._end()
 
@@ -142,7 +134,7 @@ class _Move:
         payload = done.result()
         queue = queue_of(self._topic)
         if payload.error is not None:
-            self._begun = len(self._seqs)  # what could not be read now is for a later pass, and so are the rest
+            self._begun = len(self._seqs)  # a later pass tries what could not be read now, and the rest
         for seq in payload.damaged:
             if (job := queue.jobs.get(seq)) is not None:
                 queue.set_aside(job)
@@ -152,11 +144,11 @@ class _Move:
         if self._left:
             self._send(self._left)
         else:
-            self._next()
+            self.next()
 
     def _send(self, letters: list[DeadLetter]) -> None:
         target = self._topic.config.dead_letter
-        if target is None or not self._is_there():
+        if target is None or not self._ctx.exists(self._topic):
             self._end()
             return
         try:
@@ -176,42 +168,39 @@ class _Move:
             self._kept(error)
 
     def _refused(self, letters: list[DeadLetter], error: BaseException) -> None:
-        """What is too much for the dead-letter topic may still fit one by one, and one that can never fit does not
-        hold up those behind it."""
+        """Letters that together are too much for the dead-letter topic may fit one by one; one that can never fit does
+        not hold up those after it."""
         if len(letters) > 1 and isinstance(error, RequestRefused):
-            self._next()
+            self.next()
         elif isinstance(error, RecordTooLarge):
             self._left = self._left[1:]
             self._stuck += 1
-            self._next()
+            self.next()
         else:
             self._kept(error)
 
     def _delete(self, seqs: list[int]) -> None:
-        if not self._is_there():
+        if not self._ctx.exists(self._topic):
             self._end()
             return
         op = decide_delete_seqs(self._topic, tuple(seqs), reason="dead_letter")
         if op.seqs:
             self._deletes.log(self._topic, op).then(self._deleted, self._kept)
         else:
-            self._next()
+            self.next()
 
     def _deleted(self, done: Ticket[Deleted]) -> None:
         if done.error is not None:
             self._kept(done.error)
         else:
-            self._next()
+            self.next()
 
     def _kept(self, error: BaseException) -> None:
         log.warning("dead letters of %r stay in the queue for now: %s", self._topic.name, error)
         self._end()
 
-    def _is_there(self) -> bool:
-        return self._ctx.state.by_id.get(self._topic.id) is self._topic
-
     def _end(self) -> None:
-        """Whatever is still marked as moving is back in line."""
+        """Jobs that are still marked as moving are ready again."""
         if self._stuck:
             log.warning("%d dead letters of %r do not fit their topic", self._stuck, self._topic.name)
         queue = queue_of(self._topic)

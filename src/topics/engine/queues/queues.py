@@ -1,22 +1,16 @@
-"""Lease ids: a counter per queue that never hands out an id twice, also across restarts
-(`docs/spec/semantics.md#sec-16-4`).
+"""Queues: claim, ack, nack and extend on queue topics, and the work streams over them
+(`docs/spec/semantics.md#sec-16`).
 
-Where leases are logged, the log itself has every id. Elsewhere a block of ids is reserved by a synced mark before any
-of it is handed out, as seqs are: after a crash the counter goes on above the block. A clean stop keeps it exact.
-
-Queues: claim, ack, nack and extend on queue topics, and the work streams over them (`docs/spec/semantics.md#sec-16`).
-
-Lease events are decided and applied in one instant, and logged behind that where the topic keeps leases; the call is
-answered when the log has them. So two calls can never both think they hold a job, and whatever builds on an event lies
-behind it in the log. Always holds: the ack of a job is its delete, one per call; if that fails, all its jobs are ready
-again. Called on the owner's thread, after `turn` at the end of each turn and `tick` by the clock.
+Lease events are decided and applied in one instant, and logged after that if the topic keeps leases; the call is
+answered when the log has them. So two calls can never both think they hold a job, and whatever builds on an event comes
+after it in the log. Always holds: the ack of a job is its delete, one per call; if that fails, all its jobs are ready
+again. Called on the owner's thread; `turn` at the end of each turn and `tick` by the clock.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from topics import limits
@@ -37,58 +31,14 @@ from topics.engine.context import Context
 from topics.engine.deletes import Deleted, Deletes
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import Lifecycle
-from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass
+from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass, LeaseIds
 from topics.engine.queues.dead_letters import Append, DeadLetters
 from topics.engine.queues.work_streams import WorkStream, WorkStreams
-from topics.engine.reading.payloads import Payloads
+from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.engine.writing.encode import submission
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
-from topics.model.ops import HeadMark, LeaseEvent
+from topics.model.ops import LeaseEvent
 from topics.model.results import LostJob, QueueCounters
-from topics.model.submission import Submission
-
-BLOCK = 16_384  # ids; a busy queue reserves the next block about once a second, in the background
-
-
-class LeaseIds:
-    def __init__(self, context: Context) -> None:
-        self._ctx = context
-        self._raising: dict[int, Ticket[None]] = {}
-
-    def wait(self, topic: TopicLog, count: int) -> Ticket[None] | None:
-        """What has to happen before so many ids may be handed out; None if nothing. Reserves ahead of need."""
-        if topic.config.keeps_leases:
-            return None
-        assert topic.queue is not None
-        left = topic.queue.lease_ceiling - topic.queue.next_lease_id + 1
-        if left >= count + BLOCK // 2:
-            return None
-        ticket = self._raise(topic, count)
-        return ticket if left < count else None
-
-    def _raise(self, topic: TopicLog, count: int) -> Ticket[None]:
-        pending = self._raising.get(topic.id)
-        if pending is not None:
-            return pending
-        ctx = self._ctx
-        assert topic.queue is not None
-        ceiling = max(topic.queue.next_lease_id, topic.queue.lease_ceiling) + count + BLOCK
-        mark = HeadMark(topic_id=topic.id, ceiling=topic.ceiling, lease_ceiling=ceiling)
-        sub = submission([mark], None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=0)
-        ticket: Ticket[None] = ctx.commit.submit(
-            ctx.group_of(topic.id), sub, finish=partial(self._reserved, mark), barrier=False, internal=True
-        )
-        self._raising[topic.id] = ticket
-        ticket.then(lambda _: self._over(topic.id))
-        return ticket
-
-    def _reserved(self, mark: HeadMark, _: Submission) -> None:
-        apply(self._ctx.state, mark)
-
-    def _over(self, topic_id: int) -> None:
-        self._raising.pop(topic_id, None)
-
 
 log = logging.getLogger("topics.queues")
 
@@ -134,20 +84,26 @@ class Window(NamedTuple):
 
 
 class Queues:
+    """`append` writes dead letters to a topic by name, and creates it if it is not there."""
+
     def __init__(
-        self, context: Context, floor_log: FloorLog, lifecycle: Lifecycle, deletes: Deletes, append: Append
+        self,
+        context: Context,
+        floor_log: FloorLog,
+        forwarding: Forwarding,
+        lifecycle: Lifecycle,
+        deletes: Deletes,
+        append: Append,
     ) -> None:
         self.context = context
         self.floor_log = floor_log
+        self.forwarding = forwarding
         self._lifecycle = lifecycle
         self._deletes = deletes
         self._windows: dict[int, Window] = {}
         self._lost_in_flight = 0  # in queues that are gone
-        self.bring_up_to_date: Callable[[TopicLog], Ticket[None] | None] = lambda _: None
-        """Step the routers that feed a queue; None if there is nothing to do. Set by the router service."""
-        self.payloads = Payloads(context)
         self.ids = LeaseIds(context)
-        self.letters = DeadLetters(context, deletes, self.payloads, append)
+        self.dead_letters = DeadLetters(context, deletes, append)
         self.streams = WorkStreams(self)
         context.on_barrier.append(self._at_barrier)
         context.on_deleted.append(self._deleted)
@@ -158,10 +114,6 @@ class Queues:
         if topic.queue is None:
             raise NotAQueue(name)
         return topic
-
-    @staticmethod
-    def gone(topic: TopicLog) -> TopicsError:
-        return TopicNotFound(topic.name)
 
     def counters(self, topic: TopicLog) -> QueueCounters | None:
         queue = topic.queue
@@ -177,7 +129,7 @@ class Queues:
         return self.ask(name, node=node, max=max, lease_ms=lease_ms).ticket
 
     def ask(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Claimer:
-        """`claim` for somebody who may leave before it is answered."""
+        """As `claim`, for a caller that may give up before it is answered."""
         _check_node(node)
         claimer = Claimer(node=node, max=limits.CLAIM_MAX(max), lease_ms=0)
 
@@ -208,7 +160,7 @@ class Queues:
             ClaimPass(self, topic, claimers).run()
 
     def withdraw(self, topic: TopicLog, claimer: Claimer) -> bool:
-        """Somebody who wants nothing any more takes no share of a window that is still open. False: it is closed."""
+        """Remove a claimer from a window that is still open. False: it is closed."""
         window = self._windows.get(topic.id)
         if window is None or claimer not in window.cohort:
             return False
@@ -221,7 +173,7 @@ class Queues:
             ClaimPass(self, window.topic, window.cohort).run()
 
     def open_stream(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> WorkStream:
-        """A work stream; its callbacks are set by the caller, in the same turn."""
+        """A work stream; the caller starts it."""
         _check_node(node)
         lease_ms = None if lease_ms is None else limits.LEASE_MS(lease_ms)
         return self.streams.open(self.queue(name), node=node, max=limits.CLAIM_MAX(max), lease_ms=lease_ms)
@@ -262,12 +214,12 @@ class Queues:
         return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms, held.lost)
 
     def _ack_failed(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
-        """The jobs are there still, and nobody's."""
+        """The jobs were not deleted: release their leases."""
         jobs = queue_of(topic).jobs
         kept = [jobs[event.seq] for event in events if event.seq in jobs]
         for event in release_events(topic, kept, self.context.clock.now_ms()):
             apply(self.context.state, event)
-        self.streams.stir(topic)
+        self.streams.mark_dirty(topic)
 
     # --- nack, extend ---------------------------------------------------------------------------------------------
 
@@ -322,14 +274,14 @@ class Queues:
         def begin() -> Ticket[T]:
             topic = self.queue(name)
             if self.floor_log.is_logged(topic):
-                return settled(topic)
-            return chain(self.floor_log.ensure_logged(topic), lambda _: settled(topic))
+                return with_floors_logged(topic)
+            return chain(self.floor_log.ensure_logged(topic), lambda _: with_floors_logged(topic))
 
-        def settled(topic: TopicLog) -> Ticket[T]:
+        def with_floors_logged(topic: TopicLog) -> Ticket[T]:
             self.context.check_exists(topic)
             now = self.context.clock.now_ms()
             if queue_of(topic).expire(now):
-                self.streams.stir(topic)
+                self.streams.mark_dirty(topic)
             return act(topic, held_by(queue_of(topic), node, seqs, fences), now)
 
         return self._lifecycle.when_free(name, begin)
@@ -341,16 +293,14 @@ class Queues:
             logged = self.log_leases(topic, events)
         for event in events:
             apply(self.context.state, event)
-        self.streams.stir(topic)
+        self.streams.mark_dirty(topic)
         return logged
 
     def log_leases(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
         """Sync lease events; they commute with everything else of their topic, so nothing waits for them."""
-        ctx = self.context
-        sub = submission(
-            events, None, topic_id=topic.id, ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)
+        return self.context.log(
+            topic.id, events, finish=lambda _: None, client_frames=len(events), barrier=False, internal=True
         )
-        return ctx.commit.submit(ctx.group_of(topic.id), sub, finish=lambda _: None, barrier=False, internal=True)
 
     def log_quietly(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
         """For releases nobody waits for: a lost one means that the lease runs out instead."""
@@ -362,11 +312,11 @@ class Queues:
     # --- time, positions, the end ---------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """The end of a turn: supply work streams that were stirred."""
+        """The end of a turn: serve the work streams of dirty queues."""
         self.streams.turn()
 
     def tick(self) -> None:
-        """Close windows whose time is over; look after streams."""
+        """Close windows whose time is over; serve streams that are due."""
         clock = self.context.clock
         now = clock.running_ms()
         for window in [window for window in self._windows.values() if window.closes_at <= now]:
@@ -379,7 +329,7 @@ class Queues:
                 note_position(topic.queue)
 
     def lost_in_flight(self) -> int:
-        """Leased jobs of all queues that retention took since the start, of those that are gone too."""
+        """Leased jobs that retention evicted since the start, in all queues and in those that are deleted."""
         queues = (topic.queue for topic in self.context.state.by_id.values() if topic.queue is not None)
         return self._lost_in_flight + sum(queue.lost_in_flight for queue in queues)
 

@@ -3,7 +3,7 @@
 Fed file by file in the order of layout generations; inside a file each topic's frames are taken together, because only
 their order among themselves has a meaning. Always holds: applying is idempotent, so overlap between snapshot, segments
 and log changes nothing; a record whose predecessors are missing is held back until they come or are declared lost; an
-append of a topic nobody knows is kept until `settle` can say whether it was deleted.
+append of an unknown topic is kept until `finish_unknown_topics` can say whether it was deleted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from topics.core.topic import TopicLog
 from topics.engine.recovery.decode import append_of, control_op
 from topics.engine.recovery.router_recovery import RouterRecovery
 from topics.engine.recovery.router_sources import Read
+from topics.engine.routers.evidence import pin_of
 from topics.formats.buffers import Buffer
 from topics.formats.file_names import topic_dir_name
 from topics.formats.wal import WalColumns
@@ -32,13 +33,13 @@ from topics.formats.wal.bodies import CkptMark, OpenMark, RouterCreate, RouterDe
 from topics.formats.wal.frame import FrameType
 from topics.model import ops
 from topics.model.config import DEFAULT_CONFIG
-from topics.model.ops import Append, Evict, HeadMark, Op, Pin, RouterMark, RouterPut, TopicCreate, TopicDelete
+from topics.model.ops import Append, Evict, HeadMark, Op, RouterMark, RouterPut, TopicCreate, TopicDelete
 
 Rows = npt.NDArray[np.int64]
 
 
 def recovered_name(topic_id: int) -> str:
-    """How a topic is called of which only the id is known: as its directory."""
+    """The name of a topic of which only the id is known: that of its directory."""
     return f"recovered:{topic_dir_name(topic_id)}"
 
 
@@ -50,13 +51,13 @@ class Replay:
     ) -> None:
         self._state = state
         self._created = created
-        self._breathe = yield_gil
+        self._yield_gil = yield_gil
         self._known_ids = set(state.by_id)
         self._first_new_id = state.next_topic_id
         self._held: dict[int, list[Append]] = {}
         self._unknown: dict[int, list[Append]] = {}
         self._gone: set[int] = set()
-        self.rederive = RouterRecovery(state, read)
+        self.router_recovery = RouterRecovery(state, read)
         self.highest_ts = 0
         self.lost_seqs = 0
         self._proven: dict[int, bool] = {}
@@ -69,13 +70,13 @@ class Replay:
         stored: Iterable[tuple[RouterPut, RouterMark]],
         marked: dict[int, int],
     ) -> None:
-        """Routers and their last places, out of the snapshot and of all logs in order, before anything is replayed:
-        what they feed has to wait for copies, and what they read has to be watched. `marked` says how far each
-        topic lay in segments at the last mark."""
-        routers, places = self._state.routers, self.rederive.places
-        for put, place in stored:
+        """Take in the routers and their last marks, from the snapshot and from all logs in order, before anything is
+        replayed: frames of their destinations have to wait for copies, and those of their sources have to be observed.
+        `marked` says how far each topic lay in segments at the last mark."""
+        routers, last_marks = self._state.routers, self.router_recovery.marks
+        for put, mark in stored:
             routers.put(put)
-            places[place.name] = place
+            last_marks[mark.name] = mark
         for columns in logs:
             for row in sorted(columns.bodies):
                 body = columns.bodies[row]
@@ -84,13 +85,13 @@ class Replay:
                     known = routers.get(body.name)
                     apply(self._state, op)
                     if routers.get(body.name) is not known:
-                        places.pop(body.name, None)
+                        last_marks.pop(body.name, None)
                 elif isinstance(body, CkptMark):
                     marks = (RouterMark(**msgspec.structs.asdict(mark)) for mark in body.routers)
-                    places.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
-        self.rederive.begin(marked)
+                    last_marks.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
+        self.router_recovery.begin(marked)
         for topic in self._state.by_id.values():
-            self.rederive.watch(topic)
+            self.router_recovery.watch(topic)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -98,13 +99,12 @@ class Replay:
         """All frames of one file. Topic 0 (routers) comes last: its frames name topics of every other group."""
         if not len(columns):
             return
-        # A file's first frame has the wall clock's time, which the engine may not have believed. Marks decide nothing.
+        # Marks are left out: a file's first mark has the wall clock's time, which the engine may not have believed.
         timed = columns.ts[columns.type != FrameType.CHECKPOINT_MARK]
         self.highest_ts = max(self.highest_ts, int(timed.max(initial=0)))
-        by_topic = _rows_by_topic(columns)
-        for topic_id, rows in by_topic:
+        for topic_id, rows in _rows_by_topic(columns):
             self._topic_rows(topic_id, rows, columns, buffer, file)
-            self._breathe(len(rows))
+            self._yield_gil(len(rows))
 
     def _topic_rows(self, topic_id: int, rows: Rows, columns: WalColumns, buffer: Buffer, file: int) -> None:
         controls = np.flatnonzero(columns.type[rows] != FrameType.APPEND)
@@ -133,19 +133,20 @@ class Replay:
             self._gone.add(op.topic_id)
             self._unknown.pop(op.topic_id, None)
             self._held.pop(op.topic_id, None)
-            self.rederive.let_go(op.topic_id)
+            self.router_recovery.held.pop(op.topic_id, None)
         if isinstance(op, TopicCreate) and op.topic_id in self._gone:
             return
-        if self.rederive.holds(getattr(op, "topic_id", 0)) and not isinstance(op, TopicCreate):
-            self.rederive.hold(op.topic_id, op)
-            return
-        self._op_now(op)
+        held = self.router_recovery.held.get(getattr(op, "topic_id", 0))
+        if held is not None and not isinstance(op, TopicCreate):
+            held.append(op)
+        else:
+            self._op_now(op)
 
     def _op_now(self, op: Op) -> None:
         if isinstance(op, Append):
             self._append_now(op)
             return
-        self.rederive.look(op)
+        self.router_recovery.observe(op)
         if isinstance(op, HeadMark) and op.resume_at is not None and self._is_ephemeral(op.topic_id):
             self._were_ephemeral.add(op.topic_id)
         effect = apply(self._state, op)
@@ -162,7 +163,7 @@ class Replay:
     def _welcome(self, topic: TopicLog) -> None:
         topic.replaying = True
         self._created(topic)
-        self.rederive.watch(topic)
+        self.router_recovery.watch(topic)
         for op in self._unknown.pop(topic.id, ()):
             self._append(op)
 
@@ -189,8 +190,9 @@ class Replay:
     # --- appends --------------------------------------------------------------------------------------------------
 
     def _append(self, op: Append) -> None:
-        if self.rederive.holds(op.topic_id):
-            self.rederive.hold(op.topic_id, op)
+        held = self.router_recovery.held.get(op.topic_id)
+        if held is not None:
+            held.append(op)
         else:
             self._append_now(op)
 
@@ -199,7 +201,7 @@ class Replay:
             if op.topic_id not in self._gone:
                 self._unknown.setdefault(op.topic_id, []).append(op)
             return
-        self.rederive.look(op)
+        self.router_recovery.observe(op)
         if apply(self._state, op).fate is OpResult.AHEAD:
             self._held.setdefault(op.topic_id, []).append(op)
         elif op.topic_id in self._held:
@@ -216,10 +218,9 @@ class Replay:
 
     def finish_unknown_topics(self) -> None:
         """Appends whose TopicCreate is gone: dropped if the topic was deleted, else kept under a name of our own."""
-        for topic_id in self.rederive.held_ids():
-            if topic_id not in self._state.by_id:
-                for held in self.rederive.let_go(topic_id):
-                    self._op_now(held)
+        for topic_id in [held for held in self.router_recovery.held if held not in self._state.by_id]:
+            for op in self.router_recovery.held.pop(topic_id):
+                self._op_now(op)
         for topic_id in sorted(self._unknown):
             appends = self._unknown[topic_id]
             if topic_id < self._first_new_id and topic_id not in self._known_ids:
@@ -244,11 +245,11 @@ class Replay:
                 marks.extend(self._close_holes(op.topic_id, op.lost[0][0]))
             self._op_now(op)
 
-        self._proven = self.rederive.run(take)
+        self._proven = self.router_recovery.run(take)
         return marks
 
     def finish_holes(self) -> list[HeadMark]:
-        """What is still held back lies behind a hole that nothing will fill: the hole is announced, the rest stays."""
+        """Records that are still held back come after a hole that nothing will fill: announce it, and apply them."""
         return [mark for topic_id in sorted(self._held) for mark in self._close_holes(topic_id)]
 
     def _close_holes(self, topic_id: int, next_seq: int = 0) -> list[HeadMark]:
@@ -256,7 +257,7 @@ class Replay:
         marks: list[HeadMark] = []
         held = sorted(self._held.pop(topic_id, ()), key=lambda op: op.first_seq)
         topic = self._state.by_id.get(topic_id)
-        if topic is None or topic.config.is_ephemeral:  # of which nothing is left, and that is announced as a whole
+        if topic is None or topic.config.is_ephemeral:  # an ephemeral topic announces its whole loss at once
             return marks
         for op in held:
             if op.first_seq > topic.head + 1:
@@ -267,7 +268,7 @@ class Replay:
         return marks
 
     def finish_ceilings(self, *, same_boot: bool, behind: dict[int, int], set_aside: set[int]) -> list[HeadMark]:
-        """What a crash may have taken from the end of each topic.
+        """Announce what a crash may have taken from the end of each topic.
 
         `behind` is the highest seq of each topic in log bytes that this start or an earlier one has set aside,
         `set_aside` the topics of this start's bytes. What an earlier start set aside it has announced, so that the head
@@ -300,19 +301,16 @@ class Replay:
         return source.config.is_fsync or (same_boot and not source.config.is_ephemeral)
 
     def _pinned(self, topic: TopicLog, mark: HeadMark) -> list[HeadMark]:
-        """The places of the routers behind a jump of their destination, so that the next start knows them too."""
-        pins = [
-            Pin(router=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base)
-            for m in (router.mark(dest_head=topic.head) for router in self._state.routers.into(topic.id))
-        ]
+        """Pins with the routers' cursors after a jump of their destination, so that the next start knows them too."""
+        pins = [pin_of(router.mark(dest_head=topic.head)) for router in self._state.routers.into(topic.id)]
         if not pins:
             return [mark]
         first = msgspec.structs.replace(mark, pin=pins[0])
         return [first, *(HeadMark(topic_id=topic.id, ceiling=topic.ceiling, pin=pin) for pin in pins[1:])]
 
     def finish_ephemeral(self) -> list[HeadMark]:
-        """What topics lost of the time they were ephemeral, by the first start behind it, follows from what is in files
-        and from floors. Both change with time, so it is written down now."""
+        """What topics lost of the time they were ephemeral follows, at the first start after that time, from what is in
+        files and from floors. Both change with time, so it is logged now."""
         marks: list[HeadMark] = []
         for topic in map(self._state.by_id.get, sorted(self._were_ephemeral)):
             lost = () if topic is None else tuple((r.lo, r.hi, r.reason) for r in topic.lost if r.reason == "restart")
@@ -321,12 +319,12 @@ class Replay:
         return marks
 
     def finish_queues(self) -> None:
-        """What is left of leases, now that it is known which jobs there are."""
+        """Drop leases of jobs that are gone, now that it is known which jobs there are."""
         for topic in self._state.by_id.values():
             drop_dead_jobs(topic)
 
     def announce(self, marks: Iterable[HeadMark]) -> list[HeadMark]:
-        """Losses that were found elsewhere."""
+        """Apply losses that were found elsewhere."""
         return [self._lose(self._state.by_id[mark.topic_id], mark) for mark in marks]
 
     def _lose(self, topic: TopicLog, mark: HeadMark) -> HeadMark:

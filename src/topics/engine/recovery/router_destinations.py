@@ -1,11 +1,12 @@
-"""A destination whose copies are made again: its own frames, and the copies between them
-(`docs/spec/storage.md#sec-9-6`).
+"""DestinationRecovery: the frames of a destination, and the copies between them (`docs/spec/storage.md#sec-9-6`).
 
-A destination's frames are held back during replay and taken here in their order. Each says how many seqs there were
-when it was written (an append its first seq, a delete its bound, a pin the router's place), so the copies before it are
-put in first. A copy goes where the next unaccounted seq is; one that is in a segment already is passed over.
+A destination's frames are held back during the replay and applied here in their order. Each says how many seqs there
+were when it was written (an append its first seq, a delete its bound, a pin the router's cursor), so the copies before
+it are put in first. A copy gets the next seq that no frame accounts for; one that is in a segment already is skipped.
 
-`is_proven` falls where the mapping can no longer be told; a pin that jumps behind a recovery's gap raises it again."""
+`is_proven` falls once it cannot be told which copy had which seq; a pin that follows the gap of an earlier recovery
+raises it again. Then `newest_copied` can still tell how far an `exactly_once` router had come
+(`docs/spec/semantics.md#sec-15-5`): its copies say which source record they are of, and they are in source order."""
 
 from __future__ import annotations
 
@@ -14,32 +15,38 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from topics.core.append import Reservation
 from topics.core.apply import apply
+from topics.core.reading.by_seq import PickWalk
+from topics.core.reading.recent import RecentCache
+from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy, admitted
 from topics.core.state import State
 from topics.core.topic import TopicLog
-from topics.engine.recovery.router_sources import Trace
+from topics.engine.recovery.router_sources import Read, Trace
 from topics.engine.routers.copies import copies_op
 from topics.model.ops import Append, Delete, Evict, HeadMark, Op, Pin, RouterMark
+from topics.model.payload import split_blob
 
 log = logging.getLogger("topics.recovery")
 
 Apply = Callable[[Op], None]
+NO_CACHE = RecentCache(0)
 
 
 class DestinationRecovery:
     """One destination, and the frames of it that wait for copies."""
 
-    def __init__(self, state: State, topic: TopicLog, trace: Trace | None, place: RouterMark | None) -> None:
+    def __init__(self, state: State, topic: TopicLog, trace: Trace | None, mark: RouterMark | None) -> None:
         self._state = state
         self.topic = topic
         self.trace = trace
         self.ops: deque[Op] = deque()
         self.is_proven = trace is not None
-        self.total = 0 if place is None else place.forwarded_total
-        self.next_seq = 0 if place is None else place.dest_base + place.forwarded_total + 1
-        self.started_at = self.next_seq
+        self.total = 0 if mark is None else mark.forwarded_total
+        self.next_seq = 0 if mark is None else mark.dest_base + mark.forwarded_total + 1
         self.ts = 0
 
     def advance(self, take: Apply) -> bool:
@@ -52,7 +59,7 @@ class DestinationRecovery:
         return (self.next_seq, len(self.ops), self.is_proven) != begun
 
     def give_up(self, reason: str) -> None:
-        """What comes next cannot be derived: from here on copies go above the ceiling."""
+        """The copies that come next cannot be given their seqs again: from here on they go above the ceiling."""
         if self.is_proven:
             log.warning("topic %r: copies can no longer be placed (%s)", self.topic.name, reason)
         self.is_proven = False
@@ -76,7 +83,7 @@ class DestinationRecovery:
         if isinstance(op, Append):
             self.next_seq = max(self.next_seq, op.last_seq + 1)
         elif pin is not None and (self.is_proven or _is_jump(op)):
-            self._place(pin)
+            self._jump_to(pin)
         self.ts = max(self.ts, self.topic.last_ts)
 
     def _pin_of(self, op: Op) -> Pin | None:
@@ -86,9 +93,9 @@ class DestinationRecovery:
             return None
         return pin if pin.dest_base + pin.forwarded_total >= self.next_seq else None
 
-    def _place(self, pin: Pin) -> None:
+    def _jump_to(self, pin: Pin) -> None:
         assert self.trace is not None
-        self.trace.passed(pin.cursor)
+        self.trace.skip_to(pin.cursor)
         self.total = pin.forwarded_total
         self.next_seq = pin.dest_base + pin.forwarded_total + 1
         self.is_proven = not self.trace.is_broken
@@ -96,12 +103,12 @@ class DestinationRecovery:
     # --- copies ---------------------------------------------------------------------------------------------------
 
     def _emit_before_pin(self, pin: Pin, lost: int) -> bool:
-        """The copies that the pin counts, as they come: in a cycle the first ones bring forth the others."""
+        """Put in the copies that the pin counts, as they come: in a cycle the first ones produce the others."""
         trace = self.trace
         assert trace is not None
         wanted = pin.forwarded_total - self.total - lost
         stop = pin.cursor - lost
-        while trace.scanned < stop and trace.fill():
+        while trace.read_to < stop and trace.read_more():
             pass
         there = sum(copy.source_seq <= stop for copy in trace.copies)
         if there > wanted or (there < wanted and trace.is_broken):
@@ -111,37 +118,38 @@ class DestinationRecovery:
         return there == wanted
 
     def _emit_to(self, next_seq: int) -> None:
-        """Copies until the next seq is this one, or there are no more."""
+        """Put in copies until the next seq is this one, or there are no more."""
         trace = self.trace
         assert trace is not None
         while self.next_seq < next_seq and self.is_proven:
-            if not trace.copies and not trace.fill():
+            if not trace.copies and not trace.read_more():
                 self._check_trace()
                 break
             self._emit(min(len(trace.copies), next_seq - self.next_seq))
 
     def _emit_rest(self) -> None:
-        """Behind the last frame: what the destination had room for, as far as anyone may have seen it."""
+        """After the last frame: put in what the destination had space for, up to its ceiling. Nobody can have seen a
+        seq above that."""
         trace = self.trace
         assert trace is not None
         while self.next_seq <= self.topic.ceiling and self.is_proven:
-            if not trace.copies and not trace.fill():
+            if not trace.copies and not trace.read_more():
                 self._check_trace()
                 break
             left = self.topic.ceiling + 1 - self.next_seq
-            known = self._known(min(left, len(trace.copies)))
-            count = known or min(admitted(self.topic, trace.copies)[0], left)
+            stored = self._in_segments(min(left, len(trace.copies)))
+            count = stored or min(admitted(self.topic, trace.copies)[0], left)
             if not count:
                 break
             self._emit(count)
-        while self.is_proven and not trace.copies and trace.fill():
-            pass  # what is not for the destination needs no seqs
+        while self.is_proven and not trace.copies and trace.read_more():
+            pass  # source records that are not for the destination need no seqs
 
     def _check_trace(self) -> None:
         if self.trace is not None and self.trace.is_broken:
             self.give_up("a source record died without saying whether it had been copied")
 
-    def _known(self, count: int) -> int:
+    def _in_segments(self, count: int) -> int:
         """How many of the next seqs are in a segment already."""
         return sum(map(self.topic.has_slot, range(self.next_seq, self.next_seq + count)))
 
@@ -180,7 +188,7 @@ class DestinationRecovery:
 
 
 def lost_count(op: Op) -> int:
-    """Seqs that a router gave up. A jump of recovery is no loss of the router's."""
+    """Seqs that a router gave up as lost. A jump that a recovery made is no loss of the router's."""
     if not isinstance(op, HeadMark) or _is_jump(op):
         return 0
     return sum(last - first + 1 for first, last, _ in op.lost)
@@ -201,3 +209,41 @@ def _seqs_before(op: Op) -> int:
     if isinstance(op, HeadMark) and op.lost:
         return op.lost[0][0]
     return 0
+
+
+# --- what `exactly_once` copies say about themselves ------------------------------------------------------------------
+
+
+def newest_copied(topic: TopicLog, router: RouterProgress, *, from_seq: int, read: Read) -> int:
+    """The highest source seq of which the destination holds a copy at or above `from_seq`; 0 if it holds none."""
+    walk = PickWalk(topic, range(max(from_seq, topic.earliest_seq), topic.head + 1), NO_CACHE)
+    while (extent := walk.need()) is not None:
+        walk.feed(read(topic, extent))
+    return max((_source_seq(run.record(at).blob, router) for run, at in walk.found.values()), default=0)
+
+
+class _CopyOrigin(msgspec.Struct):
+    """What the meta of an `exactly_once` copy says."""
+
+    router: str
+    source_topic_id: int
+    source_seq: int
+
+
+class _Meta(msgspec.Struct):
+    origin: _CopyOrigin = msgspec.field(name="_topics_router")
+
+
+_decode = msgspec.json.Decoder(_Meta).decode
+
+
+def _source_seq(blob: bytes, router: RouterProgress) -> int:
+    """Which source record this is a copy of, if the router made it; else 0."""
+    if b"_topics_router" not in blob:
+        return 0
+    try:
+        origin = _decode(split_blob(blob)[1] or b"{}").origin
+    except (msgspec.DecodeError, ValueError):
+        return 0
+    ours = origin.router == router.name and origin.source_topic_id == router.source_id
+    return origin.source_seq if ours else 0

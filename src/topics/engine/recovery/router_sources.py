@@ -1,13 +1,13 @@
-"""Sources in recovery: which records each router had copied before the crash (`docs/spec/storage.md#sec-9-6`).
+"""SourceLog and Trace: which records each router had copied before the crash (`docs/spec/storage.md#sec-9-6`).
 
 Copies are not in the log; but the source is, and its Delete and EvictWatermark frames say how far each router had come
-when records died. So, just before such a frame takes records away, everything a router had passed by then is noted as
-copied. What died by a count cap, which has no frame, counts as copied too: if it was lost instead, the destination's
+when records died. So, just before such a frame takes records away, everything that a router had passed by then is noted
+as copied. What died by a count cap, which has no frame, counts as copied too: if it was lost instead, the destination's
 log says so. At the end everything that is left is copied as usual.
 
-    taken      source seqs to be copied again, in order, dead ones included
-    barriers   stretches that were lost before the router came by: only a pin in the destination's log leads past them
-    is_broken  a record died in a way that leaves open whether it had been copied: nothing behind it is proven
+    to_copy      source seqs to be copied again, in order, dead ones included
+    lost_ranges  seqs that were lost before the router came to them: only a pin in the destination's log leads past them
+    is_broken    a record died in a way that leaves open whether it had been copied: nothing after it is proven
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ Read = Callable[[TopicLog, Extent], RecordRun]
 Ranges = Sequence[tuple[int, int]]
 """Ascending and disjoint, both ends included."""
 
-FILL_RECORDS = 1024
+READ_RECORDS = 1024
 
 
 class SourceLog:
-    """One source topic: where its records lie in the log, and which of them the log's deletes have taken so far.
+    """One source topic: where its records lie in the log, and which of them the log's deletes have killed so far.
 
     Flags and floors of the topic say less than they seem to: they may be younger than any frame, because a snapshot is
-    captured behind its position and flags are set at once. So deletes are judged here by their frames alone, and what
-    had died before the first of them is known from the place of each router (`RouterMark.dead`)."""
+    captured after its log position and flags are set at once. So deletes are judged here by their frames alone, and
+    what had died before the first of them is known from the mark of each router (`RouterMark.dead`)."""
 
     def __init__(self, topic: TopicLog, *, after: int, marked_to: int, read: Read) -> None:
         self.topic = topic
@@ -59,7 +59,7 @@ class SourceLog:
         self._flagged = _dead_slots(topic, after=after)
         self._killed: set[int] = set()
         self._deleted_below = 0
-        # For places that do not say what was dead. What no checkpoint had finished with, the log's deletes have killed.
+        # For marks that do not say what was dead: what no checkpoint had marked was killed by deletes of this log.
         self._flagged_to = marked_to
         self._below = min(topic.floors.delete_below, marked_to + 1)
 
@@ -72,23 +72,23 @@ class SourceLog:
 
     def before(self, op: Delete | Evict) -> None:
         """Records are about to die."""
-        places = {mark.name: mark.cursor for mark in op.routed}
+        cursors = {mark.name: mark.cursor for mark in op.routed}
         if isinstance(op, Delete):
-            self.doubt(op)
+            self.break_unsure_traces(op)
         for trace in self.traces:
-            cursor = places.get(trace.router.name)
+            cursor = cursors.get(trace.router.name)
             if cursor is not None:
-                trace.extend(cursor, crosses=True)
+                trace.note_copied(cursor, crosses=True)
         if isinstance(op, Evict):
             for trace in self.traces:
-                if trace.router.name in places and trace.walk + 1 < op.evict_floor:
-                    trace.barriers.append((trace.walk + 1, op.evict_floor - 1))
+                if trace.router.name in cursors and trace.noted_to + 1 < op.evict_floor:
+                    trace.lost_ranges.append((trace.noted_to + 1, op.evict_floor - 1))
         else:
-            self._bury(op)
+            self._note_deletes(op)
 
-    def doubt(self, op: Delete) -> None:
-        """Does the delete cover a record that may have been dead before? It may be the one that killed it, after it was
-        copied, or not: a router whose place does not say is not to be traced."""
+    def break_unsure_traces(self, op: Delete) -> None:
+        """Does the delete cover a record that may have been dead before? Then this delete may have killed it after it
+        was copied, or not: a router whose mark does not say which records were dead cannot be traced."""
         unsure = [trace for trace in self.traces if trace.dead is None and not trace.is_broken]
         covered = op.seqs if op.seqs is not None else [seq for seq in self._oldest_dead() if seq < bound_of(op)]
         if unsure and any(map(self._was_dead, covered)):
@@ -102,14 +102,14 @@ class SourceLog:
 
     @property
     def may_lack_deletes(self) -> bool:
-        """A flag may have reached the disk while the frame behind it was lost: nobody can say whether the record had
-        been copied."""
+        """A delete flag may have reached the disk while its frame was lost: nobody can say whether the record had been
+        copied."""
         return not self.topic.config.syncs_deletes and bool(self._oldest_dead())
 
     def _oldest_dead(self) -> list[int]:
         return [self._after + 1] if self._after + 1 < self._below else sorted(self._flagged)[:1]
 
-    def _bury(self, op: Delete) -> None:
+    def _note_deletes(self, op: Delete) -> None:
         if op.seqs is not None:
             self._killed.update(seq for seq in op.seqs if seq > self._after)
         elif op.match is None:
@@ -122,7 +122,7 @@ class SourceLog:
                     trace.is_broken = True
 
     def _matching(self, match: TagMatch, bound: int) -> Iterator[int]:
-        """Records with such a tag, also where floors or flags have passed them already: indexes need not have those."""
+        """Records with such a tag, also those below floors or flagged dead, which the indexes need not have."""
         yield from (seq for seq in self.topic.tags.find(match, below=bound) if seq > self._after)
         for block in self.topic.sealed.from_seq(self._after + 1):
             if block.first_seq < bound:
@@ -148,8 +148,8 @@ class SourceLog:
     # --- what is in it --------------------------------------------------------------------------------------------
 
     def candidates(self, lo: int, hi: int, dead: Ranges | None) -> Iterator[int]:
-        """Seqs `lo..hi` that were not deleted on request by now; ends at a hole. `dead` were so before the first frame;
-        None: the flags tell, as far as they do."""
+        """Seqs `lo..hi` that were not deleted on request by now; ends at a hole. `dead` are those that were so before
+        the first frame; None: the flags tell, as far as they do."""
         at = lo
         for block in blocks_from(self.topic, lo):
             first = max(block.first_seq, lo)
@@ -187,7 +187,7 @@ class SourceLog:
         return at - 1
 
     def gap_at(self, seq: int) -> int | None:
-        """The last of the seqs from there on that the source itself had lost; None if it had a record there, or if
+        """The last seq of the range from there on that the source itself had lost; None if it had a record there, or if
         nobody knows."""
         lost, floor = self.topic.lost.find(seq), self.topic.evict_floor
         if lost is not None or seq >= floor:
@@ -229,7 +229,7 @@ class SourceLog:
                 slots = slots[len(extent.seqs) :]
 
     def hops_known(self, seq: int) -> bool:
-        """A record that lies in a segment has forgotten how it came there."""
+        """Hop counts are kept with records in memory; a record that lies in a segment has none."""
         run = self.topic.tail.find(seq)
         return run is not None and seq > self.topic.ckpt_seq
 
@@ -237,82 +237,82 @@ class SourceLog:
 class Trace:
     """One router, and what it had copied."""
 
-    def __init__(self, router: RouterProgress, source: SourceLog, *, dead: Ranges | None, is_deep: bool) -> None:
+    def __init__(self, router: RouterProgress, source: SourceLog, *, dead: Ranges | None, counts_hops: bool) -> None:
         self.router = router
         self.dead = dead
         self.source = source
-        self.walk = router.cursor
-        self.taken: list[int] = []
-        self.barriers: list[tuple[int, int]] = []
+        self.noted_to = router.cursor
+        self.to_copy: list[int] = []
+        self.lost_ranges: list[tuple[int, int]] = []
         self.is_broken = False
         self.copies: list[Copy] = []
-        self.scanned = router.cursor  # everything taken up to here is in `copies` or was not for the destination
-        self._is_deep = is_deep
+        self.read_to = router.cursor  # what was to copy up to here is in `copies`, or was not for the destination
+        self._counts_hops = counts_hops
         source.traces.append(self)
 
-    def extend(self, upto: int, *, crosses: bool = False) -> None:
+    def note_copied(self, upto: int, *, crosses: bool = False) -> None:
         """Everything up to there had its turn. `crosses`: the router stood there, so whatever it lost on the way has a
-        pin in the destination's log, which was synced before the router went on."""
-        while not self.is_broken and self.walk < upto:
-            blocked = next(((lo, hi) for lo, hi in self.barriers if hi > self.walk and lo <= upto), None)
+        pin in the destination's log, which was synced before the router moved on."""
+        while not self.is_broken and self.noted_to < upto:
+            blocked = next(((lo, hi) for lo, hi in self.lost_ranges if hi > self.noted_to and lo <= upto), None)
             try:
                 self._take(upto if blocked is None else blocked[0] - 1)
             except TopicsError:  # the cold store does not answer
                 self.is_broken = True
                 return
-            gap = self._gap_at(self.walk + 1)
+            gap = self._gap_at(self.noted_to + 1)
             if not crosses or gap is None or gap >= upto:
                 return
-            self.walk = gap
+            self.noted_to = gap
 
     def _take(self, upto: int) -> None:
-        upto = self.source.reaches(self.walk + 1, upto)
-        self.taken += self.source.candidates(self.walk + 1, upto, self.dead)
-        self.walk = max(self.walk, upto)
+        upto = self.source.reaches(self.noted_to + 1, upto)
+        self.to_copy += self.source.candidates(self.noted_to + 1, upto, self.dead)
+        self.noted_to = max(self.noted_to, upto)
 
     def _gap_at(self, seq: int) -> int | None:
-        """The end of what was lost from there on, in the source or before the router came by."""
-        barrier = next((hi for lo, hi in self.barriers if lo <= seq <= hi), None)
-        return self.source.gap_at(seq) if barrier is None else barrier
+        """The end of the lost range there, lost in the source or before the router came to it; None: none."""
+        lost_to = next((hi for lo, hi in self.lost_ranges if lo <= seq <= hi), None)
+        return self.source.gap_at(seq) if lost_to is None else lost_to
 
-    def passed(self, cursor: int) -> None:
-        """A pin says that the router stood there: what lay before it is done with, copied or lost."""
-        self.walk = max(self.walk, cursor)
-        self.scanned = max(self.scanned, cursor)
-        self.taken = [seq for seq in self.taken if seq > cursor]
+    def skip_to(self, cursor: int) -> None:
+        """A pin says that the router stood there: everything before it is done, copied or lost."""
+        self.noted_to = max(self.noted_to, cursor)
+        self.read_to = max(self.read_to, cursor)
+        self.to_copy = [seq for seq in self.to_copy if seq > cursor]
         self.copies = [copy for copy in self.copies if copy.source_seq > cursor]
-        self.barriers = [(lo, hi) for lo, hi in self.barriers if hi > cursor]
+        self.lost_ranges = [(lo, hi) for lo, hi in self.lost_ranges if hi > cursor]
 
-    def refresh(self) -> None:
-        """Take in what has come to the source since."""
-        self.extend(self.source.certain_to(self.router.name))
+    def note_new(self) -> None:
+        """Note what has come to the source since."""
+        self.note_copied(self.source.certain_to(self.router.name))
 
-    def fill(self) -> bool:
-        """Read on and choose; False if there is nothing to read, or nothing certain."""
+    def read_more(self) -> bool:
+        """Read the next source records and choose copies; False if there is nothing to read, or nothing certain."""
         if self.is_broken:
             return False
-        self.refresh()
-        if not self.taken:
-            self.scanned = max(self.scanned, self.walk)
+        self.note_new()
+        if not self.to_copy:
+            self.read_to = max(self.read_to, self.noted_to)
             return False
-        seqs = self.taken[:FILL_RECORDS]
+        seqs = self.to_copy[:READ_RECORDS]
         topic = self.source.topic
-        is_known = not self._is_deep or all(map(self.source.hops_known, seqs))
+        is_known = not self._counts_hops or all(map(self.source.hops_known, seqs))
         found = self.source.records(seqs) if is_known else []
         if len(found) != len(seqs):
             self.is_broken = True
             return False
-        self.taken = self.taken[FILL_RECORDS:]
+        self.to_copy = self.to_copy[READ_RECORDS:]
         hops = hops_of(topic, seqs)
         for (run, at), came_through in zip(found, hops, strict=True):
             self.copies += chosen(self.router, topic, _one(run, at), [came_through])
-        self.scanned = seqs[-1]
+        self.read_to = seqs[-1]
         return True
 
     @property
-    def resolved_to(self) -> int:
-        """The highest source seq that needs no more work once `copies` are in the destination."""
-        return self.copies[0].source_seq - 1 if self.copies else self.scanned
+    def done_to(self) -> int:
+        """The highest source seq that is done: every copy up to it is in the destination."""
+        return self.copies[0].source_seq - 1 if self.copies else self.read_to
 
 
 def _dead_slots(topic: TopicLog, *, after: int) -> set[int]:

@@ -1,15 +1,15 @@
 """Forwarding: which router steps when (`docs/spec/semantics.md#sec-15-4` and `docs/spec/semantics.md#sec-15-7`).
 
-A publication in a source stirs its routers; they step at the end of the turn, so writers never wait for them. A router
-that is still behind stirs itself again; one whose destination is full, or that failed, waits 50 ms, then twice as long
-up to a second, unless room appears. The sweep by the clock is only the safety net.
+A publication marks its source dirty; the routers of dirty sources step at the end of the turn, so writers never wait
+for them. A router that is still behind marks its source again; one whose destination is full, or that failed, backs off
+for 50 ms, then twice as long up to a second, unless its destination gets space. The sweep by the clock is only the
+safety net.
 
 `bring_up_to_date` is what makes a read of a destination see every acked source write: upstream first."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from itertools import cycle, islice
 from typing import NamedTuple
@@ -19,18 +19,19 @@ from topics.core.router import RouterProgress
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
-from topics.engine.routers.step import LossHops, SharedRead, Step, StepOutcome
-from topics.engine.ticket import Ticket, gathered
+from topics.engine.routers.copies import LossHops, SharedRead
+from topics.engine.routers.step import Step, StepOutcome
+from topics.engine.ticket import Ticket, chain, either_way, gathered, resolved
 from topics.engine.writing.quota import Quota
 from topics.engine.writing.writes import Writes
 
 log = logging.getLogger("topics.routers")
 
-SWEEP_ROUTERS = 1_000  # looked at per tick
-WAITING_BYTES_MAX = 64 << 20  # copies in memory that ask for a checkpoint
+SWEEP_ROUTERS = 1_000  # per tick
+RESIDENT_BYTES_MAX = 64 << 20  # so many bytes of copies in memory ask for a checkpoint
 
 
-class Wait(NamedTuple):
+class Backoff(NamedTuple):
     until_ms: int
     wait_ms: int
 
@@ -43,44 +44,41 @@ class Forwarding:
         self._quota = quota
         self._losses = LossHops(context.state)
         self._steps: dict[str, Step] = {}
-        self._waits: dict[str, Wait] = {}
-        self._stirred: dict[int, None] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._dirty: dict[int, None] = {}
         self._checkpoint_asked = False
-        self.put_off: Callable[[TopicLog, Callable[[], None]], bool] = lambda *_: False
-        """Takes over a source's router work while pressure defers it (`docs/spec/delivery.md#sec-8`); set by whoever
-        can."""
         context.on_published.append(self._published)
-        context.on_removed.append(lambda topic, _: self._room(topic))
-        context.on_config.append(lambda topic, _: self._room(topic))
+        context.on_removed.append(lambda topic, _: self._space_appeared(topic))
+        context.on_config.append(lambda topic, _: self._space_appeared(topic))
 
     # --- waking ---------------------------------------------------------------------------------------------------
 
     def _published(self, topic: TopicLog) -> None:
         if self._ctx.state.routers.from_source(topic.id):
-            self._stir(topic.id)
+            self._mark_dirty(topic.id)
         if topic.id in self._ctx.fed:
             self._watch_memory(topic)
 
-    def _stir(self, source_id: int) -> None:
-        if source_id not in self._stirred:
-            self._stirred[source_id] = None
+    def _mark_dirty(self, source_id: int) -> None:
+        if source_id not in self._dirty:
+            self._dirty[source_id] = None
             self._ctx.commit.wake()
 
-    def _room(self, dest: TopicLog) -> None:
-        """Room appeared in a destination: whoever waited for it tries again at once."""
+    def _space_appeared(self, dest: TopicLog) -> None:
+        """A full destination may have space again: the routers that wait for it try at once."""
         if dest.id in self._ctx.fed:
             for router in self._ctx.state.routers.into(dest.id):
-                if self._waits.pop(router.name, None) is not None:
-                    self._stir(router.source_id)
+                if self._backoffs.pop(router.name, None) is not None:
+                    self._mark_dirty(router.source_id)
 
     def _watch_memory(self, dest: TopicLog) -> None:
-        if dest.resident.bytes < WAITING_BYTES_MAX // 16 or self._checkpoint_asked:
+        if dest.resident.bytes < RESIDENT_BYTES_MAX // 16 or self._checkpoint_asked:
             return
         by_id = self._ctx.state.by_id
-        waiting = sum(by_id[topic_id].resident.bytes for topic_id in self._ctx.fed if topic_id in by_id)
-        if waiting >= WAITING_BYTES_MAX:
+        resident = sum(by_id[topic_id].resident.bytes for topic_id in self._ctx.fed if topic_id in by_id)
+        if resident >= RESIDENT_BYTES_MAX:
             self._checkpoint_asked = True
-            self._ctx.jobs.checkpoint_soon()
+            self._ctx.files.checkpoint_soon()
 
     def checkpointed(self) -> None:
         self._checkpoint_asked = False
@@ -88,14 +86,14 @@ class Forwarding:
     # --- stepping -------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Every stirred router makes one step."""
-        if not self._stirred:
+        """Every router of a dirty source makes one step."""
+        if not self._dirty:
             return
-        stirred, self._stirred = self._stirred, {}
-        for source_id in stirred:
+        dirty, self._dirty = self._dirty, {}
+        for source_id in dirty:
             source = self._ctx.state.by_id.get(source_id)
             go = partial(self._step_all, source_id)
-            if source is None or not self.put_off(source, go):
+            if source is None or not self._ctx.pressure.defer_routing(source, go):
                 go()
 
     def _step_all(self, source_id: int) -> None:
@@ -103,7 +101,7 @@ class Forwarding:
         routers = self._ctx.state.routers.from_source(source_id)
         shared = SharedRead() if len(routers) > 1 else None
         for router in routers:
-            if not self._waits_at(router, now):
+            if not self._backs_off_at(router, now):
                 self.step(router, shared)
 
     def tick(self) -> None:
@@ -112,31 +110,32 @@ class Forwarding:
         if not len(routers):
             return
         now = self._ctx.clock.running_ms()
-        looked_at = list(routers) if len(routers) <= SWEEP_ROUTERS else self._some(list(routers))
-        for router in looked_at:
+        swept = list(routers) if len(routers) <= SWEEP_ROUTERS else self._some(list(routers))
+        for router in swept:
             source = self._ctx.state.by_id.get(router.source_id)
-            if source is not None and router.cursor < source.head and not self._waits_at(router, now):
-                self._stir(source.id)
+            if source is not None and router.cursor < source.head and not self._backs_off_at(router, now):
+                self._mark_dirty(source.id)
 
     def _some(self, routers: list[RouterProgress]) -> list[RouterProgress]:
         start = self._ctx.clock.running_ms() // limits.ROUTER_TICK_MS * SWEEP_ROUTERS % len(routers)
         return list(islice(cycle(routers), start, start + SWEEP_ROUTERS))
 
-    def _waits_at(self, router: RouterProgress, now: int) -> bool:
-        wait = self._waits.get(router.name)
+    def _backs_off_at(self, router: RouterProgress, now: int) -> bool:
+        wait = self._backoffs.get(router.name)
         return wait is not None and now < wait.until_ms
 
-    def _is_barred(self, router: RouterProgress) -> bool:
-        """Whether it waits, and no room came in its destination with the time."""
+    def _is_blocked(self, router: RouterProgress) -> bool:
+        """Whether it backs off, and nothing that expired meanwhile made space in its destination."""
         now = self._ctx.clock.running_ms()
-        if not self._waits_at(router, now):
+        if not self._backs_off_at(router, now):
             return False
         dest = self._ctx.state.by_id.get(router.dest_id)
-        settled = dest is None or self._floor_log.is_logged(dest)
-        return settled and self._waits_at(router, now)
+        if dest is not None and not self._floor_log.is_logged(dest):
+            return False
+        return self._backs_off_at(router, now)  # `is_logged` may have made space in an ephemeral destination
 
     def step(self, router: RouterProgress, shared: SharedRead | None = None) -> Ticket[StepOutcome]:
-        """Begin a step, or join the one under way. `shared` is what its siblings have read in this moment."""
+        """Begin a step, or join the one under way. `shared` is what the source's other routers read in this turn."""
         running = self._steps.get(router.name)
         if running is not None:
             return running.ticket
@@ -153,20 +152,20 @@ class Forwarding:
             if error is not None:
                 log.debug("router %s will try again: %s", router.name, error)
             return
-        self._waits.pop(router.name, None)
+        self._backoffs.pop(router.name, None)
         source = self._ctx.state.by_id.get(router.source_id)
         if source is not None and router.cursor < source.head:
-            self._stir(router.source_id)
+            self._mark_dirty(router.source_id)
 
     def _back_off(self, router: RouterProgress) -> None:
-        before = self._waits.get(router.name)
+        before = self._backoffs.get(router.name)
         wait_ms = limits.ROUTER_RETRY_MS(0 if before is None else before.wait_ms * 2)
         clock = self._ctx.clock
-        self._waits[router.name] = Wait(clock.running_ms() + wait_ms, wait_ms)
+        self._backoffs[router.name] = Backoff(clock.running_ms() + wait_ms, wait_ms)
         self._ctx.wake_at(clock.now_ms() + wait_ms)
 
     def forget(self, name: str) -> None:
-        self._waits.pop(name, None)
+        self._backoffs.pop(name, None)
 
     # --- read your writes -----------------------------------------------------------------------------------------
 
@@ -188,23 +187,26 @@ class Forwarding:
                 seen.add(source.id)
                 upstream = self._catch_up(source, seen)
             if upstream is not None:
-                pending.append(_after(upstream, self, router))
-            elif (ticket := self.pursue(router)) is not None:
+                pending.append(chain(either_way(upstream), partial(self._catch_up_after, router)))
+            elif (ticket := self._catch_up_router(router)) is not None:
                 pending.append(ticket)
         return gathered(pending) if pending else None
 
-    def pursue(self, router: RouterProgress) -> Ticket[None] | None:
+    def _catch_up_after(self, router: RouterProgress, _: None) -> Ticket[None]:
+        return self._catch_up_router(router) or resolved(None)
+
+    def _catch_up_router(self, router: RouterProgress) -> Ticket[None] | None:
         """Step one router up to its source's head of now, or as far as it can go without waiting long."""
         source = self._ctx.state.by_id.get(router.source_id)
-        if source is None or router.cursor >= source.head or self._is_barred(router):
+        if source is None or router.cursor >= source.head or self._is_blocked(router):
             return None
-        chase = _CatchUp(self, router, source.head)
-        chase.run()
-        return None if chase.ticket.done else chase.ticket
+        catch_up = _CatchUp(self, router, source.head)
+        catch_up.run()
+        return None if catch_up.ticket.done else catch_up.ticket
 
 
 class _CatchUp:
-    """A router stepped until it has reached a head; never fails."""
+    """A router that steps until it has reached a head, or cannot go on. Never fails."""
 
     def __init__(self, forwarding: Forwarding, router: RouterProgress, target: int) -> None:
         self._forwarding = forwarding
@@ -227,17 +229,3 @@ class _CatchUp:
             self.run()
         else:
             self.ticket.resolve(None)
-
-
-def _after(upstream: Ticket[None], forwarding: Forwarding, router: RouterProgress) -> Ticket[None]:
-    done: Ticket[None] = Ticket()
-
-    def go(_: Ticket[None]) -> None:
-        chase = forwarding.pursue(router)
-        if chase is None:
-            done.resolve(None)
-        else:
-            chase.then(lambda _: done.resolve(None), done.abandon)
-
-    upstream.then(go, done.abandon)
-    return done

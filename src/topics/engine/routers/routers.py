@@ -1,62 +1,32 @@
-"""RouterCursors: where all routers stood at one instant, for the mark of a checkpoint that ends later.
-
-Always holds: a router that is gone by the time of asking is left out, because another of its name would otherwise take
-up its place after a crash, and copy what was written before it began. Made by `engine.routers`, read by checkpoints.
-
-Router rules: what may be defined (`docs/spec/semantics.md#sec-15-1`; order of checks:
+"""Routers: defining, showing and deleting them (`docs/spec/semantics.md#sec-15-1`, 15.9; order of checks:
 `docs/spec/http-api.md#sec-16-1`).
 
-A refusal raises and has changed nothing. Topics that do not exist yet have no edges, so they close no cycle.
-
-Routers: defining, showing and deleting them; what checkpoints and snapshots keep of them
-(`docs/spec/semantics.md#sec-15-1`, 15.9).
-
-Definitions change one at a time (they all hold one name), so two puts cannot close a cycle between them. Missing topics
-are created in the same submission as the router where their log group allows it; where not, they are created first and
-deleted again if the router fails. Before anything ends that copies could be made again from, a checkpoint makes the
-copies durable: so a change of a definition, of a router's life or of its source's life never costs a copy.
+Definitions change one at a time (they all hold one name), so two puts cannot close a cycle between them. A refusal
+raises and has changed nothing. Missing topics are created in the same submission as the router if their log group
+allows it; if not, they are created first and deleted again if the router fails. Before anything ends that copies could
+be made again from, a checkpoint makes the copies durable (`routers.checkpoints`): so a change of a definition, of a
+router's life or of its source's life never costs a copy.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
-from topics.core.apply import apply
-from topics.core.capture import deleted_after
-from topics.core.effects import Effect
 from topics.core.router import RouterProgress, RouterTable
 from topics.core.state import State
-from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.lifecycle import Lifecycle
+from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
-from topics.engine.ticket import Ticket, chain, either_way, failed, gathered, resolved
-from topics.engine.writing.encode import submission
+from topics.engine.ticket import Ticket, chain, failed, gathered, resolved
 from topics.errors import InvalidRequest, RouterCycle, RouterNotFound, Throttled, TopicExistsIncompatible, TopicNotFound
 from topics.model.config import DEFAULT_CONFIG
 from topics.model.names import check_router_name, check_topic_name
-from topics.model.ops import Op, RouterDelete, RouterMark, RouterPut, TopicCreate, TopicDelete
+from topics.model.ops import RouterDelete, RouterPut, TopicCreate, TopicDelete
 from topics.model.results import RouterSummary
 from topics.model.router import RouterDef
-from topics.model.submission import Submission
-
-
-class RouterCursors:
-    __slots__ = ("_stood", "_table")
-
-    def __init__(self, table: RouterTable, stood: Sequence[tuple[RouterProgress, RouterMark]]) -> None:
-        self._table = table
-        self._stood = stood
-
-    def __iter__(self) -> Iterator[RouterMark]:
-        """Ask anew each time: routers go between the beginning of a checkpoint and its end."""
-        get = self._table.get
-        return (mark for router, mark in self._stood if get(mark.name) is router)
 
 
 def check_router(state: State, definition: RouterDef, *, routers_max: int) -> RouterProgress | None:
@@ -134,15 +104,14 @@ class RouterShown(NamedTuple):
 
 
 class Routers:
-    def __init__(self, context: Context, lifecycle: Lifecycle, forwarding: Forwarding) -> None:
+    def __init__(
+        self, context: Context, lifecycle: Lifecycle, forwarding: Forwarding, checkpoints: RouterCheckpoints
+    ) -> None:
         self._ctx = context
         self._lifecycle = lifecycle
         self._forwarding = forwarding
+        self._checkpoints = checkpoints
         self._table = context.state.routers
-        self._marked: dict[str, RouterMark] = {}
-        lifecycle.detach = self._detach
-        lifecycle.detached = self._detached
-        context.on_removed.append(self._copies_removed)
 
     # --- put ------------------------------------------------------------------------------------------------------
 
@@ -154,32 +123,30 @@ class Routers:
     def _put(self, definition: RouterDef) -> Ticket[RouterPutDone]:
         known = check_router(self._ctx.state, definition, routers_max=self._ctx.settings.max_routers)
         if known is None:
-            return self._create_behind(definition)
+            return self._create_after_writes(definition)
         if known.definition == definition:
             return resolved(RouterPutDone(False, definition))
-        return self._caught_up(
-            [known], lambda: self._undisturbed(known.source_id, lambda: self._update(known, definition))
-        )
+        return self._checkpoints.when_durable(known, lambda: self._update(known, definition))
 
     def _update(self, known: RouterProgress, definition: RouterDef) -> Ticket[RouterPutDone]:
         dest = self._ctx.state.by_id[known.dest_id]
-        place = known.mark(dest_head=dest.head)
+        mark = known.mark(dest_head=dest.head)
         op = RouterPut(
             router=definition,
             source_id=known.source_id,
             dest_id=known.dest_id,
-            initial_cursor=place.cursor,
-            initial_dest_base=place.dest_base,
+            initial_cursor=mark.cursor,
+            initial_dest_base=mark.dest_base,
             created_ts=known.created_ts,
             rev=self._table.last_rev + 1,
         )
-        return self._log([op], lambda: RouterPutDone(False, definition))
+        return self._checkpoints.log([op], lambda: RouterPutDone(False, definition))
 
-    def _create_behind(self, definition: RouterDef) -> Ticket[RouterPutDone]:
-        """Writes on their way into the destination come first: its copies begin behind them, and no pin says so."""
+    def _create_after_writes(self, definition: RouterDef) -> Ticket[RouterPutDone]:
+        """Writes submitted to the destination are applied first: its copies begin after them, and no pin says so."""
         dest = self._ctx.state.topics.get(definition.dest)
         if dest is not None and dest.staged_count:
-            return chain(self._lifecycle.drain(dest), lambda _: self._create_behind(definition))
+            return chain(self._lifecycle.drain(dest), lambda _: self._create_after_writes(definition))
         return self._create(definition)
 
     def _create(self, definition: RouterDef) -> Ticket[RouterPutDone]:
@@ -221,21 +188,17 @@ class Routers:
     def _log_with_topics(
         self, creates: list[TopicCreate], op: RouterPut, reply: Callable[[], RouterPutDone]
     ) -> Ticket[RouterPutDone]:
-        """Topics of the routers' own log group ride along; the others are logged first, and undone if need be."""
+        """Topics of the routers' own log group are created in the router's submission. The others are created first,
+        and deleted again if the router fails."""
         group_of = self._ctx.group_of
         along = [create for create in creates if group_of(create.topic_id) == group_of(0)]
         ahead = [create for create in creates if group_of(create.topic_id) != group_of(0)]
         if not ahead:
-            return self._log([*along, op], reply)
-        first = gathered([self._log_at(create.topic_id, [create], lambda: None) for create in ahead])
-
-        def then(done: Ticket[None]) -> Ticket[RouterPutDone]:
-            if done.error is not None:
-                raise done.error
-            return self._log([*along, op], reply)
-
-        ticket = chain(either_way(first), lambda _: then(first))
-        return self._or_undo(ticket, ahead)
+            return self._checkpoints.log([*along, op], reply)
+        created = gathered(
+            [self._checkpoints.log([create], lambda: None, topic_id=create.topic_id) for create in ahead]
+        )
+        return self._or_undo(chain(created, lambda _: self._checkpoints.log([*along, op], reply)), ahead)
 
     def _or_undo(self, ticket: Ticket[RouterPutDone], creates: list[TopicCreate]) -> Ticket[RouterPutDone]:
         answer: Ticket[RouterPutDone] = Ticket()
@@ -255,7 +218,7 @@ class Routers:
         topic = self._ctx.state.by_id[create.topic_id]
         op = TopicDelete(create.topic_id, create.name, create.epoch)
         try:
-            return self._log_at(create.topic_id, [op], lambda: self._ctx.deleted(topic))
+            return self._checkpoints.log([op], lambda: self._ctx.deleted(topic), topic_id=create.topic_id)
         except Exception as error:
             return failed(error)
 
@@ -268,9 +231,9 @@ class Routers:
             raise RouterNotFound(name)
         dest = self._ctx.state.by_id.get(router.dest_id)
         feeding = None if dest is None else self._forwarding.bring_up_to_date(dest)
-        if feeding is None:
-            return resolved(RouterShown(router.definition, router.forwarded_total))
-        return chain(feeding, lambda _: resolved(RouterShown(router.definition, router.forwarded_total)))
+        return chain(
+            feeding or resolved(None), lambda _: resolved(RouterShown(router.definition, router.forwarded_total))
+        )
 
     def page(
         self,
@@ -282,7 +245,7 @@ class Routers:
         page_size: int = 100,
         visible: Callable[[RouterDef], bool] = lambda _: True,
     ) -> tuple[list[RouterSummary], bool]:
-        """Routers by name behind `after`, at most a page of visible ones, and whether there are more."""
+        """Routers by name after `after`, at most a page of visible ones, and whether there are more."""
         page: list[RouterSummary] = []
         for name in sorted(self._table.by_name):
             router = self._table.by_name[name]
@@ -310,127 +273,4 @@ class Routers:
         router = self._table.get(name)
         if router is None:
             return resolved(False)
-        return self._caught_up(
-            [router],
-            lambda: self._undisturbed(router.source_id, lambda: self._log([RouterDelete(name)], lambda: True)),
-        )
-
-    # --- what comes first -----------------------------------------------------------------------------------------
-
-    def _caught_up(self, routers: Iterable[RouterProgress], change: Callable[[], Ticket[T]]) -> Ticket[T]:
-        """Run a change when the routers have copied, as far as they can now, what a read of their destinations would
-        show: whoever wrote before the change has written under the rules of before."""
-        dests = [dest for router in routers if (dest := self._ctx.state.by_id.get(router.dest_id)) is not None]
-        chases = [chase for dest in dests if (chase := self._forwarding.bring_up_to_date(dest)) is not None]
-        return chain(gathered(chases), lambda _: change())
-
-    # --- what must be durable first -------------------------------------------------------------------------------
-
-    def _undisturbed(self, source_id: int, change: Callable[[], Ticket[T]]) -> Ticket[T]:
-        """Run a change while the source's routers stand still and all their copies are durable."""
-        source = self._ctx.state.by_id.get(source_id)
-        if source is None:
-            return change()
-        self._ctx.witness.hold(source)
-        ticket = chain(self._copies_durable(source), lambda _: change())
-        ticket.then(lambda _: self._ctx.witness.let_go(source))
-        return ticket
-
-    def _copies_durable(self, source: TopicLog) -> Ticket[None]:
-        for router in self._table.from_source(source.id):
-            dest = self._ctx.state.by_id.get(router.dest_id)
-            if dest is not None and not dest.config.is_ephemeral and router.reserved_cursor > router.marked_cursor:
-                return self._ctx.jobs.checkpoint()
-        return resolved(None)
-
-    def _detach(self, topic: TopicLog) -> Ticket[list[RouterDef]]:
-        return self._caught_up(self._table.from_source(topic.id), lambda: self._detach_now(topic))
-
-    def _detach_now(self, topic: TopicLog) -> Ticket[list[RouterDef]]:
-        routers = [router.definition for router in self._table.of_topic(topic.id)]
-        self._ctx.witness.hold(topic)
-        ticket = chain(self._copies_durable(topic), lambda _: resolved(routers))
-
-        def over(done: Ticket[list[RouterDef]]) -> None:
-            if done.error is not None:
-                self._ctx.witness.let_go(topic)
-
-        ticket.then(over)
-        return ticket
-
-    def _detached(self, topic: TopicLog, routers: list[RouterDef]) -> Ticket[None]:
-        """Routers went with their topic, in memory and in the log; frames of their own are only for good measure."""
-        self._ctx.witness.let_go(topic)
-        gone = [RouterDelete(router.name) for router in routers if self._table.get(router.name) is None]
-        for op in gone:
-            self._forget(op.name)
-        if not gone:
-            return resolved(None)
-        try:
-            return either_way(self._log(gone, lambda: None))
-        except Exception:
-            return resolved(None)
-
-    def _copies_removed(self, dest: TopicLog, effect: Effect) -> None:
-        """Copies that lie in no segment yet were deleted: the log cannot show them, so a checkpoint should."""
-        if dest.id in self._ctx.fed and not dest.config.is_ephemeral and dest.head > dest.ckpt_seq:
-            self._ctx.jobs.checkpoint_soon()
-
-    # --- checkpoints and snapshots --------------------------------------------------------------------------------
-
-    def marks(self) -> RouterCursors:
-        """Where all routers stand, in the same instant as the records of their destinations are collected."""
-        by_id = self._ctx.state.by_id
-        routers = [router for router in self._table if router.dest_id in by_id]
-        return RouterCursors(self._table, [(router, self._mark(router, by_id[router.dest_id])) for router in routers])
-
-    def _mark(self, router: RouterProgress, dest: TopicLog) -> RouterMark:
-        """What died before its turn is noted with the place: a start cannot tell it from what was copied and died
-        later, because flags and floors on disk are younger than the place. A delete that comes later is in the log."""
-        mark, source = router.mark(dest_head=dest.head), self._ctx.state.by_id.get(router.source_id)
-        if source is None:
-            return mark
-        dead = deleted_after(source, router.cursor)
-        promised = router.sworn_mark(dest_head=dest.head).cursor
-        if dead is not None and any(first <= promised for first, _ in dead):
-            dead = None  # copied or not: that depends on whether what is on its way arrives
-        return replace(mark, dead=dead)
-
-    def marked(self, marks: RouterCursors) -> None:
-        """A checkpoint's mark with these places is synced."""
-        self._marked = {mark.name: mark for mark in marks}
-        for mark in marks:
-            router = self._table.get(mark.name)
-            if router is not None and mark.cursor <= router.cursor:
-                router.marked_cursor = max(router.marked_cursor, mark.cursor)
-        self._forwarding.checkpointed()
-
-    def captured(self) -> list[tuple[RouterProgress, RouterMark]]:
-        """What a snapshot keeps: routers with the places of the last checkpoint, never newer ones."""
-        return [(router, self._marked[router.name]) for router in self._table if router.name in self._marked]
-
-    def needed_from(self, topic_id: int) -> int | None:
-        """The first seq of a source whose bytes a router may need again after a crash; None if none may."""
-        routers = self._table.from_source(topic_id)
-        return min((router.marked_cursor + 1 for router in routers), default=None)
-
-    # --- logging --------------------------------------------------------------------------------------------------
-
-    def _log(self, ops: Sequence[Op], reply: Callable[[], T]) -> Ticket[T]:
-        return self._log_at(0, ops, reply)
-
-    def _log_at(self, topic_id: int, ops: Sequence[Op], reply: Callable[[], T]) -> Ticket[T]:
-        ctx = self._ctx
-        sub = submission(ops, None, topic_id=topic_id, ts=ctx.clock.now_ms(), durable=True, client_frames=len(ops))
-        return ctx.commit.submit(ctx.group_of(topic_id), sub, finish=partial(self._finish, reply))
-
-    def _finish(self, reply: Callable[[], T], sub: Submission) -> T:
-        for op in sub.ops:
-            apply(self._ctx.state, op)  # type: ignore[arg-type]
-            if isinstance(op, RouterDelete):
-                self._forget(op.name)
-        return reply()
-
-    def _forget(self, name: str) -> None:
-        self._marked.pop(name, None)
-        self._forwarding.forget(name)
+        return self._checkpoints.when_durable(router, lambda: self._checkpoints.log([RouterDelete(name)], lambda: True))

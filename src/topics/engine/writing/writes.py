@@ -253,7 +253,7 @@ class Writes:
         if topic.id not in self._ctx.fed:
             return [] if mark is None else [mark]
         ceiling = topic.ceiling if mark is None else mark.ceiling
-        pins = self._ctx.witness.pins(topic, last_seq=reservation.last_seq)
+        pins = self._ctx.evidence.pins(topic, last_seq=reservation.last_seq)
         return [HeadMark(topic_id=topic.id, ceiling=ceiling, pin=pin) for pin in pins]
 
     @staticmethod

@@ -249,7 +249,7 @@ class Checkpointer:
         dirty, self._dirty = self._dirty, set()
         written_bytes = self._written_bytes()
         works = {topic.id: work for topic, work in self._works(dirty)}
-        places = self._engine.routers.marks()
+        cursors = self._engine.router_checkpoints.cursors()
         job = self._job(list(works.values()))
         ticket: Ticket[Positions] = Ticket()
 
@@ -259,9 +259,9 @@ class Checkpointer:
                 ticket.fail(done.error)
                 return
             result = done.result()
-            routers = [RouterMark(**msgspec.structs.asdict(place)) for place in places]
+            routers = [RouterMark(**msgspec.structs.asdict(cursor)) for cursor in cursors]
             marks = self._mark(result, positions, routers)
-            marks.then(lambda done: self._engine.routers.marked(places) if done.error is None else None)
+            marks.then(lambda done: self._engine.router_checkpoints.marked(cursors) if done.error is None else None)
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
             marks.then(partial(self._marked, result, positions, dirty, ticket), ticket.abandon)
 
@@ -306,7 +306,10 @@ class Checkpointer:
                         TopicWork(
                             files.place,
                             active,
-                            [_batch(pending, self._engine.routers.needed_from(topic.id)) for pending in batches],
+                            [
+                                _batch(pending, self._engine.router_checkpoints.needed_from(topic.id))
+                                for pending in batches
+                            ],
                         ),
                     )
                 )

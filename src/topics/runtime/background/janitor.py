@@ -37,6 +37,8 @@ SWEEP_TOPICS = 2_000
 
 
 class Janitor:
+    """`after_checkpoint` runs a step once no checkpoint uses the files of topics."""
+
     def __init__(
         self,
         engine: Engine,
@@ -46,6 +48,8 @@ class Janitor:
         settings: Settings,
         retired: list[str],
         tiers: Tiers,
+        *,
+        after_checkpoint: Callable[[Callable[[], None]], None],
     ) -> None:
         self._engine = engine
         self._store = store
@@ -61,8 +65,7 @@ class Janitor:
         self._probing: set[int] = set()  # groups that are being asked whether they have space
         self._dropping: set[tuple[int, int]] = set()
         self._sweep_at: Iterator[int] = iter(())
-        self.after_checkpoint: Callable[[Callable[[], None]], None] = lambda step: step()
-        """Runs a step once no checkpoint has the files of topics in its hands; set by the kernel."""
+        self._after_checkpoint = after_checkpoint
         engine.context.on_removed.append(self._note_thinned)
         for topic in engine.state.by_id.values():  # drops that a crash interrupted, or that were never begun
             for segment in topic.sealed:
@@ -142,7 +145,7 @@ class Janitor:
         bytes stay for now."""
         if self._tiers.is_busy((topic.id, segment.first_seq)):
             return True
-        needed_from = self._engine.routers.needed_from(topic.id)
+        needed_from = self._engine.router_checkpoints.needed_from(topic.id)
         return needed_from is not None and segment.next_seq > needed_from
 
     def _drop_when(self, logged: Ticket[None], topic: TopicLog, segments: Sequence[Sealed]) -> None:
@@ -177,7 +180,7 @@ class Janitor:
         while self._jobs.removed_topics:
             topic = self._jobs.removed_topics.popleft()
             self._tiers.cleaning.topic_removed(topic)
-            self.after_checkpoint(partial(self._drop_files, topic))
+            self._after_checkpoint(partial(self._drop_files, topic))
         while self._retired:
             self._driver.run(partial(remove_retired_dir, self._store.env, self._retired.pop()), self._report)
 

@@ -134,7 +134,7 @@ class Snapshotter:
             next_ckpt=store.next_ckpt,
             groups=tuple(GroupPosition(key=key, file=at.file, off=at.off) for key, at in sorted(groups.items())),
             topics=(),
-            routers=tuple(router_item(*captured) for captured in self._engine.routers.captured()),
+            routers=tuple(router_item(*captured) for captured in self._engine.router_checkpoints.captured()),
         )
 
     def _topic_item(self, topic: TopicLog, config: TopicConfig, *, clean: bool) -> TopicItem:

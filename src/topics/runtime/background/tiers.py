@@ -138,7 +138,20 @@ Work = tuple[Callable[[TopicLog, Sealed], None], Key]
 
 
 class Tiers:
-    def __init__(self, engine: Engine, store: Store, driver: Driver, settings: Settings, recovered: Recovered) -> None:
+    """`is_named`: is a snapshot with our instance durable? Only then may a store be claimed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        driver: Driver,
+        settings: Settings,
+        recovered: Recovered,
+        *,
+        index_came: Callable[[TopicLog, int], None],
+        is_dropping: Callable[[Key], bool],
+        is_named: Callable[[], bool],
+    ) -> None:
         self._engine = engine
         self._store = store
         self._driver = driver
@@ -157,9 +170,9 @@ class Tiers:
         self._judged: dict[Key, int] = {}
         self._looking = self._stopped = False
         self.last_success_ms = 0
-        self.is_dropping: Callable[[Key], bool] = lambda _: False
-        self.is_named: Callable[[], bool] = lambda: False
-        """Whether a snapshot with our instance is durable: only then may a store be claimed."""
+        self._index_came = index_came
+        self._is_dropping = is_dropping
+        self._is_named = is_named
         self.cleaning = ColdCleaning(engine, store, driver, is_busy=lambda topic_id: self._busy_topics[topic_id] > 0)
         self._may_clean = not settings.salvage and not recovered.damage and recovered.has_snapshot
 
@@ -206,7 +219,7 @@ class Tiers:
 
     def _look_for_store(self) -> None:
         cold = self.cold
-        if self._looking or cold is None or (cold.unclaimed and not self.is_named()):
+        if self._looking or cold is None or (cold.unclaimed and not self._is_named()):
             return
         self._looking = True
         self._driver.run_cold(cold.claim if cold.unclaimed else cold.check, self._looked)
@@ -289,7 +302,7 @@ class Tiers:
             job, key = self._waiting.popleft()
             self._queued.discard(key)
             topic, segment = self._engine.state.by_id.get(key[0]), self._find(key)
-            if topic is None or segment is None or not segment.live or self.is_dropping(key):
+            if topic is None or segment is None or not segment.live or self._is_dropping(key):
                 continue
             self._busy.add(key)
             self._busy_topics[topic.id] += 1
@@ -317,10 +330,7 @@ class Tiers:
 
     def _load_index(self, topic: TopicLog, segment: Sealed) -> None:
         view: SealedSegment = segment.view  # type: ignore[assignment]
-        self._run(topic, segment, view.load_index, lambda topic, _: self.index_came(topic, view.first_seq))
-
-    index_came: Callable[[TopicLog, int], None]
-    """Set by the kernel."""
+        self._run(topic, segment, view.load_index, lambda topic, _: self._index_came(topic, view.first_seq))
 
     def _move(self, topic: TopicLog, segment: Sealed) -> None:
         view: SealedSegment = segment.view  # type: ignore[assignment]
@@ -395,7 +405,7 @@ class Tiers:
         if self._stopped:
             raise ShuttingDown()
         for move in moves:
-            if self._find((topic.id, move.first)) is None or self.is_dropping((topic.id, move.first)):
+            if self._find((topic.id, move.first)) is None or self._is_dropping((topic.id, move.first)):
                 raise StorageIo(f"segment {move.first} of topic {topic.name!r} is gone")
         sub = tier_submission(moves, ts=context.clock.now_ms())
         return context.commit.submit(

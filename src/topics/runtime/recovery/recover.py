@@ -325,7 +325,7 @@ class Recovery:
         set_aside = {topic_id for scan in scans for topic_id in scan.end.highest}
         marks += replay.finish_ceilings(same_boot=same_boot, behind=behind, set_aside=set_aside)
         marks += replay.finish_ephemeral()
-        replay.rederive.finish_owed_copies()
+        replay.router_recovery.finish_copies_to_restore()
         replay.finish_queues()
         for notice in replay.notices:
             log.warning("%s", notice)
