@@ -29,7 +29,7 @@ import uvloop
 from topics.clock import SystemClock
 from topics.config.environment import BindAddress
 from topics.net.messages import Request, Responder, Response
-from topics.server.hub import TransportSettings
+from topics.server.connections.hub import TransportSettings
 from topics.server.listen import bound_address, open_listeners
 from topics.server.server import Server
 
@@ -152,6 +152,7 @@ def drive(port: int, bare_port: int, seconds: int, done: Callable[[], object]) -
 
 async def run(seconds: int) -> None:
     loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     server = Server(ToyApp(loop), TransportSettings(), clock=SystemClock())
     sockets = open_listeners(BindAddress("127.0.0.1", 0))
     await server.start(sockets)
@@ -159,10 +160,11 @@ async def run(seconds: int) -> None:
     bare = await loop.create_server(BareProtocol, "127.0.0.1", 0)
     bare_port: int = bare.sockets[0].getsockname()[1]
     driver = threading.Thread(
-        target=drive, args=(port, bare_port, seconds, lambda: loop.call_soon_threadsafe(server.ask_to_stop))
+        target=drive, args=(port, bare_port, seconds, lambda: loop.call_soon_threadsafe(stop.set))
     )
     driver.start()
-    await server.serve()
+    await stop.wait()
+    await server.stop()
     driver.join()
     bare.close()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import signal
 import time
 from multiprocessing.connection import Connection
 
@@ -20,7 +21,7 @@ from report import Report
 from topics.clock import SystemClock
 from topics.config.environment import BindAddress
 from topics.net.messages import Request, Responder, Response, StreamSink
-from topics.server.hub import TransportSettings
+from topics.server.connections.hub import TransportSettings
 from topics.server.listen import bound_address, open_listeners, raise_file_limit
 from topics.server.server import Server
 from topics.wire.outgoing import sse
@@ -55,9 +56,11 @@ def serve(port_to: Connection) -> None:
         server = Server(ToyApp(), TransportSettings(), clock=SystemClock())
         sockets = open_listeners(BindAddress("127.0.0.1", 0))
         await server.start(sockets)
-        server.stop_on_signals()
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         port_to.send(bound_address(sockets[0]).port)
-        await server.serve()
+        await stop.wait()
+        await server.stop()
 
     uvloop.run(run())
 

@@ -15,7 +15,7 @@ from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
-from topics.server.hub import TransportSettings
+from topics.server.connections.hub import TransportSettings
 from topics.server.server import Server
 from topics.storage.fs import Fs
 from topics.storage.osfs import OsFs, RetryingFs

@@ -20,9 +20,9 @@ from topics.core.reading.walk import ReadRequest
 from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config
-from topics.server.h1.connection import H1Connection
-from topics.server.h1.exchange import H1Exchange
-from topics.server.hub import Hub, TransportSettings
+from topics.server.connections.h1_answers import H1Exchange
+from topics.server.connections.h1_connection import H1Connection
+from topics.server.connections.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
 from topics.testing.faultfs import FaultFs

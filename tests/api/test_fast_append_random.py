@@ -22,8 +22,8 @@ from topics.api.build import ServerApp
 from topics.core.topic import TopicLog
 from topics.engine.writing.writes import Writes
 from topics.model.ops import Append
-from topics.server.h1.connection import H1Connection
-from topics.server.hub import Hub, TransportSettings
+from topics.server.connections.h1_connection import H1Connection
+from topics.server.connections.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock, SimHost
 from topics.testing.driver import SimKernel
 from topics.testing.faultfs import FaultFs
@@ -374,10 +374,8 @@ class World:
             self.peers[self.peers.index(peer)] = Peer(self)
             self.old.append(peer)
             rng.choice([peer.go, peer.half_close])()
-        elif dice < 0.97:
-            rng.choice([peer.connection.pause_writing, peer.connection.resume_writing])()
         elif dice < 0.98:
-            rng.choice([self.hub.hold, self.hub.release, self.hub.release])()
+            rng.choice([peer.connection.pause_writing, peer.connection.resume_writing])()
         elif dice < 0.985:
             if self.is_faulty:
                 self.fault()
@@ -416,7 +414,6 @@ class World:
             peer.connection.drain()
 
     def come_to_rest(self) -> None:
-        self.hub.release()
         for _ in range(40):
             for peer in [*self.peers, *self.old]:
                 if not peer.is_gone:
@@ -442,7 +439,7 @@ class World:
         peer.check_order()
         if peer.is_gone:
             return
-        assert set(peer.connection._exchanges) <= {peer.connection._current}, "everybody is answered"
+        assert set(peer.connection.output.exchanges) <= {peer.connection.current}, "everybody is answered"
         if peer.is_half_closed and not self.hub.draining:
             is_refused = any(asked.status in (400, 413) for asked in peer.asked)
             assert peer.answered >= peer.sent_whole or is_refused, "everybody is answered"

@@ -13,9 +13,7 @@ from tests.api.test_pipelining import answers, request
 from tests.server.raw_http import RawClient
 from tests.server.test_h2 import H2Client
 
-from topics.server import budget as room
-from topics.server.h2 import connection as h2_connection
-from topics.server.h2 import output as h2_output
+from topics.server.connections import budget, h2_answers, h2_connection
 
 RECORD_BYTES = 700_000
 STREAMS = 12
@@ -23,8 +21,8 @@ STREAMS = 12
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "UNSENT_BYTES_MAX", 2_000_000)
-    monkeypatch.setattr(h2_output, "UNSENT_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(budget, "UNSENT_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(h2_answers, "UNSENT_BYTES_MAX", 2_000_000)
 
 
 def unsent_bytes(server: LiveServer) -> int:
@@ -34,7 +32,7 @@ def unsent_bytes(server: LiveServer) -> int:
 
     def now() -> int:
         connections = [peer for peer in peers if isinstance(peer, h2_connection.H2Connection)]
-        return sum(connection.unsent_bytes() for connection in connections)
+        return sum(connection.output.unsent_bytes() for connection in connections)
 
     while server.on_loop(now) < 2_000_000:
         pass

@@ -11,7 +11,7 @@ from topics.errors import NotReady, PayloadTooLarge, Throttled
 from topics.net.h1_renderer import H1Renderer, chunk, connection_field
 from topics.net.h2_session import Bucket
 from topics.net.messages import Response, error_response
-from topics.server.content import BrokenCoding, admits_gzip, deflate, inflate, inflate_small
+from topics.server.connections.content import BrokenCoding, admits_gzip, deflate, inflate, inflate_small
 from topics.wire.outgoing import sse
 
 # --- SSE --------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ SAME_NOUN = {
 """Public classes that share a name, and why."""
 
 COMMAND = "the command, and what it runs or shows"
-PROTOCOLS = "the same part of two protocols"
 FORMATS = "the same part of two file formats"
 SIMULATED = "the real one, and the simulated one for tests"
 SAME_MODULE = {
@@ -43,10 +42,6 @@ SAME_MODULE = {
     "records": "records as endpoints, as a command, and as text",
     "leases": "leases that a worker keeps, and that a queue grants",
     "sse": "server-sent events as they are read, and as they are written",
-    "connection": PROTOCOLS,
-    "exchange": PROTOCOLS,
-    "output": PROTOCOLS,
-    "head": PROTOCOLS,
     "frame": FORMATS,
     "scan": FORMATS,
     "clock": SIMULATED,
@@ -76,13 +71,10 @@ PENDING_MAPS: frozenset[str] = frozenset(
         "runtime/background",
         "runtime/drivers",
         "runtime/recovery",
-        "server/h1",
-        "server/h2",
         "spark/logs",
         "storage/checkpoint",
         "storage/segments/loading",
         "storage/tiers",
-        "testing/order",
         "wire/access",
         "wire/incoming",
         "wire/outgoing",

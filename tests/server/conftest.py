@@ -20,7 +20,7 @@ from topics.errors import InvalidRequest
 from topics.net.messages import JSON, Request, Responder, Response, StreamSink, WsSink, error_response
 from topics.net.transport_limits import CONNECTIONS_MAX
 from topics.net.websocket import handshake_problem
-from topics.server.hub import Hub, TransportSettings
+from topics.server.connections.hub import Hub, TransportSettings
 from topics.server.listen import bound_address, open_listeners
 from topics.server.server import Server
 from topics.wire.outgoing import sse
@@ -176,8 +176,10 @@ class Live:
     def _run(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
         async def main() -> None:
             await self._server.start(sockets, tls=tls)
+            self._asked_to_stop = asyncio.Event()
             self._started.set()
-            await self._server.serve()
+            await self._asked_to_stop.wait()
+            await self._server.stop()
 
         self._loop.run_until_complete(main())
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
@@ -224,7 +226,7 @@ class Live:
         return client
 
     def ask_to_stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.ask_to_stop)
+        self._loop.call_soon_threadsafe(self._asked_to_stop.set)
 
     def stop(self) -> None:
         for client in self._clients:

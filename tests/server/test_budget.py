@@ -19,10 +19,8 @@ from topics.net.transport_limits import (
     UNSENT_LARGE_BYTES_MAX,
     UNSENT_SMALL_BYTES,
 )
-from topics.server.budget import ConnectionBudget, ResponseBudget
-from topics.server.h2 import connection as h2_connection
-from topics.server.h2 import output as h2_output
-from topics.server.stream_budget import StreamBudget
+from topics.server.connections import h2_answers, h2_connection
+from topics.server.connections.budget import ConnectionBudget, ResponseBudget, StreamBudget
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -67,7 +65,7 @@ def test_pages_that_are_not_taken_are_not_made_and_come_in_order_once_they_are(l
         assert len(names(live)) < SOME
         for number in range(MANY):
             assert client.response().body.strip() == b"%d" % number
-    live.until(lambda: live.hub.room.held_bytes == 0)
+    live.until(lambda: live.hub.budget.held_bytes == 0)
 
 
 def test_the_answer_that_others_wait_for_is_made_although_they_hold_all_the_room(live: Live) -> None:
@@ -91,7 +89,7 @@ def test_who_goes_away_holds_nothing_and_its_waiting_requests_are_told(live: Liv
             client.send(b"".join(map(get_page, range(MANY))))
             live.until(lambda: len(live.app.handled) == MANY)
     live.until(lambda: len(live.app.pages) + len(live.app.dropped) == MANY)
-    live.until(lambda: live.hub.room.held_bytes == 0)
+    live.until(lambda: live.hub.budget.held_bytes == 0)
 
 
 # --- HTTP/2 -----------------------------------------------------------------------------------------------------------
@@ -115,16 +113,16 @@ def test_streams_that_are_taken_from_all_the_time_are_all_answered(live: Live) -
     opened = [client.open("GET", f"/page?{number}") for number in range(MANY)]
     for number, stream_id in enumerate(opened):
         assert client.body(stream_id).strip() == b"%d" % number
-    live.until(lambda: live.hub.room.held_bytes == 0)
+    live.until(lambda: live.hub.budget.held_bytes == 0)
 
 
 def test_windows_of_a_byte_each_do_not_get_around_the_bound(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    for half in (h2_connection, h2_output):
+    for half in (h2_connection, h2_answers):
         monkeypatch.setattr(half, "H2_UNSENT_BYTES_MAX", 16_000_000)
     client, _ = deaf_client(live, 15, window=1)
     for number in range(MANY):
         client.open("GET", f"/page?{number}")
-    live.until(lambda: live.hub.room.held_bytes >= 16_000_000)
+    live.until(lambda: live.hub.budget.held_bytes >= 16_000_000)
     assert len(names(live)) < 18
     refused = client.open("GET", "/echo")
     reset = client.wait(StreamReset, refused)
@@ -151,7 +149,7 @@ class Bench:
     def __init__(self) -> None:
         self.turns: deque[Callable[[], None]] = deque()
         self.clock = SimClock()
-        self.room = ResponseBudget(self, self.clock.monotonic)  # type: ignore[arg-type]
+        self.budget = ResponseBudget(self, self.clock.monotonic)  # type: ignore[arg-type]
         self.read: list[str] = []
 
     def call_soon(self, turn: Callable[[], None]) -> None:
@@ -164,7 +162,7 @@ class Bench:
     def pass_seconds(self, count: int) -> None:
         for _ in range(count):
             self.clock.advance(1000)
-            self.room.tick()
+            self.budget.tick()
             self.settle()
 
 
@@ -176,28 +174,28 @@ class Deaf:
         self.unsent = unsent_bytes
         self.is_cut = False
         self.in_the_way = ""  # made answers wait for this one, and are not offered yet
-        self.share: ConnectionBudget[str] = ConnectionBudget(self, bench.room)
-        self.share.measure()
+        self.budget: ConnectionBudget[str] = ConnectionBudget(self, bench.budget)
+        self.budget.measure()
 
     def unsent_bytes(self) -> int:
         return self.unsent
 
-    def offered_bytes(self) -> int:
+    def sendable_bytes(self) -> int:
         return 0 if self.in_the_way else self.unsent
 
-    def is_in_the_way(self, exchange: str) -> bool:
+    def blocks_others(self, exchange: str) -> bool:
         return exchange == self.in_the_way
 
-    def next_ahead(self, waiting: Collection[str], *, held_bytes: int, making_bytes: int) -> str | None:
+    def pick_over_budget(self, waiting: Collection[str], *, held_bytes: int, making_bytes: int) -> str | None:
         return None
 
     def cut(self) -> None:
         self.is_cut = True
         self.unsent = 0
-        self.share.close()
+        self.budget.close()
 
     def ask(self, name: str, size_bytes: int = 0) -> None:
-        self.share.when_budget(name, size_bytes, lambda: self.bench.read.append(name), lambda: None)
+        self.budget.when_budget(name, size_bytes, lambda: self.bench.read.append(name), lambda: None)
 
 
 def full(bench: Bench) -> list[Deaf]:
@@ -223,9 +221,9 @@ def test_who_takes_what_it_was_given_is_not_cut() -> None:
     for _ in range(20):
         for reader in readers:
             reader.unsent -= 100_000  # takes some, and is given as much again
-            reader.share.measure()
+            reader.budget.measure()
             reader.unsent += 100_000
-            reader.share.measure()
+            reader.budget.measure()
         bench.pass_seconds(4)
     assert not any(reader.is_cut for reader in readers)
     readers[0].unsent = 0
@@ -240,8 +238,8 @@ def test_small_answers_do_not_wait_for_those_who_hold_much() -> None:
     connection.ask("unknown")
     connection.ask("small", 1000)
     assert bench.read == ["unknown", "small"]
-    assert connection.share.has_room(1000)
-    assert not connection.share.has_room(MIB)
+    assert connection.budget.admits(1000)
+    assert not connection.budget.admits(MIB)
 
 
 def test_connections_take_turns_when_room_comes_back() -> None:
@@ -252,7 +250,7 @@ def test_connections_take_turns_when_room_comes_back() -> None:
         greedy.ask(f"greedy {number}", MIB)
     modest.ask("modest", MIB)
     slow[0].unsent = 3 * MIB
-    slow[0].share.measure()
+    slow[0].budget.measure()
     bench.settle()
     assert bench.read[:3] == ["greedy 0", "modest", "greedy 1"]
 
@@ -266,7 +264,7 @@ def test_pages_that_never_come_do_not_keep_others_from_reading() -> None:
     assert len(bench.read) == 24
     connections[0].ask("resident")
     assert bench.read[-1] == "resident"
-    connections[0].share.answered("cold")
+    connections[0].budget.answered("cold")
     bench.settle()
     assert bench.read.count("cold") == 25
 
@@ -296,7 +294,7 @@ def test_who_left_is_not_woken() -> None:
     bench.settle()
     bench.pass_seconds(10)
     assert bench.read == []
-    assert bench.room.held_bytes == 0
+    assert bench.budget.held_bytes == 0
 
 
 # --- one budget for answers and streams -------------------------------------------------------------------------------
@@ -311,8 +309,8 @@ class Listener:
         self.sent = self.unsent = unsent_bytes
         self.queued = self.making = 0
         self.is_cut = False
-        self.share = StreamBudget(bench.room, self, lambda: self.unsent)
-        self.share.measure()
+        self.budget = StreamBudget(bench.budget, self, lambda: self.unsent)
+        self.budget.measure()
 
     def sent_bytes(self) -> int:
         return self.sent
@@ -323,13 +321,13 @@ class Listener:
     def making_bytes(self) -> int:
         return self.making
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         """It renders at once, as a feed does in its next service."""
-        if self.share.grant(MIB) == MIB:
+        if self.budget.grant(MIB) == MIB:
             self.bench.read.append(self.name)
             self.sent += MIB
             self.unsent += MIB
-            self.share.measure()
+            self.budget.measure()
 
     def too_slow(self) -> None:
         self.is_cut = True
@@ -339,47 +337,47 @@ class Listener:
 def test_answers_and_streams_share_one_budget() -> None:
     bench = Bench()
     full(bench)
-    assert Listener(bench).share.grant(MIB) == UNSENT_FREE_BYTES
-    assert Listener(bench, unsent_bytes=UNSENT_FREE_BYTES).share.grant(MIB) == 0
+    assert Listener(bench).budget.grant(MIB) == UNSENT_FREE_BYTES
+    assert Listener(bench, unsent_bytes=UNSENT_FREE_BYTES).budget.grant(MIB) == 0
     bench = Bench()
     for _ in range(8):
         Listener(bench, unsent_bytes=UNSENT_LARGE_BYTES_MAX // 8)
-    assert not Deaf(bench).share.has_room(MIB)
-    assert Deaf(bench).share.has_room(UNSENT_SMALL_BYTES)
+    assert not Deaf(bench).budget.admits(MIB)
+    assert Deaf(bench).budget.admits(UNSENT_SMALL_BYTES)
 
 
 def test_what_is_queued_and_what_is_rendered_counts_as_what_is_sent() -> None:
     bench = Bench()
     listener = Listener(bench, unsent_bytes=1000)
     listener.queued, listener.making = 200, 30
-    listener.share.measure()
-    assert bench.room.held_bytes == 1230
-    listener.share.close()
-    assert bench.room.held_bytes == 0
+    listener.budget.measure()
+    assert bench.budget.held_bytes == 1230
+    listener.budget.close()
+    assert bench.budget.held_bytes == 0
 
 
 def test_beyond_the_whole_budget_only_who_took_everything_gets_a_little() -> None:
     bench = Bench()
     Deaf(bench, UNSENT_ALL_BYTES_MAX)
     quiet, behind = Listener(bench), Listener(bench, unsent_bytes=UNSENT_FREE_BYTES)
-    assert quiet.share.grant(UNSENT_SMALL_BYTES) == UNSENT_FREE_BYTES
-    assert quiet.share.grant(UNSENT_SMALL_BYTES, least_bytes=UNSENT_SMALL_BYTES) == 0
-    assert behind.share.grant(UNSENT_SMALL_BYTES) == 0
-    assert Deaf(bench).share.has_room(UNSENT_FREE_BYTES)
-    assert not Deaf(bench).share.has_room(UNSENT_FREE_BYTES + 1)
+    assert quiet.budget.grant(UNSENT_SMALL_BYTES) == UNSENT_FREE_BYTES
+    assert quiet.budget.grant(UNSENT_SMALL_BYTES, least_bytes=UNSENT_SMALL_BYTES) == 0
+    assert behind.budget.grant(UNSENT_SMALL_BYTES) == 0
+    assert Deaf(bench).budget.admits(UNSENT_FREE_BYTES)
+    assert not Deaf(bench).budget.admits(UNSENT_FREE_BYTES + 1)
 
 
 def test_streams_that_wait_take_turns_and_only_as_many_as_there_is_room_for_are_woken() -> None:
     bench = Bench()
     slow = full(bench)
     waiting = [Listener(bench, f"stream {number}", UNSENT_FREE_BYTES) for number in range(5)]
-    assert [each.share.grant(MIB) for each in waiting] == [0] * 5
+    assert [each.budget.grant(MIB) for each in waiting] == [0] * 5
     slow[0].unsent -= MIB + 6 * UNSENT_FREE_BYTES
-    slow[0].share.measure()
+    slow[0].budget.measure()
     bench.settle()
     assert bench.read == ["stream 0", "stream 1"]  # the first left less than one free, and that is enough for one more
     slow[1].unsent = 0
-    slow[1].share.measure()
+    slow[1].budget.measure()
     bench.settle()
     assert bench.read[2:] == ["stream 2", "stream 3", "stream 4"]
 
@@ -390,7 +388,7 @@ def test_a_stream_that_takes_nothing_is_cut_when_others_wait_and_one_that_takes_
     Deaf(bench).ask("honest", MIB)
     for _ in range(6):
         moving.sent += 100_000  # was taken, and as much again was sent
-        moving.share.measure()
+        moving.budget.measure()
         bench.pass_seconds(1)
     assert stuck.is_cut
     assert not moving.is_cut
@@ -401,10 +399,10 @@ def test_a_stream_that_left_is_not_woken() -> None:
     bench = Bench()
     slow = full(bench)
     gone = Listener(bench, "gone", UNSENT_FREE_BYTES)
-    assert gone.share.grant(MIB) == 0
-    gone.share.close()
+    assert gone.budget.grant(MIB) == 0
+    gone.budget.close()
     for each in slow:
         each.cut()
     bench.pass_seconds(10)
     assert bench.read == []
-    assert bench.room.held_bytes == 0
+    assert bench.budget.held_bytes == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topics.server.hub import SLOTS, DeadlineWheel
+from topics.server.connections.hub import SLOTS, DeadlineWheel
 
 
 class Waiter:

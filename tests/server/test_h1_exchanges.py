@@ -431,8 +431,8 @@ def test_a_head_that_trickles_is_cut_off_with_an_answer(start_server: StartServe
     live = start_server(clock=SimClock())
     with live.client() as client:
         client.send(b"GET / HTTP/1.1\r\nHost")
-        live.until(lambda: any(peer.wheel_tick >= 0 and peer._reader.waiting_bytes() for peer in live.hub.peers
-                               if hasattr(peer, "_reader")))  # fmt: skip
+        live.until(lambda: any(peer.wheel_tick >= 0 and peer.reader.waiting_bytes() for peer in live.hub.peers
+                               if hasattr(peer, "reader")))  # fmt: skip
         for _ in range(8):
             live.pass_time(2)
             try:
@@ -469,7 +469,7 @@ def test_a_slow_but_steady_body_is_given_its_time(start_server: StartServer) -> 
 
 
 def held_bytes(live: Live) -> int:
-    return sum(peer._reader.held_bytes() for peer in live.hub.peers if hasattr(peer, "_reader"))
+    return sum(peer.reader.held_bytes() for peer in live.hub.peers if hasattr(peer, "reader"))
 
 
 def test_a_running_request_is_not_timed_out(start_server: StartServer) -> None:
@@ -531,19 +531,6 @@ def test_unfinished_bodies_of_all_connections_share_a_budget(start_server: Start
     for client in clients:
         client.close()
     live.until(lambda: live.hub._bodies_bytes == 0)
-
-
-def test_requests_wait_in_their_sockets_while_the_application_is_behind(live: Live) -> None:
-    live.call(live.hub.hold)
-    with live.client() as client:
-        client.send(GET * 3)
-        client.socket.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            client.response()
-        assert live.call(lambda: live.app.heads) == []
-        live.call(live.hub.release)
-        client.socket.settimeout(5)
-        assert [client.response().status for _ in range(3)] == [200] * 3
 
 
 def test_the_server_also_runs_on_the_loop_of_the_standard_library(start_server: StartServer) -> None:

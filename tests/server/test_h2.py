@@ -28,7 +28,7 @@ from h2.events import (
 from hpack import Encoder
 from hyperframe.frame import HeadersFrame
 
-from topics.server.h2 import output as h2_output
+from topics.server.connections.h2_answers import H2Output
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -487,13 +487,13 @@ def test_windows_of_the_connection_are_looked_at_once_for_many(
 ) -> None:
     """Each look costs as much as there are streams."""
     pumped: list[int] = []
-    pump = h2_output.H2Output._pump
+    pump = H2Output.pump
 
-    def counted(connection: h2_output.H2Output) -> None:
+    def counted(output: H2Output) -> None:
         pumped.append(1)
-        pump(connection)
+        pump(output)
 
-    monkeypatch.setattr(h2_output.H2Output, "_pump", counted)
+    monkeypatch.setattr(H2Output, "pump", counted)
     client.raw.send(b"\0\0\4\x08\0\0\0\0\0\0\0\0\1" * 1000)
     assert client.request("GET", "/echo")[0] == 200
     assert 0 < len(pumped) < 100
@@ -537,21 +537,6 @@ def test_curl_gets_the_answer_to_a_large_refused_body(start_server: StartServer,
         )
         assert told.endswith(" 413")
         assert code_of(told.rpartition(" ")[0].encode()) == "payload_too_large"
-
-
-def test_requests_wait_while_the_application_is_behind(live: Live) -> None:
-    client = H2Client(live.client())
-    assert client.request("GET", "/echo")[0] == 200
-    live.call(live.hub.hold)
-    stream_id = client.open("POST", "/echo", end=False)
-    client.send_body(stream_id, b"hello")
-    client.raw.socket.settimeout(0.2)
-    with pytest.raises(TimeoutError):
-        client.status(stream_id)
-    assert live.call(lambda: len(live.app.heads)) == 1
-    live.call(live.hub.release)
-    client.raw.socket.settimeout(5)
-    assert (client.status(stream_id), client.body(stream_id)) == (200, b"hello")
 
 
 def test_unfinished_bodies_of_all_streams_share_a_budget(start_server: StartServer) -> None:

@@ -14,7 +14,7 @@ from h2.connection import H2Connection
 from h2.events import ResponseReceived
 
 from topics.errors import ConfigError
-from topics.server import peer
+from topics.server.connections import hub
 from topics.server.tls import tls_context
 from topics.testing.clock import SimClock
 
@@ -132,7 +132,7 @@ def test_idle_connections_do_not_hold_up_the_end(
     start_server: StartServer, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that is idle does not look, so it does not answer our end with its own."""
-    monkeypatch.setattr(peer, "LINGER_S", 0.05)
+    monkeypatch.setattr(hub, "LINGER_S", 0.05)
     live = start_server(tls=tls_context(cert_file=files[0], key_file=files[1]), drain_ms=60_000)
     clients = [live.client(trusting(files[0])) for _ in range(3)]
     for client in clients[1:]:

@@ -21,7 +21,7 @@ from wsproto.events import (
 )
 
 from topics.limits import MIB
-from topics.server import ws_connection
+from topics.server.connections import ws_connection
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -243,7 +243,7 @@ def test_a_broken_frame_closes_with_its_code(live: Live, code: int, raw: bytes) 
 
 
 def test_a_message_over_the_limit_closes_with_1009(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.server.ws_connection.WS_MESSAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr("topics.server.connections.ws_connection.WS_MESSAGE_BYTES_MAX", 1000)
     with open_raw(live) as client:
         client.send(frame(1, b"x" * 600, fin=False) + frame(0, b"x" * 401))
         assert close_code(client) == 1009

@@ -380,8 +380,8 @@ class PageResponder:
     def keep_order(self) -> None:
         self._inner.keep_order()
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self._inner.has_room(size_bytes)
+    def has_budget(self, size_bytes: int) -> bool:
+        return self._inner.has_budget(size_bytes)
 
     def when_budget(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
         self._inner.when_budget(read, dropped, size_bytes=size_bytes)

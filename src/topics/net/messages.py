@@ -167,7 +167,7 @@ class AllowanceOwner(Protocol):
     def making_bytes(self) -> int:
         """Being rendered."""
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         """It was refused; now it may ask again."""
 
     def too_slow(self) -> None:
@@ -271,13 +271,13 @@ class Responder(Protocol):
         """This request waits for others: nothing that was sent behind it on its connection may be carried out first.
         To be called during `handle`. Streams of HTTP/2 have no order."""
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_budget(self, size_bytes: int) -> bool:
         """Has the peer taken enough of what was made for it, that it may have so much more?"""
 
     def when_budget(self, read: Callable[[], None], dropped: Callable[[], None], *, size_bytes: int = 0) -> None:
         """Call `read` when there is room, at once if there is, or `dropped` if the peer goes before. A request waits
         with this before it reads what makes a large answer. With `size_bytes`, room for as much is kept until it is
-        answered; whoever reads something that may take long leaves that out, and asks `has_room` when it has come."""
+        answered; whoever reads something that may take long leaves that out, and asks `has_budget` when it has come."""
 
     def expect(self, size_bytes: int) -> None:
         """An answer of about this size is being made; it counts as if it waited for the peer already."""

@@ -40,7 +40,7 @@ UNSENT_ALL_BYTES_MAX = 256 * MIB  # everything that waits to be sent, on all con
 UNSENT_LARGE_BYTES_MAX = 192 * MIB  # more than this held: only small answers and frames are made, so that those who ask
 UNSENT_SMALL_BYTES = 256 * KIB  # for little, no more than this, need not wait for those who hold much
 UNSENT_FREE_BYTES = 16 * KIB  # and a peer that has taken everything gets as much as this whatever the others hold
-ROOM_GRACE_S = 5.0  # no room for so long: connections that took less than
+BUDGET_GRACE_S = 5.0  # no room for so long: connections that took less than
 TAKEN_BYTES_MIN = 64 * KIB  # meanwhile are cut, those that hold most first
 
 # --- HTTP/2 ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,12 @@
-"""The asyncio transport: listeners, connections, flow control, TLS, drain.
+"""The server: one process, its listeners, its connections. Everything but start and stop runs on the loop's thread.
 
-Protocol rules are in `topics.net`, endpoints in `topics.api`; this package moves bytes between them. Everything in it
-runs on the loop's thread, without a task per request or a timer per connection.
+process      settings in, exit status out: recover, listen, serve, drain
+server       Server: accepts and drains; Sniffer: what does a new connection speak?
+listen       listening sockets, and whether only this machine reaches them
+tls          certificates; TlsPacer, which shows how much of the output a TLS peer has taken
+allocator    what the C library does with freed memory
+connections  the connections themselves, by protocol
+
+Never knows an endpoint (`topics.api`) or a rule of a protocol (`topics.net`); has no task per request and no timer per
+connection.
 """

@@ -22,7 +22,7 @@ from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recovery.recover import Recovered
 from topics.server.allocator import tune_allocator
-from topics.server.hub import TransportSettings
+from topics.server.connections.hub import TransportSettings
 from topics.server.listen import (
     bound_address,
     connections_max,

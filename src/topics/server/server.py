@@ -1,18 +1,13 @@
-"""Sniffer: a new connection whose first bytes tell what it speaks.
-
-A connection that begins with the HTTP/2 preface speaks HTTP/2, any other speaks HTTP/1, over TLS as in the clear. The
-bytes looked at are passed on, none is lost.
-
-Server: listeners, the hub behind them, and the way out.
+"""Server: listeners, the hub behind them, and the way out.
 
 `start` begins to accept, `stop` drains: no new connections, the application ends its streams, idle connections close
-at once, running requests get a while, and then everything is cut. Called by `topics.cli` (serve) and by tests.
+at once, running requests get a while, and then everything is cut. `Sniffer` is a new connection whose first bytes tell
+what it speaks. Called by `ServerProcess` and by tests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import ssl
 from collections.abc import Iterable
@@ -22,17 +17,19 @@ from topics.errors import NotReady
 from topics.limits import DRAIN_MS, IDLE_CONNECTION_MS
 from topics.net.messages import Application, error_response
 from topics.net.transport_limits import HEAD_TIMEOUT_S
-from topics.server.callbacks import guarded
-from topics.server.h1.connection import H1Connection
-from topics.server.h2.connection import H2Connection
-from topics.server.hub import Hub, TransportSettings, log
-from topics.server.peer import NEVER_S, Peer
+from topics.server.connections.callbacks import guarded, log
+from topics.server.connections.h1_connection import H1Connection
+from topics.server.connections.h2_connection import H2Connection
+from topics.server.connections.hub import NEVER_S, Hub, Peer, TransportSettings
 from topics.server.tls import TlsPacer
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class Sniffer(Peer):
+    """A connection that begins with the HTTP/2 preface speaks HTTP/2, any other speaks HTTP/1, over TLS as in the
+    clear. The bytes that were looked at are passed on."""
+
     __slots__ = ("_seen", "_since_s")
 
     def __init__(self, hub: Hub) -> None:
@@ -80,7 +77,6 @@ class Sniffer(Peer):
         return NEVER_S
 
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TLS_HANDSHAKE_S = 15.0
 
 
@@ -93,13 +89,11 @@ class Server:
         self._clock = clock
         self._drain_ms = drain_ms
         self._listeners: list[asyncio.Server] = []
-        self._asked_to_stop: asyncio.Event | None = None
         self.hub: Hub | None = None
 
     async def start(self, sockets: Iterable[socket.socket], *, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on these listening sockets."""
         loop = asyncio.get_running_loop()
-        self._asked_to_stop = asyncio.Event()
         hub = self.hub = Hub(self._app, self._settings, clock=self._clock, loop=loop)
         hub.start()
 
@@ -112,22 +106,6 @@ class Server:
                 await loop.create_server(new_connection, sock=listener, ssl=tls, ssl_handshake_timeout=handshake_s)
             )
 
-    def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT end `serve`; a second one changes nothing."""
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self.ask_to_stop)
-
-    def ask_to_stop(self) -> None:
-        assert self._asked_to_stop is not None, "the server was not started"
-        self._asked_to_stop.set()
-
-    async def serve(self) -> None:
-        """Until asked to stop, then drain."""
-        assert self._asked_to_stop is not None, "the server was not started"
-        await self._asked_to_stop.wait()
-        await self.stop()
-
     async def stop(self) -> None:
         hub = self.hub
         assert hub is not None, "the server was not started"
@@ -137,7 +115,6 @@ class Server:
         for listener in self._listeners:
             listener.close()
         guarded(self._app.shutdown)
-        hub.release()
         for peer in list(hub.peers):
             peer.drain()
         await self._wait_until_empty(hub, self._drain_ms / 1000)

@@ -19,7 +19,7 @@ from topics.limits import KIB
 from topics.net.transport_limits import WRITE_HIGH_BYTES, WRITE_LOW_BYTES, WRITE_STALL_S
 
 if TYPE_CHECKING:
-    from topics.server.peer import Peer
+    from topics.server.connections.hub import Peer
 
 
 def tls_context(*, cert_file: str | None, key_file: str | None) -> ssl.SSLContext | None:

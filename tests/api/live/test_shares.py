@@ -16,7 +16,7 @@ from tests.engine.delivery.rig import read_options
 from topics.api.live.sessions import Session, SessionCursor, Sessions
 from topics.api.live.streams import Streams
 from topics.errors import NotFound, Throttled
-from topics.server.hub import Hub, TransportSettings
+from topics.server.connections.hub import Hub, TransportSettings
 from topics.testing.clock import SimClock
 
 
@@ -172,7 +172,7 @@ def test_an_address_has_a_share_of_the_connections() -> None:
     for peer in list(hub.peers):
         hub.left(peer)
         hub.left(peer)
-    assert not hub._crowds
+    assert not hub._network_counts
 
 
 # --- over the wire ----------------------------------------------------------------------------------------------------

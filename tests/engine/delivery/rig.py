@@ -27,8 +27,7 @@ from topics.engine.delivery.pressure import Tuning
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
 from topics.net.messages import AllowanceOwner, Line
-from topics.server.budget import ResponseBudget
-from topics.server.stream_budget import StreamBudget
+from topics.server.connections.budget import ResponseBudget, StreamBudget
 from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs

@@ -156,7 +156,7 @@ class RecordEndpoints:
         """A read that took a while, as a long poll does, may find the room gone. What it found is read again then:
         pages that nobody takes are not kept."""
         size_bytes = size_of(done.outcome)
-        if call.responder.has_room(size_bytes):
+        if call.responder.has_budget(size_bytes):
             self._answer(call, view, done)
         else:
             call.when_budget(

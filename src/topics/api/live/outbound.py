@@ -47,7 +47,7 @@ class OutboundOwner(Protocol[T]):
     def dropped(self, marks: list[T]) -> None:
         """The frames of these marks never will be."""
 
-    def has_room_again(self) -> None: ...
+    def has_budget_again(self) -> None: ...
 
     def all_taken(self) -> None:
         """The client has taken everything it was sent, a moment ago."""
@@ -112,7 +112,7 @@ class ClientProgress(Monitored):
         self._making_bytes += change_bytes
         self._allowance.measure()
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         raise NotImplementedError
 
     def too_slow(self) -> None:
@@ -175,9 +175,9 @@ class Outbound(ClientProgress, Generic[T]):
         """How much may be made for the client now; after 0 the owner is told when there is room again."""
         return self._allowance.grant(wanted_bytes, least_bytes=least_bytes) if self.has_room else 0
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         if self.has_room:
-            self._owner.has_room_again()
+            self._owner.has_budget_again()
 
     def too_slow(self) -> None:
         self._owner.too_slow()
@@ -263,7 +263,7 @@ class Outbound(ClientProgress, Generic[T]):
         if self.lagged_ms is not None and not self._is_at_bound():
             self.lagged_ms = None
         if was_full and self.has_room:
-            self._owner.has_room_again()
+            self._owner.has_budget_again()
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -359,8 +359,8 @@ class Messages(ClientProgress):
         """As `Outbound.grant`."""
         return self._allowance.grant(wanted_bytes, least_bytes=least_bytes) if self.places() > 0 else 0
 
-    def has_room_again(self) -> None:
-        self._owner.has_room_again()
+    def has_budget_again(self) -> None:
+        self._owner.has_budget_again()
 
     def too_slow(self) -> None:
         self._owner.too_slow()
@@ -385,7 +385,7 @@ class Messages(ClientProgress):
     def _drained(self) -> None:
         self._ends.clear()
         self._allowance.measure()
-        self._owner.has_room_again()
+        self._owner.has_budget_again()
 
     def check(self, now_ms: float) -> bool:
         if self._socket.closed:
@@ -393,7 +393,7 @@ class Messages(ClientProgress):
         if self._made_progress(now_ms):
             self._allowance.measure()
             if self.places() > 0:
-                self._owner.has_room_again()
+                self._owner.has_budget_again()
         if not self._sink.buffered_bytes():
             self.is_monitored = False
             self._allowance.measure()

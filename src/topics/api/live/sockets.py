@@ -280,7 +280,7 @@ class Socket:
     def dropped(self, marks: list[None]) -> None:
         return
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         """Commands come first: a client that cannot keep up must be able to unsubscribe."""
         if self.closed:
             return

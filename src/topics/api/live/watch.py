@@ -243,7 +243,7 @@ class WatchStream:
         for mark in of_batches:
             mark.subscription.queued -= 1
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         """In name order, beginning after the one that was served last: so a backlog keeps nobody else waiting."""
         for subscription in self._subscriptions[self._turn :] + self._subscriptions[: self._turn]:
             subscription.wake()

@@ -109,7 +109,7 @@ class WorkConnection:
         self._streams.shed_total += 1
         self._work.give_back([job for job in marks if job is not None])
 
-    def has_room_again(self) -> None:
+    def has_budget_again(self) -> None:
         if not self._is_ending and not self._is_leaving:
             self._work.go_on()
 

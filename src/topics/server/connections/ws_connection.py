@@ -12,8 +12,6 @@ from collections.abc import Callable
 from topics.limits import H2_PING_MS, KIB, WS_MESSAGE_BYTES_MAX
 from topics.net.messages import AllowanceOwner
 from topics.net.transport_limits import (
-    BODY_BYTES_PER_S_MIN,
-    BODY_GRACE_S,
     LINGER_S,
     STREAM_INPUT_BYTES_MAX,
     WRITE_LOW_BYTES,
@@ -29,31 +27,30 @@ from topics.net.websocket import (
     text_frame,
     text_header,
 )
-from topics.server.callbacks import CloseCallbacks
-from topics.server.hub import Hub, log
-from topics.server.peer import NEVER_S, Peer
-from topics.server.stream_budget import StreamBudget
+from topics.server.connections.budget import StreamBudget
+from topics.server.connections.callbacks import CloseCallbacks, log
+from topics.server.connections.hub import NEVER_S, Hub, Peer, body_time_s
 
 _FRAMES_PER_TURN = 256  # so that a flood of tiny frames does not hold the loop
-_LOOK_S = H2_PING_MS / 1000
+_CHECK_S = H2_PING_MS / 1000
 LARGE_BYTES = 256 * KIB  # a message of this size is handed over in parts rather than copied into one
 
 
 class WsConnection(Peer):
     __slots__ = (
+        "_budget",
         "_callbacks",
         "_closing_since_s",
         "_control_bytes",
+        "_discards_input",
         "_drained",
         "_held_bytes",
         "_held_since_s",
         "_input_bytes",
-        "_is_deaf",
         "_on_message",
         "_reading",
         "_scheduled",
         "_session",
-        "_share",
         "closed",
     )
 
@@ -70,8 +67,8 @@ class WsConnection(Peer):
         self._held_since_s = 0.0  # when there were none
         self._control_bytes = 0  # pongs since the peer last took all output
         self._closing_since_s = 0.0  # when our close frame was sent
-        self._is_deaf = False  # what still comes is thrown away: the peer broke the protocol
-        self._share: StreamBudget | None = None
+        self._discards_input = False  # what still comes is thrown away: the peer broke the protocol
+        self._budget: StreamBudget | None = None
         self.closed = False
 
     def begin(self, data: bytes) -> None:
@@ -83,7 +80,7 @@ class WsConnection(Peer):
     # --- input --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._discards_input:
             return
         self._session.receive(data)
         self._input_bytes += len(data)
@@ -148,8 +145,8 @@ class WsConnection(Peer):
                 self.transport.write(payload)
 
     def allowance(self, owner: AllowanceOwner) -> StreamBudget:
-        self._share = StreamBudget(self.hub.room, owner, self.buffered_bytes)
-        return self._share
+        self._budget = StreamBudget(self.hub.budget, owner, self.buffered_bytes)
+        return self._budget
 
     def on_message(self, callback: Callable[[bytes, bool], None]) -> None:
         self._on_message = callback
@@ -205,7 +202,7 @@ class WsConnection(Peer):
         if self._session.is_over:
             self.transport.close()
         else:
-            self._is_deaf = True
+            self._discards_input = True
             self.transport.resume_reading()
             if self.transport.can_write_eof():
                 self.transport.write_eof()
@@ -231,8 +228,8 @@ class WsConnection(Peer):
             self._drained = None
             self._reading = True
             self._hold(0)
-            if self._share is not None:
-                self._share.close()
+            if self._budget is not None:
+                self._budget.close()
             self._callbacks.fire()
 
     def drain(self) -> None:
@@ -249,6 +246,6 @@ class WsConnection(Peer):
             return NEVER_S
         if not self._reading:
             self._held_since_s = now_s
-        elif self._held_bytes and now_s - self._held_since_s >= BODY_GRACE_S + self._held_bytes / BODY_BYTES_PER_S_MIN:
+        elif self._held_bytes and now_s - self._held_since_s >= body_time_s(self._held_bytes):
             self.close(POLICY_VIOLATION)
-        return now_s + _LOOK_S
+        return now_s + _CHECK_S

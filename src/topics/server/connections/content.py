@@ -1,11 +1,8 @@
-"""Content codings: gzip off a request body, within a bound, and gzip on a response.
+"""Content codings between connection and application: gzip off request bodies, within a bound, and on responses.
 
-Pure functions; whoever calls them decides on which thread (`docs/spec/delivery.md#sec-11`: nothing large on the loop).
-
-Content codings between connection and application: request bodies in, response bodies out.
-
-Small bodies are coded at once, large ones on a thread; either way the callback comes on the loop. The order of
-refusals is `docs/spec/http-api.md#sec-3`: too large beats a wrong content type beats a broken body.
+Small bodies are coded at once, large ones on a thread (`docs/spec/delivery.md#sec-11`: nothing large on the loop);
+either way the callback comes on the loop. The order of refusals is `docs/spec/http-api.md#sec-3`: too large beats a
+wrong content type beats a broken body.
 """
 
 from __future__ import annotations
@@ -19,7 +16,8 @@ from topics.errors import PayloadTooLarge
 from topics.limits import RENDER_INLINE_BYTES_MAX
 from topics.net.messages import JSON, BodyFault, Request, RequestHead, Response
 from topics.net.transport_limits import INFLATE_INLINE_BYTES_MAX
-from topics.server.hub import Hub, log
+from topics.server.connections.callbacks import log
+from topics.server.connections.hub import Hub
 
 _GZIP_WBITS = 31  # zlib's code for a gzip wrapper
 _LEVEL = 5  # JSON shrinks hardly more at 9, at four times the cost
@@ -34,12 +32,12 @@ class BrokenCoding(Exception):
 def inflate(body: bytes, limit_bytes: int) -> bytes:
     """The decoded body; decoding stops as soon as it exceeds the limit, so a bomb costs no more than that."""
     parts: list[bytes] = []
-    room = limit_bytes
+    left_bytes = limit_bytes
     for _ in range(_MEMBERS_MAX):
         member = zlib.decompressobj(_GZIP_WBITS)
-        part = _inflate_member(member, body, room + 1)
-        room -= len(part)
-        if room < 0:
+        part = _inflate_member(member, body, left_bytes + 1)
+        left_bytes -= len(part)
+        if left_bytes < 0:
             raise PayloadTooLarge(limit_bytes)
         if not member.eof:
             raise BrokenCoding("the gzip data ends too early")
