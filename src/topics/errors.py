@@ -1,11 +1,11 @@
 """Errors: the one tree that every part raises from and every door reports from.
 
 Each class carries its wire `code`, its HTTP `status`, whether the same call may succeed later (`retryable`) and the
-exit status of a command that ends with it. `message` is one sentence for people; `detail` is exactly the object that
-`docs/spec/http-api.md#sec-5-2` lists for the code, or None. Facts that the wire must not show are plain attributes.
-
-A storage error is a kind of the wire error it is reported as, so `except Throttled` means the same embedded and
-through a client. Imported by every layer; imports nothing of ours.
+exit status of a command that ends with it. A class that states a status is an error of the wire, and its code is its
+name: `TopicNotFound` is `topic_not_found`. Every other class is reported as the one it derives from, so `except
+Throttled` means the same embedded and through a client. `message` is one sentence for people; `detail` is exactly the
+object that `docs/spec/http-api.md#sec-5-2` lists for the code, or None. Facts that the wire must not show are plain
+attributes. Imported by every layer; imports nothing of ours.
 
     TopicsError
     ├── RequestRefused                      the call was wrong; nothing was stored
@@ -52,6 +52,7 @@ through a client. Imported by every layer; imports nothing of ours.
     └── ConfigError                         a setting is wrong; exit status 2
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -66,14 +67,26 @@ class TopicsError(Exception):
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
     exit_status: ClassVar[int] = 1
-
     default_message: ClassVar[str] = "internal error"
+
+    def __init_subclass__(
+        cls, *, status: int | None = None, retryable: bool | None = None, message: str | None = None
+    ) -> None:
+        """`class TopicNotFound(RequestRefused, status=404)`; what is not given is inherited."""
+        super().__init_subclass__()
+        if status is not None:
+            cls.status = status
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        if retryable is not None:
+            cls.retryable = retryable
+        if message is not None:
+            cls.default_message = message
 
     def __init__(self, message: str | None = None, *, detail: Detail | None = None) -> None:
         self.message = message or self.default_message
         super().__init__(self.message)
         self.detail = detail
-        self.retry_after_s = _retry_after_s(self.status)
+        self.retry_after_s: float | None = RETRY_AFTER_S if self.status in (429, 503) else None
 
     def __str__(self) -> str:
         return self.message
@@ -88,10 +101,6 @@ class TopicsError(Exception):
         if self.detail is not None:
             body["detail"] = dict(self.detail)
         return {"error": body}
-
-
-def _retry_after_s(status: int) -> float | None:
-    return RETRY_AFTER_S if status in (429, 503) else None
 
 
 def _revive(cls: type[TopicsError], args: tuple[Any, ...], state: dict[str, Any]) -> TopicsError:
@@ -120,9 +129,7 @@ class InvalidRequest(RequestRefused):
         return cls(f"dead_letter {name!r} is not a topic name", detail={"dead_letter": name})
 
 
-class BatchTooLarge(RequestRefused):
-    code = "batch_too_large"
-
+class BatchTooLarge(RequestRefused, status=400):
     @classmethod
     def of_records(cls, given: int, *, max: int) -> Self:
         return cls(f"a write takes at most {max} records, not {given}")
@@ -132,23 +139,16 @@ class BatchTooLarge(RequestRefused):
         return cls(f"a queue call takes at most {max} seqs, not {given}", detail={"seqs": given, "max": max})
 
 
-class RecordTooLarge(RequestRefused):
-    code = "record_too_large"
+class RecordTooLarge(RequestRefused, status=400):
+    """One record is larger than a record may be."""
 
 
-class Unauthorized(RequestRefused):
-    code = "unauthorized"
-    status = 401
-    default_message = "a valid bearer key is needed"
+class Unauthorized(RequestRefused, status=401, message="a valid bearer key is needed"):
+    """The server has keys, and the call brought none of them."""
 
 
-class Forbidden(RequestRefused):
+class Forbidden(RequestRefused, status=403, message="the key does not permit this"):
     """`for_topic` is for a name that stands outside the path, and for config-on-write without admin."""
-
-    code = "forbidden"
-    status = 403
-
-    default_message = "the key does not permit this"
 
     @classmethod
     def for_topic(cls, topic: str) -> Self:
@@ -156,69 +156,45 @@ class Forbidden(RequestRefused):
         return cls(f"the key does not permit this on topic {topic!r}", detail={"topic": topic})
 
 
-class HostNotAllowed(RequestRefused):
+class HostNotAllowed(RequestRefused, status=403):
     """A server without keys answers only to names that no stranger can make a browser believe in."""
 
-    code = "host_not_allowed"
-    status = 403
 
-
-class OriginNotAllowed(RequestRefused):
+class OriginNotAllowed(RequestRefused, status=403):
     """A page of another origin would change something on a server without keys."""
 
-    code = "origin_not_allowed"
-    status = 403
 
-
-class TopicNotFound(RequestRefused):
-    code = "topic_not_found"
-    status = 404
-
+class TopicNotFound(RequestRefused, status=404):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} does not exist", detail={"topic": topic})
 
 
-class RouterNotFound(RequestRefused):
-    code = "router_not_found"
-    status = 404
-
+class RouterNotFound(RequestRefused, status=404):
     def __init__(self, router: str) -> None:
         super().__init__(f"router {router!r} does not exist", detail={"router": router})
 
 
-class NotFound(RequestRefused):
-    code = "not_found"
-    status = 404
-    default_message = "there is nothing at this address"
+class NotFound(RequestRefused, status=404, message="there is nothing at this address"):
+    """No endpoint has this path."""
 
 
-class MethodNotAllowed(RequestRefused):
-    code = "method_not_allowed"
-    status = 405
-    default_message = "this address does not take that method"
+class MethodNotAllowed(RequestRefused, status=405, message="this address does not take that method"):
+    """The path has an endpoint, but not for this method."""
 
 
-class NotAcceptable(RequestRefused):
-    code = "not_acceptable"
-    status = 406
-    default_message = "this address only sends text/event-stream"
+class NotAcceptable(RequestRefused, status=406, message="this address only sends text/event-stream"):
+    """The client does not accept what the endpoint sends."""
 
 
-class RouterCycle(RequestRefused):
+class RouterCycle(RequestRefused, status=409):
     """`cycle` starts and ends with the new router's source."""
-
-    code = "router_cycle"
-    status = 409
 
     def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__(f"the router would close a cycle: {' -> '.join(cycle)}", detail={"cycle": list(cycle)})
         self.cycle = tuple(cycle)
 
 
-class TopicExistsIncompatible(RequestRefused):
-    code = "topic_exists_incompatible"
-    status = 409
-
+class TopicExistsIncompatible(RequestRefused, status=409):
     @classmethod
     def type_change(cls, topic: str, *, existing_type: str, requested_type: str) -> Self:
         detail = {"topic": topic, "existing_type": existing_type, "requested_type": requested_type}
@@ -240,42 +216,27 @@ class TopicExistsIncompatible(RequestRefused):
         return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
 
 
-class TopicNotEmpty(RequestRefused):
-    code = "topic_not_empty"
-    status = 409
-
+class TopicNotEmpty(RequestRefused, status=409):
     def __init__(self, topic: str, *, count: int) -> None:
         super().__init__(f"topic {topic!r} still holds {count} records", detail={"topic": topic, "count": count})
 
 
-class NotAQueue(RequestRefused):
-    code = "not_a_queue"
-    status = 409
-
+class NotAQueue(RequestRefused, status=409):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} is a log, not a queue", detail={"topic": topic})
 
 
-class PayloadTooLarge(RequestRefused):
-    code = "payload_too_large"
-    status = 413
-
+class PayloadTooLarge(RequestRefused, status=413):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"a request body may hold at most {max_bytes} bytes")
 
 
-class UnsupportedMediaType(RequestRefused):
-    code = "unsupported_media_type"
-    status = 415
-    default_message = "the body must be sent as application/json"
+class UnsupportedMediaType(RequestRefused, status=415, message="the body must be sent as application/json"):
+    """The body has another content type or coding than the endpoint takes."""
 
 
-class TopicFull(RequestRefused):
+class TopicFull(RequestRefused, status=422, retryable=True):
     """May succeed once consumers have drained the topic."""
-
-    code = "topic_full"
-    status = 422
-    retryable = True
 
     def __init__(self, topic: str, *, cap_records: int, cap_bytes: int, head_seq: int, earliest_seq: int) -> None:
         detail = {
@@ -291,12 +252,8 @@ class TopicFull(RequestRefused):
 # --- the call was fine, the server cannot serve it now ---------------------------------------------------------------
 
 
-class Throttled(TopicsError):
+class Throttled(TopicsError, status=429, retryable=True):
     """A cap or back-pressure refused the call before anything was stored."""
-
-    code = "throttled"
-    status = 429
-    retryable = True
 
     @classmethod
     def cap(cls, limit: str, *, max: int) -> Self:
@@ -309,16 +266,12 @@ class Throttled(TopicsError):
         return cls("the server is under pressure", detail={"retry_after_ms": retry_after_ms})
 
 
-class WalFull(Throttled):
-    """The queue of a log shard has no place; a submission is refused whole."""
-
-    default_message = "the commit queue is full"
+class WalFull(Throttled, message="the commit queue is full"):
+    """The queue of a log shard is full; a submission is refused whole."""
 
 
 class Internal(TopicsError):
     """A failed commit or a bug; what was asked is not visible."""
-
-    default_message = "internal error"
 
 
 ReadOnlyCause = Literal["no_space", "write", "sync", "rotate", "removed", "writer_dead"]
@@ -361,18 +314,12 @@ class Corruption(Internal):
         self.reason = reason
 
 
-class StorageIo(Internal):
+class StorageIo(Internal, retryable=True):
     """A read of stored bytes failed; no state changed, a retry is fine."""
 
-    retryable = True
 
-
-class NotReady(TopicsError):
+class NotReady(TopicsError, status=503, retryable=True):
     """Recovery still runs, or writes are refused; `replay_progress` is 0.0..1.0."""
-
-    code = "not_ready"
-    status = 503
-    retryable = True
 
     def __init__(self, replay_progress: float, *, message: str = "recovery is still running") -> None:
         super().__init__(message, detail={"replay_progress": replay_progress})
@@ -394,13 +341,14 @@ class ColdUnavailable(NotReady):
         self.reason = reason
 
 
-class DiskFull(TopicsError):
+class DiskFull(
+    TopicsError,
+    status=503,
+    retryable=True,
+    message="the server's disk is full: nothing was stored, and writes resume when there is space again",
+):
     """A log shard has no space for it; nothing was stored. Writes resume by themselves when there is space again."""
 
-    code = "disk_full"
-    status = 503
-    retryable = True
-    default_message = "the server's disk is full: nothing was stored, and writes resume when there is space again"
     cause: ClassVar[ReadOnlyCause] = "no_space"
 
 
@@ -422,11 +370,8 @@ def log_refusal(cause: ReadOnlyCause) -> DiskFull | RotationFailed | WalReadOnly
     return RotationFailed() if cause == "rotate" else WalReadOnly(cause)
 
 
-class ShuttingDown(TopicsError):
-    code = "shutting_down"
-    status = 503
-    retryable = True
-    default_message = "the server is shutting down"
+class ShuttingDown(TopicsError, status=503, retryable=True, message="the server is shutting down"):
+    """The server takes no more calls; another one may be up soon."""
 
 
 # --- the data directory must not be opened as it is ------------------------------------------------------------------
@@ -482,12 +427,8 @@ class DataLoss(TopicsError):
         self.position = position
 
 
-class Unreachable(TopicsError):
+class Unreachable(TopicsError, status=503, retryable=True):
     """No whole answer came. Unless `sent` is False, the server may have acted: the outcome is unknown."""
-
-    code = "unreachable"
-    status = 503
-    retryable = True
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)

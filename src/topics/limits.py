@@ -35,8 +35,7 @@ class Clamp(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, low=low)
 
 
-# --- names and requests (`docs/spec/http-api.md#sec-4` and `docs/spec/http-api.md#sec-7`;
-# `docs/spec/semantics.md#sec-2`) ------------------------------------------
+# --- names and requests (`docs/spec/http-api.md#sec-4`, `#sec-7`; `docs/spec/semantics.md#sec-2`) ---------------------
 
 NAME_BYTES_MAX = 255  # topic and router names; fits one path segment and one length byte
 JSON_DEPTH_MAX = 127  # nesting levels, the body object included: 128 is refused, so no parser can run out of stack
@@ -52,8 +51,7 @@ WATCH_TOPICS_MAX = 256  # each costs a cursor in every resume id of the stream
 SEQS_PER_CALL_MAX = 1000  # ack, nack, extend
 WS_MESSAGE_BYTES_MAX = 64 * MIB  # the default body limit: a publish is as large as a POST
 
-# --- clamped values (`docs/spec/http-api.md#sec-7-3`)
-# ------------------------------------------------------------------------
+# --- clamped values (`docs/spec/http-api.md#sec-7-3`) -----------------------------------------------------------------
 
 DIFF_LIMIT = Clamp(default=256, low=1, high=1000, zero=256)  # records
 WATCH_LIMIT = DIFF_LIMIT
@@ -70,8 +68,7 @@ CLAIM_JITTER_MS = Clamp(default=0, low=0, high=5000)
 NACK_DELAY_MS = Clamp(default=0, low=0, high=86_400_000)
 EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
-# --- topics, reads, routers (docs/spec/semantics.md)
-# ---------------------------------------------------------------------------
+# --- topics, reads, routers (`docs/spec/semantics.md`) ----------------------------------------------------------------
 
 IDEMPOTENCY_WINDOW_MS_DEFAULT = 120_000
 READ_EXAMINED_MAX = 10_000  # seqs looked at by one read, so that a filter cannot hold the loop
@@ -83,8 +80,7 @@ ROUTER_BATCH_RECORDS = 1024  # source records of one router step
 ROUTER_TICK_MS = 50  # the safety net behind wake-ups
 ROUTER_RETRY_MS = Clamp(default=50, low=50, high=1000)  # doubling wait while a dest is full
 
-# --- delivery (`docs/spec/delivery.md#sec-2`)
-# --------------------------------------------------------------------------------
+# --- delivery (`docs/spec/delivery.md#sec-2`) -------------------------------------------------------------------------
 
 PRIORITY_AUTO_MAX = 500
 PRIORITY_HALF_LIFE_MS = 30_000
@@ -116,7 +112,6 @@ SLOW_TIMEOUT_MS = 30_000  # not one byte taken for this long: the connection is 
 SESSION_TTL_MS = 300_000  # a watch session without an open stream
 SESSION_YIELD_MS = 10_000  # and where its place is needed: five times what a stream tells a browser to wait
 SSE_RETRY_MS = 2000  # what a stream tells the browser to wait before reconnecting
-WORK_HEARTBEAT_MS = 15_000  # work streams have no heartbeat option
 WORK_RECHECK_MS = 250  # expiries and nack delays under a quiet work stream
 DRAIN_MS = 10_000  # what a running request is given at shutdown
 RENDER_CACHE_SEQS = 1024  # per topic
@@ -124,10 +119,8 @@ RENDER_VARIANTS = 8  # data, tags, meta: each on or off
 RENDER_TEXTS_BYTES_MAX = 32 * MIB  # rendered records that diff keeps for its next readers, all topics together
 RENDER_INLINE_BYTES_MAX = 256 * KIB  # more is never rendered or compressed on the event loop
 
-# --- transport (`docs/spec/http-api.md#sec-2`, `docs/spec/http-api.md#sec-9` and `docs/spec/http-api.md#sec-20`)
-# -----------------------------------------------------------------------
+# --- transport (`docs/spec/http-api.md#sec-2`, `#sec-9` and `#sec-20`) ------------------------------------------------
 
-H2_STREAMS_MIN = 1024  # concurrent streams per connection: one client may carry everything over one
 H2_STREAM_WINDOW_BYTES = 1 * MIB
 H2_CONNECTION_WINDOW_BYTES = 4 * MIB
 H2_PING_MS = 20_000

@@ -17,6 +17,7 @@ from topics.api.app import RequestCall
 from topics.api.live.live import Live
 from topics.core.topic import TopicLog
 from topics.engine.ticket import chain
+from topics.limits import METRICS_TOPICS_MAX
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
 from topics.net.messages import Response
@@ -70,7 +71,6 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-TOPICS_SHOWN_MAX = 1_000
 TEXT = b"text/plain; version=0.0.4"
 
 
@@ -89,7 +89,7 @@ class Metrics:
             return
         floor_log, topics = self.kernel.engine.floor_log, self._topics()
         mortal = [topic for topic in topics if topic.config.ttl_ms or topic.config.cap_bytes]
-        settled = chain(floor_log.log_soon(mortal), lambda _: floor_log.log_all(topics[:TOPICS_SHOWN_MAX]))
+        settled = chain(floor_log.log_soon(mortal), lambda _: floor_log.log_all(topics[:METRICS_TOPICS_MAX]))
         call.when(settled, lambda _: self._answer(call))
 
     def _answer(self, call: RequestCall) -> None:
@@ -159,7 +159,7 @@ class Metrics:
         return topic.earliest_seq if self.kernel is None else self.kernel.engine.floor_log.durable_earliest(topic)
 
     def _topic_families(self, topics: list[TopicLog]) -> list[Family]:
-        shown = list(islice(topics, TOPICS_SHOWN_MAX))
+        shown = list(islice(topics, METRICS_TOPICS_MAX))
         queues = [(t.name, counters) for t in shown if (counters := self._counters(t)) is not None]
         by = "topic"
         return [
@@ -179,7 +179,7 @@ class Metrics:
                 "topics_topic_metrics_truncated",
                 "gauge",
                 "1 if per-topic families stop before the last topic",
-                int(len(topics) > TOPICS_SHOWN_MAX),
+                int(len(topics) > METRICS_TOPICS_MAX),
             ),
         ]
 

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from topics.errors import InvalidRequest
+from topics.limits import NAME_BYTES_MAX
 
 NAMES = "names"
 TopicName = Annotated[str, msgspec.Meta(extra={NAMES: "topic"})]
@@ -23,8 +24,8 @@ this type (`topics.wire.access.visible_names`), so a field that has it needs no 
 RouterName = Annotated[str, msgspec.Meta(extra={NAMES: "router"})]
 
 # `fullmatch`, never `match` with `$`: a dollar would let a trailing newline through.
-_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}").fullmatch
-_ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}").fullmatch
+_TOPIC = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{NAME_BYTES_MAX - 1}}}").fullmatch
+_ROUTER = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:>-]{{0,{NAME_BYTES_MAX - 1}}}").fullmatch
 
 
 def is_topic_name(name: str) -> bool:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from topics.api.build import ServerApp
 from topics.clock import Clock, Host, SystemClock, SystemHost
 from topics.config import Settings, bind_address
+from topics.limits import LISTEN_BEFORE_READY_MS
 from topics.runtime.drivers.aio import AioDriver, future_of
 from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recovery.recover import Recovered
@@ -40,7 +41,7 @@ from topics.wire.access.keys import KeyRing, parse_keys, share_of
 
 log = logging.getLogger("topics.server")
 
-LISTEN_AFTER_S = 5.0
+LISTEN_AFTER_S = LISTEN_BEFORE_READY_MS / 1000
 SWITCH_S = 0.001
 GC_THRESHOLD = (50_000, 50, 1000)
 """Neither recovery nor the hot paths make cycles; the collector need not look often."""

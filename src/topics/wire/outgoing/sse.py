@@ -30,7 +30,7 @@ from topics.wire.outgoing.live_fields import (
 )
 
 HEARTBEAT = b": hb\n\n"
-RETRY = b"retry: 2000\n\n"
+RETRY = b"retry: %d\n\n" % limits.SSE_RETRY_MS
 CONTENT_TYPE = b"text/event-stream"
 STREAM_HEADERS = (
     (b"Content-Type", CONTENT_TYPE),
