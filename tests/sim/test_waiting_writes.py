@@ -49,7 +49,7 @@ def test_a_write_that_waited_is_decided_by_the_config_that_came_meanwhile(durabi
     write = waiting.write()
     changed = waiting.sim.submit(lambda engine: engine.put_topic("t", config(durability=durability)))
     waiting.sim.pump()
-    assert changed.result().topic.config.durability == durability
+    assert changed.result().config.durability == durability
     assert write.result().first_seq == 2
     assert waiting.sim.call(lambda engine: engine.write("t", record(3))).first_seq == 3
     assert waiting.sim.engine.state.topics["t"].head == 3

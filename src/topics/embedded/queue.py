@@ -49,29 +49,27 @@ class Queue(Topic):
         asked = checked(AckRequest, node=node, **_seqs_and_tokens(jobs))
         fences = asked.check()
         done = self._db.call(lambda engine: engine.queues.ack(self.name, node=node, seqs=asked.seqs, fences=fences))
-        return AckResult(self.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
+        return done.result
 
     def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
         """Not done: somebody may claim them again, at once or after a delay."""
         asked = checked(NackRequest, node=node, delay_ms=delay_ms, **_seqs_and_tokens(jobs))
         fences = asked.check()
-        done = self._db.call(
+        return self._db.call(
             lambda engine: engine.queues.nack(
                 self.name, node=node, seqs=asked.seqs, fences=fences, delay_ms=asked.delay_ms
             )
         )
-        return NackResult(self.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost)
 
     def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
         asked = checked(ExtendRequest, node=node, lease_ms=lease_ms, **_seqs_and_tokens(jobs))
         fences = asked.check()
-        done = self._db.call(
+        return self._db.call(
             lambda engine: engine.queues.extend(
                 self.name, node=node, seqs=asked.seqs, fences=fences, lease_ms=asked.lease_ms
             )
         )
-        return ExtendResult(self.name, done.extended, done.skipped, done.deadlines, done.lost)
 
     def work(
         self,

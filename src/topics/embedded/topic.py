@@ -129,15 +129,7 @@ class Topic(Reading):
     def delete(self, *, before_seq: int | None = None, match: str | list[str] | TagMatch | None = None) -> DeleteResult:
         """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
         below, selector = checked(DeleteRequest, before_seq=before_seq, match=predicate(match)).selector()
-        done = self._db.call(lambda engine: engine.delete_records(self.name, before_seq=below, match=selector))
-        return DeleteResult(
-            topic=self.name,
-            deleted=done.deleted,
-            earliest_seq=done.earliest_seq,
-            head_seq=done.head,
-            count=done.count,
-            bytes=done.bytes,
-        )
+        return self._db.call(lambda engine: engine.delete_records(self.name, before_seq=below, match=selector))
 
     def state(self, *, touch: bool = True) -> TopicState:
         """Head, counts and config. With `touch` it counts as a read."""
@@ -147,7 +139,7 @@ class Topic(Reading):
         """Create the topic, or replace its config as a whole: what is left out goes back to its default."""
         resolved = resolve_config(patch_from(config))
         put = self._db.call(lambda engine: engine.put_topic(self.name, resolved))
-        return put.topic.config
+        return put.config
 
     def drop(self, *, if_empty: bool = False) -> bool:
         """Delete the topic with everything in it; False if there was none."""

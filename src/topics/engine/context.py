@@ -130,7 +130,7 @@ class NameLocks:
         queues = [(name, self._held.pop(name)) for name in names]
         for name, queue in queues:
             while queue:
-                if name in self._held:  # taken again by one of them: the rest keeps its order in front of newcomers
+                if name in self._held:  # taken again by one of them: the rest stays ahead of newcomers
                     self._held[name].extendleft(reversed(queue))
                     break
                 guarded(queue.popleft())
@@ -158,7 +158,7 @@ class Ceilings:
         return max(topic.ceiling, self._staged.get(topic.id, 0))
 
     def raise_over(self, topic: TopicLog, last_seq: int, now: int) -> HeadMark | None:
-        """The mark to be synced before `last_seq` may be seen; None if one on its way covers it already."""
+        """The mark to be synced before `last_seq` may be seen; None if one that was submitted covers it already."""
         if last_seq <= self.staged(topic):
             return None
         return self._mark(topic, last_seq, now)
@@ -234,7 +234,8 @@ class Context:
         self.on_deleted: list[Listener] = []
         """Told after a topic instance is gone."""
         self.on_barrier: list[Callable[[int], None]] = []
-        """Told with a group's index when everything in front of a checkpoint's position is applied, and no more."""
+        """Told with a group's index when everything before a checkpoint's log position is applied, and nothing after
+        it."""
 
     def group_of(self, topic_id: int) -> int:
         group = self._groups.get(topic_id)
@@ -256,7 +257,7 @@ class Context:
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> Ticket[T]:
         """Submit control frames to the topic's log group; topic 0 is the routers'. The flags are those of
-        `Commit.submit`. Without ops it is an empty submission, which waits for those in front of it."""
+        `Commit.submit`. Without ops it is an empty submission, which waits for those before it."""
         sub = submission(
             ops, None, topic_id=topic_id, ts=self.clock.now_ms(), durable=durable, client_frames=client_frames
         )

@@ -21,17 +21,8 @@ from topics.engine.ticket import Ticket, chain, failed, resolved
 from topics.errors import ColdUnavailable, TopicsError
 from topics.model.names import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
+from topics.model.results import DeleteResult
 from topics.model.submission import Submission
-
-
-class Deleted(msgspec.Struct, frozen=True):
-    """What a delete took, and the topic afterwards."""
-
-    deleted: int
-    earliest_seq: int
-    head: int
-    count: int
-    bytes: int
 
 
 class Deletes:
@@ -42,7 +33,7 @@ class Deletes:
         self.carried_bytes = 0
         """Log bytes written by `carry_over`."""
 
-    def delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+    def delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[DeleteResult]:
         """First the routers make the copies that a read would see. Then retention: a record that has expired counts as
         lost, not as deleted. Then the indexes of cold segments that must be searched are loaded; if one cannot be, the
         delete takes place all the same, and reports a lower count."""
@@ -51,7 +42,7 @@ class Deletes:
 
     def _delete_with_floors_logged(
         self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None
-    ) -> Ticket[Deleted]:
+    ) -> Ticket[DeleteResult]:
         self._ctx.check_exists(topic)
 
         def load(_: None) -> Ticket[None]:
@@ -60,19 +51,19 @@ class Deletes:
         ready = chain(self._floor_log.ensure_logged_exactly(topic), load)
         return chain(ready, lambda _: self._delete(topic, before_seq=before_seq, match=match))
 
-    def _delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+    def _delete(self, topic: TopicLog, *, before_seq: int | None, match: TagMatch | None) -> Ticket[DeleteResult]:
         self._ctx.check_exists(topic)
         op = decide_delete(topic, before_seq=before_seq, match=match)
         done = resolved(_deleted(topic, 0)) if removes_nothing(topic, op) else self.log(topic, op)
         return chain(done, lambda deleted: self._shown(topic, deleted))
 
-    def _shown(self, topic: TopicLog, deleted: Deleted) -> Ticket[Deleted]:
+    def _shown(self, topic: TopicLog, deleted: DeleteResult) -> Ticket[DeleteResult]:
         """A write applied meanwhile may have moved the floor of a count cap."""
         shown = self._floor_log.shown(topic, deleted.earliest_seq)
         return chain(shown, lambda earliest: resolved(msgspec.structs.replace(deleted, earliest_seq=earliest)))
 
-    def log(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[Deleted]:
-        """Commit a delete under the rules of its class, then apply it. Lease events go in front of it and are synced;
+    def log(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[DeleteResult]:
+        """Commit a delete under the rules of its class, then apply it. Lease events go before it and are synced;
         they were applied when they were decided."""
         ctx, config = self._ctx, topic.config
         op = ctx.evidence.with_evidence(topic, op)
@@ -118,7 +109,7 @@ class Deletes:
     def _carried(self, sub: Submission) -> None:
         self.carried_bytes += sub.size
 
-    def _finish(self, topic: TopicLog, op: Delete, floors: Evict | None, _sub: Submission | None) -> Deleted:
+    def _finish(self, topic: TopicLog, op: Delete, floors: Evict | None, _sub: Submission | None) -> DeleteResult:
         """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the
         appends did, and would trim too little among records that are flagged already."""
         if floors is not None:
@@ -131,5 +122,5 @@ class Deletes:
         return _deleted(topic, effect.removed_count)
 
 
-def _deleted(topic: TopicLog, count: int) -> Deleted:
-    return Deleted(count, topic.earliest_seq, topic.head, topic.count, topic.bytes)
+def _deleted(topic: TopicLog, count: int) -> DeleteResult:
+    return DeleteResult(topic.name, count, topic.earliest_seq, topic.head, topic.count, topic.bytes)

@@ -15,10 +15,10 @@ from topics.core.reading.walk import ReadRequest
 from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.engine.context import Context, FileRequests, Pressure
-from topics.engine.deletes import Deleted, Deletes
+from topics.engine.deletes import Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
 from topics.engine.floor_log import FloorLog
-from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle, Put
+from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle
 from topics.engine.queues.queues import Queues
 from topics.engine.reading.queries import Queries
 from topics.engine.reading.reads import ReadDone, Reads
@@ -31,11 +31,10 @@ from topics.engine.writing.commit import Commit
 from topics.engine.writing.quota import Quota
 from topics.engine.writing.writes import Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
-from topics.model import results
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.names import TagMatch
 from topics.model.record import WriteBatch
-from topics.model.results import Appended
+from topics.model.results import Appended, DeleteResult, PutTopicResult, TopicState, TopicSummary
 
 T = TypeVar("T")
 
@@ -176,7 +175,7 @@ class Engine:
 
     # --- lifecycle ------------------------------------------------------------------------------------------------
 
-    def put_topic(self, name: str, config: TopicConfig) -> Ticket[Put]:
+    def put_topic(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         return self.admit(name, lambda: self.lifecycle.put(name, config))
 
     def drop_topic(self, name: str, *, if_empty: bool = False) -> Ticket[Dropped]:
@@ -188,7 +187,7 @@ class Engine:
         """A topic whose name is held can be read; one that is being deleted is gone when that is applied."""
         return self.reads.read(self.state.topic(name), request)
 
-    def topic_state(self, name: str, *, touch: bool = True) -> Ticket[results.TopicState]:
+    def topic_state(self, name: str, *, touch: bool = True) -> Ticket[TopicState]:
         return self.queries.state(self.state.topic(name), touch=touch)
 
     def page_of_topics(
@@ -199,17 +198,17 @@ class Engine:
         page_size: int = 100,
         touch: bool = False,
         visible: Callable[[str], bool] = lambda _: True,
-    ) -> Ticket[tuple[list[results.TopicSummary], str | None]]:
+    ) -> Ticket[tuple[list[TopicSummary], str | None]]:
         return self.queries.page(prefix=prefix, after=after, page_size=page_size, touch=touch, visible=visible)
 
     def delete_records(
         self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None
-    ) -> Ticket[Deleted]:
+    ) -> Ticket[DeleteResult]:
         if before_seq is None and match is None:
             raise InvalidRequest("a delete needs before_seq, match or both")
         return self.admit(name, lambda: self._delete_records(name, before_seq, match))
 
-    def _delete_records(self, name: str, before_seq: int | None, match: TagMatch | None) -> Ticket[Deleted]:
+    def _delete_records(self, name: str, before_seq: int | None, match: TagMatch | None) -> Ticket[DeleteResult]:
         return self.lifecycle.when_free(
             name, lambda: self.deletes.delete(self.state.topic(name), before_seq=before_seq, match=match)
         )

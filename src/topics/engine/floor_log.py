@@ -32,9 +32,7 @@ class FloorLog:
     def __init__(self, context: Context) -> None:
         self._ctx = context
         self._pending: dict[int, Ticket[None]] = {}
-        self._being_logged: dict[
-            int, tuple[int, Ticket[None]]
-        ] = {}  # floors (highest lost seq) on their way into the log
+        self._being_logged: dict[int, tuple[int, Ticket[None]]] = {}  # by topic id; with the highest lost seq logged
         self._waits: list[tuple[int, Ticket[None]]] = []  # until when, on the running clock
         self._skip_wait_until_ms = 0
 

@@ -29,16 +29,11 @@ from topics.errors import Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
 from topics.model.record import WriteBatch
-from topics.model.results import Appended
+from topics.model.results import Appended, PutTopicResult
 from topics.model.router import RouterDef
 from topics.model.submission import Submission
 
 T = TypeVar("T")
-
-
-class Put(NamedTuple):
-    created: bool
-    topic: TopicLog
 
 
 class Dropped(NamedTuple):
@@ -92,11 +87,11 @@ class Lifecycle:
 
     # --- create, reconfigure --------------------------------------------------------------------------------------
 
-    def put(self, name: str, config: TopicConfig) -> Ticket[Put]:
+    def put(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         """Create the topic, or replace its config as a whole."""
         return self.exclusively([name], lambda: self._put(name, config))
 
-    def _put(self, name: str, config: TopicConfig) -> Ticket[Put]:
+    def _put(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         topic = self._ctx.state.topics.get(name)
         if topic is not None and config.is_ephemeral and not topic.config.is_ephemeral and topic.reserved_head:
             return chain(self._in_segments(topic), lambda _: self._put_with_floors_logged(name, config))
@@ -111,15 +106,17 @@ class Lifecycle:
         they stay in the log, and only a snapshot could remove them."""
         return either_way(chain(self.drain(topic), lambda _: self._ctx.files.checkpoint()))
 
-    def _put_with_floors_logged(self, name: str, config: TopicConfig) -> Ticket[Put]:
+    def _put_with_floors_logged(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         ctx = self._ctx
         controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
         if created:
             self.check_topic_cap()
         if not controls:
-            return resolved(Put(False, ctx.state.topics[name]))
+            return resolved(PutTopicResult(name, False, ctx.state.topics[name].config))
         topic_id: int = controls[-1].topic_id  # type: ignore[union-attr]
-        ticket = self._log(controls, topic_id, lambda _: Put(created, ctx.state.topics[name]), creates=created)
+        ticket = self._log(
+            controls, topic_id, lambda _: PutTopicResult(name, created, ctx.state.topics[name].config), creates=created
+        )
         if not created:
             ctx.changing[topic_id] = Ticket()
             ticket.then(lambda _: self._changed(topic_id))

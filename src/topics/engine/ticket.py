@@ -2,7 +2,7 @@
 
 Always holds: a ticket is resolved or failed once; every waiter is called once, in order of arrival, on the owner's
 thread. A waiter that raises ends nobody else's turn, neither that of other waiters nor that of whoever answers: it is
-logged, and those who wait behind it are failed (`otherwise`). Made by the engine's services, awaited by the doors
+logged, and those who wait for its work are failed (`otherwise`). Made by the engine's services, awaited by the doors
 (server, embedded library, simulator)."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Otherwise = Callable[[BaseException], None]
-"""Fails those who wait behind a callback that raised, unless they are answered already."""
+"""Fails those who wait for the work of a callback that raised, unless they are answered already."""
 
 
 def guarded(callback: Callable[..., object], *args: Any, otherwise: Otherwise | None = None, **named: Any) -> None:
-    """Run a callback of somebody else. What it raises is our own mistake, and must not cost others their answer."""
+    """Run a callback. What it raises is a bug of ours, and must not cost others their answer."""
     try:
         callback(*args, **named)
     except Exception as error:

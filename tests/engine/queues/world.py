@@ -165,7 +165,7 @@ class World:
         return [job.seq for job in self.claim(*args, **kwargs)]
 
     def ack(self, *seqs: int, name: str = "q", node: str = "w", fences: list[int | None] | None = None) -> Any:
-        return self.call(self.engine.queues.ack(name, node=node, seqs=list(seqs), fences=fences))
+        return self.call(self.engine.queues.ack(name, node=node, seqs=list(seqs), fences=fences)).result
 
     def nack(self, *seqs: int, name: str = "q", node: str = "w", delay_ms: int = 0, fences: Any = None) -> Any:
         return self.call(self.engine.queues.nack(name, node=node, seqs=list(seqs), delay_ms=delay_ms, fences=fences))

@@ -13,8 +13,7 @@ from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
 from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import Claimed, ClaimedJob
-from topics.engine.queues.queues import Acked, Extended, Nacked
-from topics.model.results import AckResult, ExtendResult, NackResult
+from topics.engine.queues.queues import Acked
 from topics.model.run import BODY_HEAD
 from topics.wire.incoming.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
 from topics.wire.outgoing.records import render_jobs
@@ -64,8 +63,7 @@ class QueueEndpoints:
 
     @staticmethod
     def _acked(call: RequestCall, done: Acked) -> None:
-        result = AckResult(call.name, done.acked, done.skipped, done.ready, done.in_flight, done.lost)
-        call.answer(result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms))
+        call.answer(done.result, ack_performance(call.elapsed_ms(), fsync_ms=done.sync_ms))
 
     def nack(self, call: RequestCall) -> None:
         request = call.take(decode_nack)
@@ -73,11 +71,7 @@ class QueueEndpoints:
         ticket = self._engine.queues.nack(
             call.name, node=request.node, seqs=request.seqs, fences=fences, delay_ms=request.delay_ms
         )
-        call.when(ticket, partial(self._nacked, call))
-
-    @staticmethod
-    def _nacked(call: RequestCall, done: Nacked) -> None:
-        call.answer(NackResult(call.name, done.nacked, done.skipped, done.ready, done.in_flight, done.lost))
+        call.when(ticket, call.answer)
 
     def extend(self, call: RequestCall) -> None:
         request = call.take(decode_extend)
@@ -85,11 +79,7 @@ class QueueEndpoints:
         ticket = self._engine.queues.extend(
             call.name, node=request.node, seqs=request.seqs, lease_ms=request.lease_ms, fences=fences
         )
-        call.when(ticket, partial(self._extended, call))
-
-    @staticmethod
-    def _extended(call: RequestCall, done: Extended) -> None:
-        call.answer(ExtendResult(call.name, done.extended, done.skipped, done.deadlines, done.lost))
+        call.when(ticket, call.answer)
 
 
 def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:

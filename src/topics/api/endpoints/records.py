@@ -10,7 +10,6 @@ from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop, size_of
 from topics.core.reading.walk import ReadRequest
-from topics.engine.deletes import Deleted
 from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
@@ -20,7 +19,7 @@ from topics.engine.writing.quota import QuotaTicket
 from topics.errors import Forbidden, TopicNotFound
 from topics.model.config import ConfigPatch, TopicConfig, resolve_config
 from topics.model.position import position_of
-from topics.model.results import Appended, DeleteResult
+from topics.model.results import Appended
 from topics.wire.access.auth import check_config_on_write, may_configure
 from topics.wire.incoming.request_head import bool_param
 from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
@@ -192,16 +191,4 @@ class RecordEndpoints:
     def delete_records(self, call: RequestCall) -> None:
         before_seq, match = call.take(decode_delete).selector()
         ticket = self._engine.delete_records(call.name, before_seq=before_seq, match=match)
-        call.when(ticket, partial(self._deleted, call))
-
-    @staticmethod
-    def _deleted(call: RequestCall, done: Deleted) -> None:
-        result = DeleteResult(
-            topic=call.name,
-            deleted=done.deleted,
-            earliest_seq=done.earliest_seq,
-            head_seq=done.head,
-            count=done.count,
-            bytes=done.bytes,
-        )
-        call.answer(result)
+        call.when(ticket, call.answer)

@@ -7,7 +7,7 @@ from functools import partial
 from topics import limits
 from topics.api.app import RequestCall
 from topics.engine.engine import Engine
-from topics.engine.lifecycle import Dropped, Put
+from topics.engine.lifecycle import Dropped
 from topics.model.config import resolve_config
 from topics.model.names import check_topic_name
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
@@ -29,9 +29,8 @@ class TopicEndpoints:
         call.when(self._engine.put_topic(call.name, resolve_config(patch)), partial(self._put, call))
 
     @staticmethod
-    def _put(call: RequestCall, put: Put) -> None:
-        result = PutTopicResult(topic=call.name, created=put.created, config=put.topic.config)
-        call.answer(result, status=201 if put.created else 200)
+    def _put(call: RequestCall, result: PutTopicResult) -> None:
+        call.answer(result, status=201 if result.created else 200)
 
     # --- GET ------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 (`docs/spec/delivery.md#sec-9`).
 
     queue has a place                                  go ahead
-    full, pressure below 0.95, or opted out            wait for a place, up to 1000 ms, then 429 without detail
+    full, pressure below 0.95, or opted out            wait for a entry, up to 1000 ms, then 429 without detail
     full, pressure 0.95 or more                        429 at once, with `retry_after_ms`
 
 Always holds: waiting commands of a shard go ahead in order of arrival, and nobody overtakes them; a refusal comes
@@ -67,10 +67,10 @@ class Admission:
             self._commit.count_full(group)
             raise WalFull
         now = self._now_ms()
-        place = _Waiting(command, now, now + self.tuning.admit_wait_ms)
-        waiting.append(place)
+        entry = _Waiting(command, now, now + self.tuning.admit_wait_ms)
+        waiting.append(entry)
         self._listen()
-        return place.ticket
+        return entry.ticket
 
     def _now_ms(self) -> float:
         return self._ctx.clock.monotonic() * 1000
@@ -80,9 +80,9 @@ class Admission:
         now = self._now_ms()
         for group, waiting in list(self._waiting.items()):
             while waiting and waiting[0].deadline_ms <= now:
-                place = waiting.popleft()
+                entry = waiting.popleft()
                 self._commit.count_full(group)
-                place.ticket.fail(WalFull())
+                entry.ticket.fail(WalFull())
             if not waiting:
                 self._waiting.pop(group, None)
 
@@ -102,14 +102,14 @@ class Admission:
         if self._waiting:
             self._listen()
 
-    def _go(self, place: _Waiting) -> None:
-        place.ticket.wait_ms = self._now_ms() - place.since_ms
+    def _go(self, entry: _Waiting) -> None:
+        entry.ticket.wait_ms = self._now_ms() - entry.since_ms
         try:
-            following = place.command()
+            following = entry.command()
         except Exception as error:
-            place.ticket.fail(error)
+            entry.ticket.fail(error)
         else:
-            forward(following, place.ticket)
+            forward(following, entry.ticket)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))

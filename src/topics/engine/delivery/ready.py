@@ -210,7 +210,7 @@ class ReadySet:
         heappush(self._held, (until, entry.order, entry))
 
     def _end_hold(self, entry: Entry) -> bool:
-        """Its place among the held is left behind, and passed over when its time comes."""
+        """Its entry in the heap of holds stays there, and is skipped when its time comes."""
         self._held_live -= 1
         entry.held_until = NOT_HELD
         entry.ready_at = self._now_ms()

@@ -38,7 +38,7 @@ class Watcher(Protocol):
         """What is to be pushed waits, because the server is under pressure."""
 
     def resumed(self, now_ms: float) -> None:
-        """It no longer does: a service follows."""
+        """It no longer waits: a service follows."""
 
 
 class Watched(Entry):
@@ -71,7 +71,7 @@ class Watched(Entry):
         self.behind: dict[Watcher, None] = {}
         self.has_published = False  # since the last service
         self.deleted = False
-        self.is_deferred = False  # and those who watch were told
+        self.is_deferred = False  # and its watchers were told
         self.strong = 0  # watchers that see only what is synced
         self.seen_seq = topic.head  # of the last publication that was marked
         self.held_records = self.held_bytes = 0  # that came while a push is held

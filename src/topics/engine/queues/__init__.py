@@ -1,1 +1,8 @@
-"""TODO package map."""
+"""Queues: jobs of a queue topic, leased to workers (`docs/spec/semantics.md#sec-16`).
+
+    queues        claim, ack, nack, extend; the windows in which claims are coalesced
+    claim_pass    one cohort of claimers is dealt its jobs; lease ids
+    dead_letters  exhausted jobs move to another topic
+    work_streams  connections that are kept supplied with jobs
+
+Never hands out a job that has a lease; never deletes a dead letter before its copy is acked."""

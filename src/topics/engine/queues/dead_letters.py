@@ -19,14 +19,14 @@ from topics.core.queue.operations import queue_of
 from topics.core.queue.queue import MOVING
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
-from topics.engine.deletes import Deleted, Deletes
+from topics.engine.deletes import Deletes
 from topics.engine.reading.reads import Payload, PayloadSearch
 from topics.engine.ticket import Ticket, failed
 from topics.errors import RecordTooLarge, RequestRefused
 from topics.limits import MIB
 from topics.model.payload import make_blob, split_blob
 from topics.model.record import WriteBatch
-from topics.model.results import Appended
+from topics.model.results import Appended, DeleteResult
 from topics.model.run import StoredRecord
 
 
@@ -189,7 +189,7 @@ class _Move:
         else:
             self.next()
 
-    def _deleted(self, done: Ticket[Deleted]) -> None:
+    def _deleted(self, done: Ticket[DeleteResult]) -> None:
         if done.error is not None:
             self._kept(done.error)
         else:

@@ -28,7 +28,7 @@ from topics.core.queue.operations import (
 )
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
-from topics.engine.deletes import Deleted, Deletes
+from topics.engine.deletes import Deletes
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import Lifecycle
 from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass, LeaseIds
@@ -38,7 +38,7 @@ from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.ops import LeaseEvent
-from topics.model.results import LostJob, QueueCounters
+from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, QueueCounters
 
 log = logging.getLogger("topics.queues")
 
@@ -49,30 +49,8 @@ Fences = Sequence[int | None] | None
 
 
 class Acked(NamedTuple):
-    topic: str
-    acked: int
-    skipped: list[int]
-    ready: int
-    in_flight: int
+    result: AckResult
     sync_ms: float
-    lost: list[LostJob]
-
-
-class Nacked(NamedTuple):
-    topic: str
-    nacked: int
-    skipped: list[int]
-    ready: int
-    in_flight: int
-    lost: list[LostJob]
-
-
-class Extended(NamedTuple):
-    topic: str
-    extended: int
-    skipped: list[int]
-    deadlines: dict[int, int]
-    lost: list[LostJob]
 
 
 class Window(NamedTuple):
@@ -198,7 +176,7 @@ class Queues:
             raise
         answer: Ticket[Acked] = Ticket()
 
-        def over(done: Ticket[Deleted]) -> None:
+        def over(done: Ticket[DeleteResult]) -> None:
             if done.error is not None:
                 self._ack_failed(topic, events)
                 answer.fail(done.error)
@@ -211,7 +189,8 @@ class Queues:
 
     def _acked(self, topic: TopicLog, held: HeldJobs, *, count: int = 0, sync_ms: float = 0.0) -> Acked:
         queue = queue_of(topic)
-        return Acked(topic.name, count, held.skipped, queue.ready(topic.count), queue.in_flight, sync_ms, held.lost)
+        ready = queue.ready(topic.count)
+        return Acked(AckResult(topic.name, count, held.skipped, ready, queue.in_flight, held.lost), sync_ms)
 
     def _ack_failed(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
         """The jobs were not deleted: release their leases."""
@@ -225,31 +204,31 @@ class Queues:
 
     def nack(
         self, name: str, *, node: str, seqs: Sequence[int], fences: Fences = None, delay_ms: int = 0
-    ) -> Ticket[Nacked]:
+    ) -> Ticket[NackResult]:
         """Drop leases; the jobs are ready at once or after a delay."""
         delay_ms = limits.NACK_DELAY_MS(delay_ms)
 
-        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Nacked]:
+        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[NackResult]:
             events = nack_events(topic, held.jobs, delay_ms=delay_ms, now=now)
             return chain(self._change(topic, events), lambda _: resolved(self._nacked(topic, held)))
 
         return self._on_held(name, node, seqs, fences, act)
 
-    def _nacked(self, topic: TopicLog, held: HeldJobs) -> Nacked:
+    def _nacked(self, topic: TopicLog, held: HeldJobs) -> NackResult:
         queue = queue_of(topic)
         ready = queue.ready(topic.count)
-        return Nacked(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
+        return NackResult(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
 
     def extend(
         self, name: str, *, node: str, seqs: Sequence[int], lease_ms: int, fences: Fences = None
-    ) -> Ticket[Extended]:
+    ) -> Ticket[ExtendResult]:
         """Set the deadline of leases to `lease_ms` from now."""
         lease_ms = limits.LEASE_MS(lease_ms)
 
-        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Extended]:
+        def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[ExtendResult]:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
             deadlines = {event.seq: event.deadline for event in events}
-            done = Extended(topic.name, len(events), held.skipped, deadlines, held.lost)
+            done = ExtendResult(topic.name, len(events), held.skipped, deadlines, held.lost)
             return chain(self._change(topic, events), lambda _: resolved(done))
 
         return self._on_held(name, node, seqs, fences, act)

@@ -1,1 +1,7 @@
-"""TODO package map."""
+"""Reading: what observers of a topic see.
+
+    reads       one read, from memory or through fetches; the records of given seqs
+    long_polls  reads that wait for something to deliver
+    queries     the state of a topic, the list of topics
+
+Never shows a floor before it is logged; never changes a topic, except that a read may count as consumption."""

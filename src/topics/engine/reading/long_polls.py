@@ -2,7 +2,7 @@
 
 Always holds: a waiter is registered with delivery before the read that may find it caught up, so an append in between
 is not missed; it is answered once: by a deliverable record or a tombstone, by the deletion of its topic, at its
-deadline, or not at all once its client has gone. Deadlines are looked at by `tick`."""
+deadline, or not at all once its client has gone. `tick` ends those whose deadline has passed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topics.engine.ticket import Ticket, guarded
 from topics.errors import TopicNotFound
 
 DEADLINES_SPARE = 1024
-"""So many deadlines of answered polls are kept, and as many as there are polls that wait."""
+"""So many deadlines of answered polls may stay in the heap before it is cleaned, beside one per waiting poll."""
 
 
 class Poll:
@@ -40,10 +40,10 @@ class Poll:
 
     def serve(self, service: Service) -> bool:
         """Something was published."""
-        self.look(service)
+        self.read(service)
         return False
 
-    def look(self, service: Service | None = None) -> None:
+    def read(self, service: Service | None = None) -> None:
         """Read; if something was published while a read was under way, read once more after it."""
         if self.ticket.done:
             return
@@ -51,12 +51,11 @@ class Poll:
             self._again = True
             return
         self._reading = True
-        read = (
-            self._polls.engine.reads.read(self.topic, self.request) if service is None else service.read(self.request)
-        )
-        read.then(self._looked, self.abandon)
+        reads = self._polls.engine.reads
+        ticket = reads.read(self.topic, self.request) if service is None else service.read(self.request)
+        ticket.then(self._read_done, self.abandon)
 
-    def _looked(self, done: Ticket[ReadDone]) -> None:
+    def _read_done(self, done: Ticket[ReadDone]) -> None:
         self._reading = False
         if self.ticket.done:
             return
@@ -72,7 +71,7 @@ class Poll:
             self.ticket.resolve(result)
         elif self._again:
             self._again = False
-            self.look()
+            self.read()
 
     def topic_deleted(self) -> None:
         self.abandon(TopicNotFound(self.topic.name))
@@ -82,14 +81,14 @@ class Poll:
         self.ticket.abandon(error)
 
     def deferred(self, wait_ms_max: int, now_ms: float) -> None:
-        """A poll is answered once, with records."""
+        """Nothing to tell: a poll is answered once, with records."""
 
     def resumed(self, now_ms: float) -> None: ...
 
     def cancel(self) -> None:
         """The client has gone: the poll ends now, so that it counts as a running request no longer."""
         self.deadline_ms = 0
-        self.look()
+        self.read()
 
 
 class LongPolls:
@@ -97,27 +96,27 @@ class LongPolls:
         self.engine = engine
         self._delivery = delivery
         self._waiting: dict[int, Poll] = {}
-        self._deadlines: list[tuple[int, int]] = []  # with the polls' numbers, also of some that were answered
+        self._deadlines: list[tuple[int, int]] = []  # with the numbers of their polls, some of them answered
         self._numbers = count()
 
     def now_ms(self) -> int:
         return self.engine.context.clock.running_ms()
 
     def read(self, name: str, request: ReadRequest, *, wait_ms: int, epoch: int | None = None) -> Poll:
-        """Of the topic's life `epoch`, if that is given: a later one is another topic."""
+        """Read the topic of this epoch, if one is given: one that was recreated is another topic."""
         topic = self.engine.state.topic(name)
         if epoch not in (None, topic.epoch):
             raise TopicNotFound(name)
         poll = Poll(self, topic, request, self.now_ms() + wait_ms, next(self._numbers))
         self._waiting[poll.number] = poll
         poll.watched = self._delivery.watch(topic, poll, fill_records=request.limit, fill_bytes=request.budget_bytes)
-        poll.look()
+        poll.read()
         if not poll.ticket.done:
             heappush(self._deadlines, (poll.deadline_ms, poll.number))
         return poll
 
     def forget(self, poll: Poll) -> None:
-        """It is over. Nothing keeps its answer, and few keep its deadline."""
+        """It is over. Its deadline stays in the heap until enough of them are stale."""
         self._waiting.pop(poll.number, None)
         if len(self._deadlines) > DEADLINES_SPARE + 2 * len(self._waiting):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
@@ -126,18 +125,18 @@ class LongPolls:
             self._delivery.unwatch(poll.watched, poll)
 
     def tick(self) -> None:
-        """Answer the polls whose time is over with what there is now."""
+        """Answer the polls whose deadline has passed with what there is now."""
         now = self.now_ms()
         while self._deadlines and self._deadlines[0][0] <= now:
             poll = self._waiting.get(heappop(self._deadlines)[1])
             if poll is not None:
-                guarded(poll.look, otherwise=poll.abandon)
+                guarded(poll.read, otherwise=poll.abandon)
 
     def finish_all(self) -> None:
         """The server drains: everyone gets an answer now."""
         for poll in list(self._waiting.values()):
             poll.deadline_ms = 0
-            guarded(poll.look, otherwise=poll.abandon)
+            guarded(poll.read, otherwise=poll.abandon)
 
     def fail_all(self, error: Exception) -> None:
         """The engine closes: everyone who waits is told."""
