@@ -13,7 +13,7 @@ from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig
 from tests.crash.judging import EVERY, distinct_states, judge, judge_all, noted
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
-from tests.engine.queues.world import DeferredRouting
+from tests.engine.world import DeferredRouting
 
 
 def _routed(rig: Rig, durability: str) -> None:

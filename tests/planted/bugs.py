@@ -160,7 +160,7 @@ BUGS = [
         "src/topics/engine/queues/queues.py",
         "ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)",
         "ts=ctx.clock.now_ms(), durable=False, client_frames=len(events)",
-        "tests/engine/queues/test_crash_points.py -k claims_acks_nacks",
+        "tests/engine/queues/test_queue_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
         "lease-ids-from-memory",
@@ -168,7 +168,7 @@ BUGS = [
         "src/topics/core/queue/leases.py",
         "    queue.next_lease_id = max(queue.next_lease_id, queue.lease_ceiling + 1)\n",
         "",
-        "tests/engine/queues/test_crash_points.py -k claims_acks_nacks",
+        "tests/engine/queues/test_queue_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
         "late-ack-counts",
@@ -192,7 +192,7 @@ BUGS = [
         "src/topics/engine/routers/evidence.py",
         "        routed = self._routed(topic)\n        if topic.id in self._state.fed and",
         "        routed = ()\n        if topic.id in self._state.fed and",
-        "tests/engine/routers/test_crash_points.py -k delete_the_source_meanwhile",
+        "tests/engine/recovery/test_router_crash_points.py -k delete_the_source_meanwhile",
     ),
     Planted(
         "loss-not-passed-on",
@@ -208,7 +208,7 @@ BUGS = [
         "src/topics/runtime/recovery/recover.py",
         "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
         "trust_totals=same_boot and snapshot is not None,",
-        "tests/engine/queues/test_restarts.py -k outlived",
+        "tests/engine/queues/test_queue_restarts.py -k outlived",
     ),
     Planted(
         "unsynced-bytes-not-told",

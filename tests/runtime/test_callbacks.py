@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.engine.queues.world import World, batch
+from tests.engine.world import World, batch
 
 from topics.core.reading.walk import ReadRequest
 from topics.engine.context import FetchedRecords

@@ -4,7 +4,7 @@ back that had gone meanwhile."""
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 LATER = ("memory", "disk", "fsync")
 

@@ -9,7 +9,7 @@ import errno
 
 import pytest
 from tests.crash.harness import read_all
-from tests.engine.queues.world import World as Queues
+from tests.engine.world import World as Queues
 from tests.runtime.world import WAL, World
 
 from topics.errors import TopicsError

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.core.queue.queue import LEASED, READY, QueueJob
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
-from tests.engine.queues.world import JobList
+from tests.engine.world import JobList
 
 from topics.api.live.batches import Bodies, Pool, seqs_of
 from topics.wire.cursors import encode_base64url

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.core.meta import with_keys
 from topics.engine.queues import dead_letters as queue_letters

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.core.queue.queue import LOST_LEASES_MAX
 

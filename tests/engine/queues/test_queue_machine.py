@@ -1,5 +1,5 @@
-"""Random histories of one queue beside a plain model: invariants 47 to 55 of `docs/spec/semantics.md#sec-17` by their
-numbers.
+"""Random histories of one queue beside a plain model: invariants 47 to 55 of `docs/spec/semantics.md#sec-17`, each a
+`check_that_...`.
 
 The model keeps every job as a small record and finds the next ones by looking at all of them. A restart is told to it
 with what the queue's class and `leases_durable` keep."""
@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.queues.world import JobList, World
+from tests.engine.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.core.queue.queue import LEASED
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(some_are("ready"))
     @rule(node=nodes, count=st.integers(1, 5), lease_ms=st.sampled_from([100, 1000]))
     def claim(self, node: str, count: int, lease_ms: int) -> None:
-        expected = self.invariant_53_reclaimed_jobs_go_first(count)
+        expected = self.check_that_reclaimed_jobs_go_first(count)
         jobs = self.world.claim(node=node, max=count, lease_ms=lease_ms)
         assert [job.seq for job in jobs] == sorted(expected)
         for job in jobs:
@@ -130,10 +130,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.configure(claim_jitter_ms=WINDOW_MS)
         tickets = [self.world.claim_later(node=NODES[at % 2], max=want) for at, want in enumerate(wants)]
         self.world.advance(WINDOW_MS)
-        expected = self.invariant_53_reclaimed_jobs_go_first(sum(wants))
+        expected = self.check_that_reclaimed_jobs_go_first(sum(wants))
         shares = [self.world.call(ticket).jobs for ticket in tickets]
         assert sorted(job.seq for share in shares for job in share) == sorted(expected)
-        self.invariant_52_shares_are_even([len(share) for share in shares], wants)
+        self.check_that_shares_are_even([len(share) for share in shares], wants)
         for at, share in enumerate(shares):
             for job in share:
                 self.leased(job, NODES[at % 2], 30_000)
@@ -141,33 +141,33 @@ class QueueMachine(RuleBasedStateMachine):
 
     def leased(self, job: Any, node: str, lease_ms: int, *, streamed: bool = False) -> None:
         mine = self.jobs[job.seq]
-        self.invariant_47_one_unexpired_lease_at_most(mine, job.lease_id)
-        self.invariant_48_what_was_acked_is_never_claimed_again(job.seq)
+        self.check_that_one_unexpired_lease_at_most(mine, job.lease_id)
+        self.check_that_what_was_acked_is_never_claimed_again(job.seq)
         mine.deliveries += 1
-        self.invariant_50_no_job_is_delivered_too_often(job, mine.deliveries)
+        self.check_that_no_job_is_delivered_too_often(job, mine.deliveries)
         mine.node, mine.lease_id, mine.until = node, job.lease_id, self.now + lease_ms
         mine.delayed, mine.was_out, mine.streamed = False, True, streamed
         assert job.deadline == mine.until
 
-    def invariant_47_one_unexpired_lease_at_most(self, job: Job, lease_id: int) -> None:
+    def check_that_one_unexpired_lease_at_most(self, job: Job, lease_id: int) -> None:
         assert not job.is_held(self.now)
         assert lease_id not in self.ids, "a lease id was handed out twice"
         self.ids.add(lease_id)
 
-    def invariant_48_what_was_acked_is_never_claimed_again(self, seq: int) -> None:
+    def check_that_what_was_acked_is_never_claimed_again(self, seq: int) -> None:
         assert seq not in self.acked
 
-    def invariant_50_no_job_is_delivered_too_often(self, job: Any, deliveries: int) -> None:
+    def check_that_no_job_is_delivered_too_often(self, job: Any, deliveries: int) -> None:
         assert job.deliveries == deliveries
         assert not self.limit or deliveries <= self.limit
 
     @staticmethod
-    def invariant_52_shares_are_even(shares: Sequence[int], wants: Sequence[int]) -> None:
+    def check_that_shares_are_even(shares: Sequence[int], wants: Sequence[int]) -> None:
         for mine, want in zip(shares, wants, strict=True):
             for other in shares:
                 assert other - mine <= 1 or mine == want
 
-    def invariant_53_reclaimed_jobs_go_first(self, count: int) -> list[int]:
+    def check_that_reclaimed_jobs_go_first(self, count: int) -> list[int]:
         """What the next pass hands out: reclaimed jobs first, lowest first; exhausted ones die on the way."""
         ready = [job for job in self.jobs.values() if job.is_ready(self.now)]
         chosen: list[int] = []
@@ -217,9 +217,9 @@ class QueueMachine(RuleBasedStateMachine):
         for seq in accepted:
             skipped.remove(seq)
         assert sorted(answer.skipped) == sorted(skipped)
-        self.invariant_48_holders_are_told_what_retention_took(answer, node, wanted, fences)
+        self.check_that_holders_are_told_what_retention_took(answer, node, wanted, fences)
 
-    def invariant_48_holders_are_told_what_retention_took(
+    def check_that_holders_are_told_what_retention_took(
         self, answer: Any, node: str, wanted: list[int], fences: list[int | None] | None
     ) -> None:
         lost = set()
@@ -271,7 +271,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(some_are("held"))
     @rule(node=nodes, call=st.sampled_from(["ack", "nack", "extend"]))
-    def invariant_51_a_superseded_token_changes_nothing(self, node: str, call: str) -> None:
+    def check_that_a_superseded_token_changes_nothing(self, node: str, call: str) -> None:
         fences = {job.seq: job.lease_id - 1 for job in self.jobs.values() if job.lease_id > 1}
         seqs = list(fences)
         before = self.everything()
@@ -293,11 +293,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(some_are("ready"))
     @rule(room=st.integers(1, 4), acks=st.integers(0, 2), node=nodes)
-    def invariant_54_closing_a_stream_frees_exactly_its_jobs(self, room: int, acks: int, node: str) -> None:
+    def check_that_closing_a_stream_frees_exactly_its_jobs(self, room: int, acks: int, node: str) -> None:
         got = JobList()
         stream = self.world.engine.queues.open_stream("q", node=node, max=room, lease_ms=5000)
         stream.start(got)
-        expected = self.invariant_53_reclaimed_jobs_go_first(room)
+        expected = self.check_that_reclaimed_jobs_go_first(room)
         self.world.rest()
         assert sorted(job.seq for job in got) == sorted(expected)
         for job in got:
@@ -351,20 +351,20 @@ class QueueMachine(RuleBasedStateMachine):
             for job in self.jobs.values():
                 job.let_go()
                 job.deliveries, job.was_out = 0, False
-            self.invariant_55_every_kept_job_is_claimable_at_once()
+            self.check_that_every_kept_job_is_claimable_at_once()
 
-    def invariant_55_every_kept_job_is_claimable_at_once(self) -> None:
+    def check_that_every_kept_job_is_claimable_at_once(self) -> None:
         """Asked on a copy of the disk, so that the history goes on as if nobody had."""
         assert self.world.killed().seqs(node="probe", max=1000) == sorted(self.jobs)
 
     # --- what always holds ----------------------------------------------------------------------------------------
 
     @invariant()
-    def invariant_48_jobs_leave_only_by_ack_move_delete_or_retention(self) -> None:
+    def check_that_jobs_leave_only_by_ack_move_delete_or_retention(self) -> None:
         assert [seq for seq, _ in self.world.rows("q")] == sorted(self.jobs)
 
     @invariant()
-    def invariant_49_ready_in_flight_and_delayed_are_all(self) -> None:
+    def check_that_ready_in_flight_and_delayed_are_all(self) -> None:
         held = sum(job.is_held(self.now) for job in self.jobs.values())
         delayed = sum(job.is_delayed(self.now) for job in self.jobs.values())
         ready = len(self.jobs) - held - delayed
@@ -373,7 +373,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.world.state("q").count == ready + held + delayed
 
     @invariant()
-    def invariant_50_dead_letters_say_where_they_come_from(self) -> None:
+    def check_that_dead_letters_say_where_they_come_from(self) -> None:
         letters = self.world.records("dead") if self.dead else []
         assert sorted(letter["data"] for letter in letters) == sorted(self.dead)
         for letter in letters:

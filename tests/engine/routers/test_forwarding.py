@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import JobList, World, batch
+from tests.engine.world import JobList, World, batch
 
 from topics.errors import TopicNotEmpty
 

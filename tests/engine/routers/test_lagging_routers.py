@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.engine.routers import routers
 

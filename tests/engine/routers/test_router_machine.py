@@ -1,4 +1,4 @@
-"""Random histories of a router graph: invariants 41 to 46 of `docs/spec/semantics.md#sec-17` by their numbers, and that
+"""Random histories of a router graph: invariants 41 to 46 of `docs/spec/semantics.md#sec-17`, and that
 a crash changes nothing that anyone could read.
 
 Every payload is written once, so a seq that names two records, a copy out of order and a copy that vanished all show.
@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.engine.queues.world import Row, World, batch
+from tests.engine.world import Row, World, batch
 
 from topics.core.router import RouterProgress
 from topics.errors import RecordTooLarge, TopicFull
@@ -156,7 +156,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.world.router("ca", "c", "a", allow_cycle=True)
 
     @rule()
-    def invariant_46_routers_go_with_their_topics(self) -> None:
+    def check_that_routers_go_with_their_topics(self) -> None:
         self.world.drop("d")
         assert "bd" not in self.world.engine.state.routers.by_name
         self.create("d")
@@ -167,7 +167,7 @@ class RouterMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.is_cyclic)
     @rule(router=st.sampled_from(sorted(EDGES)), room=st.integers(0, 2), sizes=sizes)
-    def invariant_44_a_drained_destination_gets_the_blocked_record_next(
+    def check_that_a_drained_destination_gets_the_blocked_record_next(
         self, router: str, room: int, sizes: list[int]
     ) -> None:
         """The destination has room for less than comes."""
@@ -273,7 +273,7 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.named[topic].setdefault(seq, data) == data, f"{topic} {seq} names two records"
 
     @invariant()
-    def invariant_41_copies_add_no_record_frames(self) -> None:
+    def check_that_copies_add_no_record_frames(self) -> None:
         """Every append in the log is a direct write, under its own seq."""
         by_id = {topic_id: name for name, topic_id in self.ids.items()}
         for path, data in self.world.disk.dump().items():
@@ -285,7 +285,7 @@ class RouterMachine(RuleBasedStateMachine):
                 assert topic is None or int(columns.seq[row]) in self.direct[topic], f"a copy of {topic} was logged"
 
     @invariant()
-    def invariant_42_copies_are_in_source_order_and_no_key_occurs_twice(self) -> None:
+    def check_that_copies_are_in_source_order_and_no_key_occurs_twice(self) -> None:
         keys = Counter(_key(row) for row in self.world.records("c"))
         assert all(count == 1 for key, count in keys.items() if key is not None)
         for source, dest in () if self.is_cyclic else EDGES.values():
@@ -294,7 +294,7 @@ class RouterMachine(RuleBasedStateMachine):
             assert places == sorted(set(places))
 
     @invariant()
-    def invariant_43_whatever_was_live_in_its_turn_is_there_and_the_rest_is_announced(self) -> None:
+    def check_that_whatever_was_live_in_its_turn_is_there_and_the_rest_is_announced(self) -> None:
         for router, (source, dest) in EDGES.items():
             found = self.router(router)
             match = found.definition.filter
@@ -313,7 +313,7 @@ class RouterMachine(RuleBasedStateMachine):
             assert self.world.state(dest).head_seq == len(self.direct[dest]) + sent
 
     @invariant()
-    def invariant_45_the_graph_comes_to_rest_after_eight_copies(self) -> None:
+    def check_that_the_graph_comes_to_rest_after_eight_copies(self) -> None:
         self.world.rest()
         heads = [self.world.state(name).head_seq for name in TOPICS]
         self.world.rest()
@@ -323,7 +323,7 @@ class RouterMachine(RuleBasedStateMachine):
             assert all(ring[data] <= 1 + 8 for data in self.fresh)
 
     @invariant()
-    def invariant_46_no_router_without_its_topics(self) -> None:
+    def check_that_no_router_without_its_topics(self) -> None:
         state = self.world.engine.state
         for router in state.routers:
             assert state.by_id[router.source_id].name == router.definition.source

@@ -1,7 +1,6 @@
 """Delivery: from a published record to the watcher that is served next (`docs/spec/delivery.md`).
 
-    published -> DeliveryLoop.published -> ReadySet (bands, rounds, ageing) -> one service -> each Watcher gets one
-    batch
+    published -> DeliveryLoop -> ReadySet (bands, rounds, ageing) -> one service -> each Watcher gets one batch
 
     delivery     the loop: marks topics, serves them, measures pressure
     ready        the ready set: whose turn it is; priorities and bands

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.storage.fs import Fs
 from topics.testing import SimClock, SimFs, SimHost, crash_states

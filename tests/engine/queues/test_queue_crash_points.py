@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.engine.queues.crashing import SMALL, distinct_crashes, starts
-from tests.engine.queues.world import JobList, World
+from tests.engine.crashing import SMALL, distinct_crashes, starts
+from tests.engine.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.core.queue.queue import DELAYED, LEASED

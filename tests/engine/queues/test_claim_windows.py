@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.core.queue.operations import deal
 from topics.errors import TopicNotFound

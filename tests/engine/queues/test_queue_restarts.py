@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.core.queue.leases import ACKED, EXTENDED, RELEASED
 from topics.core.queue.operations import queue_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.engine.queues.crashing import SMALL, distinct_crashes, starts
-from tests.engine.queues.world import World
+from tests.engine.crashing import SMALL, distinct_crashes, starts
+from tests.engine.world import World
 
 from topics.storage.fs import Fs
 from topics.testing import SimClock

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.engine.queues.world import JobList, World
+from tests.engine.world import JobList, World
 
 from topics.core.queue.operations import queue_of
 from topics.engine.queues.claim_pass import ClaimedJob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.queues.world import World
+from tests.engine.world import World
 
 from topics.errors import CommitFailed, InvalidRequest, RouterCycle, Throttled, TopicExistsIncompatible, TopicNotFound
 from topics.model.router import RouterDef

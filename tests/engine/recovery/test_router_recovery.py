@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.queues.world import World, batch
+from tests.engine.world import World, batch
 
 from topics.formats.wal import scan_wal
 from topics.formats.wal.bodies import Pin

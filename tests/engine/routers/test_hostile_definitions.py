@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.api.client import JSON_TYPE, Client
 from tests.api.server import LiveServer
-from tests.engine.queues.dumps import everything
+from tests.engine.dumps import everything
 
 INVALID = (400, "invalid_request")
 FAN_IN = "router_dest_fan_in"
