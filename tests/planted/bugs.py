@@ -158,8 +158,8 @@ BUGS = [
         "claim-answered-before-its-sync",
         "answers a claim of a queue that keeps leases before the lease is synced",
         "src/topics/engine/queues/queues.py",
-        "ts=ctx.clock.now_ms(), durable=True, client_frames=len(events)",
-        "ts=ctx.clock.now_ms(), durable=False, client_frames=len(events)",
+        "finish=lambda _: None, client_frames=len(events),",
+        "finish=lambda _: None, durable=False, client_frames=len(events),",
         "tests/engine/queues/test_queue_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
@@ -198,8 +198,8 @@ BUGS = [
         "loss-not-passed-on",
         "does not tell a destination what its source lost before it was copied",
         "src/topics/engine/routers/step.py",
-        "            count = stretch.last - first + 1\n",
-        "            count = 0\n",
+        "        count = loss.last - first + 1 if loss.hops < limits.ROUTER_HOPS_MAX else 0\n",
+        "        count = 0\n",
         "tests/engine/routers/test_router_machine.py",
     ),
     Planted(
@@ -221,7 +221,7 @@ BUGS = [
     Planted(
         "holds-in-vain",
         "holds every push under pressure, although nothing ever comes meanwhile",
-        "src/topics/engine/delivery/watched.py",
+        "src/topics/engine/delivery/pressure.py",
         "            self._left = self._at_once\n",
         "            self._left = 0\n",
         "tests/engine/delivery/test_under_pressure.py -k gathers_nothing",

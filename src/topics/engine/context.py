@@ -68,7 +68,7 @@ class FileRequests(Protocol):
         """Checkpoint now: when the ticket resolves, everything published before is in segments, marked and synced."""
 
 
-class Walk(Protocol):
+class RecordWalk(Protocol):
     """A search of `core.reading` that needs stored records: fetch its `need`, then feed it."""
 
     def feed(self, run: RecordRun, *, seq_next: int | None = None) -> None: ...
@@ -279,7 +279,7 @@ class Context:
         if not self.exists(topic):
             raise TopicNotFound(topic.name)
 
-    def feed(self, topic: TopicLog, walk: Walk, fetched: FetchedRecords) -> None:
+    def feed(self, topic: TopicLog, walk: RecordWalk, fetched: FetchedRecords) -> None:
         """Give a walk what was fetched for it; if the records have moved meanwhile, it locates them again."""
         if fetched.run is None:
             self.check_exists(topic)  # nobody updates the locations of a dropped topic
