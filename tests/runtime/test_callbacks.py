@@ -192,7 +192,7 @@ def test_a_read_whose_fetch_goes_wrong_is_answered(world: World, break_once: Bre
 
 
 def test_a_fetch_whose_outcome_goes_wrong_is_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "Fetched", Once(FetchedRecords))
+    monkeypatch.setattr(jobs, "FetchedRecords", Once(FetchedRecords))
     error, other = answers(world, *[world.engine.read("t", ReadRequest(from_seq=0)) for _ in range(2)])
     assert (type(error), other) == (Mistake, None)
     works(world)
@@ -247,7 +247,7 @@ def test_an_ack_whose_answer_goes_wrong_is_answered(world: World, break_once: Br
 # --- routers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", ["_appended", "_arrived", "_fetched", "_copy", "_send"])
+@pytest.mark.parametrize("step", ["_arrived", "_fetched", "_copy", "_send"])
 def test_a_read_behind_a_router_whose_step_goes_wrong_is_answered_and_the_router_goes_on(
     world: World, break_once: BreakOnce, step: str
 ) -> None:

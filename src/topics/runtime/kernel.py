@@ -109,42 +109,7 @@ class Kernel:
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
         self._converter = converter
-        self.directory_guard = DirectoryGuard(
-            self.store, self.commit, driver, rescue=lambda: self.scheduler.snapshot_soon()
-        )
-        self.checkpointer = Checkpointer(
-            self.engine,
-            self.store,
-            driver,
-            self.jobs,
-            settings,
-            directory_guard=self.directory_guard,
-            elsewhere=converter,
-        )
-        self.snapshotter = Snapshotter(self.engine, self.store, driver, self.checkpointer, self.directory_guard)
-        self.tiers = Tiers(
-            self.engine,
-            self.store,
-            driver,
-            settings,
-            recovered,
-            index_came=self.jobs.index_came,
-            is_dropping=lambda key: self.janitor.is_dropping(key),
-            is_named=lambda: recovered.has_snapshot or self.snapshotter.total > 0,
-        )
-        self.janitor = Janitor(
-            self.engine,
-            self.store,
-            driver,
-            self.jobs,
-            settings,
-            recovered.retired,
-            self.tiers,
-            after_checkpoint=self.checkpointer.after_run,
-        )
-        self.clock_watch = ClockWatch(recovered.clock)
-        self.scheduler = Scheduler(self, settings)
-        self.scheduler.every_tick.append(self.engine.tick)
+        self._make_background(converter)
         self.before_turn: list[Callable[[], bool]] = []
         """Whoever keeps the commands of a turn, to give them all at once when it ends; True if not just yet."""
         self._is_flushing = False
@@ -155,6 +120,45 @@ class Kernel:
         self.writers.start()
         if recovered.wants_snapshot:
             self.scheduler.snapshot_soon()
+
+    def _make_background(self, converter: ConverterProcess | None) -> None:
+        """Everything that works on files beside the engine."""
+        self.directory_guard = DirectoryGuard(
+            self.store, self.commit, self.driver, rescue=lambda: self.scheduler.snapshot_soon()
+        )
+        self.checkpointer = Checkpointer(
+            self.engine,
+            self.store,
+            self.driver,
+            self.jobs,
+            self.settings,
+            directory_guard=self.directory_guard,
+            elsewhere=converter,
+        )
+        self.snapshotter = Snapshotter(self.engine, self.store, self.driver, self.checkpointer, self.directory_guard)
+        self.tiers = Tiers(
+            self.engine,
+            self.store,
+            self.driver,
+            self.settings,
+            self.recovered,
+            index_came=self.jobs.index_came,
+            is_dropping=lambda key: self.janitor.is_dropping(key),
+            is_named=lambda: self.recovered.has_snapshot or self.snapshotter.total > 0,
+        )
+        self.janitor = Janitor(
+            self.engine,
+            self.store,
+            self.driver,
+            self.jobs,
+            self.settings,
+            self.recovered.retired,
+            self.tiers,
+            after_checkpoint=self.checkpointer.after_run,
+        )
+        self.clock_watch = ClockWatch(self.recovered.clock)
+        self.scheduler = Scheduler(self, self.settings)
+        self.scheduler.every_tick.append(self.engine.tick)
 
     # --- called by the driver -------------------------------------------------------------------------------------
 

@@ -17,7 +17,9 @@ SMALL = SlowConsumerLimits(frames_max=8, bytes_max=2_000, hand_over_bytes=400)
 
 
 def groups(rig: Rig, name: str = "a") -> list[BroadcastGroup]:
-    return list(rig.live.delivery._of(rig.topic(name)).groups.values())
+    return [
+        group for group in rig.live.delivery._of(rig.topic(name)).groups.values() if isinstance(group, BroadcastGroup)
+    ]
 
 
 def seated(rig: Rig, name: str = "a") -> int:

@@ -27,6 +27,13 @@ records = st.fixed_dictionaries(
     },
 )
 
+
+def cache_of(rig: Rig) -> Bodies:
+    bodies = rig.live.delivery._of(rig.topic("a")).bodies
+    assert isinstance(bodies, Bodies)
+    return bodies
+
+
 # --- property 31 ------------------------------------------------------------------------------------------------------
 
 
@@ -53,8 +60,7 @@ def test_level_watchers_of_one_variant_cause_one_rendering_per_record() -> None:
     streams += [rig.watch({"a": 0}, node=f"n{number}") for number in range(20)]
     for number in range(30):
         rig.write("a", {"data": number, "node": f"n{number % 20}"})
-    bodies = rig.live.delivery._of(rig.topic("a")).bodies
-    assert bodies.rendered_total == 30
+    assert cache_of(rig).rendered_total == 30
     assert all(stream.records("a") == list(range(30)) for stream in streams[:25])
     assert streams[25].records("a") == [number for number in range(30) if number % 20]
 
@@ -66,7 +72,7 @@ def test_streams_and_sockets_share_renderings() -> None:
     socket.say("subscribe", topic="a")
     rig.pump()
     rig.write("a", 1, 2, 3)
-    assert rig.live.delivery._of(rig.topic("a")).bodies.rendered_total == 3
+    assert cache_of(rig).rendered_total == 3
     assert stream.records("a") == socket.records("a") == [1, 2, 3]
 
 
@@ -78,7 +84,7 @@ def test_a_record_deleted_after_it_was_cached_is_not_sent() -> None:
     rig.put("a")
     early = [rig.watch({"a": 0}) for _ in range(2)]
     rig.write("a", {"data": 1, "tag": "x"}, {"data": 2, "tag": "y"}, {"data": 3, "tag": "x"})
-    assert rig.live.delivery._of(rig.topic("a")).bodies.rendered_total == 3
+    assert cache_of(rig).rendered_total == 3
     rig.delete("a", match="x")
     assert rig.watch({"a": 0}).records("a") == [2]
     assert early[0].records("a") == [1, 2, 3]
@@ -142,7 +148,7 @@ def test_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() -> N
         for run in rig.diff("a", number).runs:
             cache.render(run, View())
             assert cache.bytes <= 10_000
-    assert len(rig.live.delivery._of(rig.topic("a")).bodies) == 30
+    assert len(cache_of(rig)) == 30
     for stream in streams:
         stream.cut()
     assert not rig.live.delivery._watched

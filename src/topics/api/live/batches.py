@@ -235,7 +235,8 @@ class RenderedBatch:
         return text
 
     def bodies(self, view: View) -> list[bytes]:
-        cache: Bodies = self._watched.bodies
+        cache = self._watched.bodies
+        assert isinstance(cache, Bodies)
         runs = self.outcome.runs
         if len(runs) == 1:
             return cache.render(runs[0], view)
@@ -321,9 +322,10 @@ class NextBatch:
         if nodes is not None and topic.head - reader.at > options.bounds.limit:
             return self.alone(service.watched, reader, granted_bytes)
         key = reader.at, reader.epoch, options.bounds, granted_bytes
-        batch: RenderedBatch | Ticket[RenderedBatch] | None = service.shared.get(key)
+        batch = service.shared.get(key)
         if batch is None:
             batch = service.shared[key] = self._read(service.watched, reader, None, granted_bytes)
+        assert isinstance(batch, RenderedBatch | Ticket)
         if nodes is None or not isinstance(batch, RenderedBatch):
             return batch if nodes is None else self.alone(service.watched, reader, granted_bytes)
         if batch.outcome.caught_up and not batch.is_large:

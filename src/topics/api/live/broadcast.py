@@ -53,7 +53,7 @@ def join_group(
     """Let a feed at rest join those who stand where it does, if they do, or be the first of them."""
     watched = subscription.watched
     assert watched is not None, "a feed at rest is attached"
-    group: BroadcastGroup | None = watched.groups.get((subscription.options, line.framed))
+    group = watched.groups.get((subscription.options, line.framed))
     if group is None:
         group = BroadcastGroup(
             watched,
@@ -64,6 +64,7 @@ def join_group(
             monitor=monitor,
             bytes_max=bytes_max,
         )
+    assert isinstance(group, BroadcastGroup)
     if group.at == subscription.at:
         group.join(subscription, line, place, listener)
 

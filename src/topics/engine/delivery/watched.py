@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sized
-from typing import Any, Protocol
+from typing import Protocol
 
 from topics.core.reading.walk import ReadRequest
 from topics.core.topic import TopicLog
@@ -42,8 +42,8 @@ class Watcher(Protocol):
 
 
 class Watched(Entry):
-    """`behind` are the watchers to serve although nothing was published. `bodies` belongs to whoever renders,
-    `groups` to whoever makes one watcher of many."""
+    """`behind` are the watchers to serve although nothing was published. `bodies`, a cache of rendered records, and
+    `groups`, watchers that stand for many, belong to the API: they live as long as the topic is watched."""
 
     __slots__ = (
         "behind",
@@ -77,8 +77,8 @@ class Watched(Entry):
         self.held_records = self.held_bytes = 0  # that came while a push is held
         self.fill_records = self.fill_bytes = sys.maxsize  # a held push ends when either is reached
         self.coalesce_backoff = CoalesceBackoff()
-        self.bodies: Any = None
-        self.groups: dict[Any, Any] = {}
+        self.bodies: object | None = None
+        self.groups: dict[tuple[object, ...], Sized] = {}
         self.router: DeferredRouters | None = None
 
     def serve(self, reads: Reads, now_ms: float) -> bool:
@@ -151,19 +151,21 @@ class DeferredRouters(Entry):
 
 
 class Service:
-    """One service of a topic: what its watchers share. Equal reads are read once, equal texts rendered once."""
+    """One service of a topic: what its watchers share. Equal reads are read once, and `shared` has what was rendered of
+    them."""
 
-    __slots__ = ("_reads", "now_ms", "shared", "topic", "watched")
+    __slots__ = ("_reads", "_tickets", "now_ms", "shared", "topic", "watched")
 
     def __init__(self, watched: Watched, reads: Reads, now_ms: float) -> None:
         self.watched = watched
         self.topic = watched.topic
         self.now_ms = now_ms
-        self.shared: dict[Any, Any] = {}
+        self.shared: dict[tuple[object, ...], object] = {}
+        self._tickets: dict[ReadRequest, Ticket[ReadDone]] = {}
         self._reads = reads
 
     def read(self, request: ReadRequest) -> Ticket[ReadDone]:
-        ticket: Ticket[ReadDone] | None = self.shared.get(request)
+        ticket = self._tickets.get(request)
         if ticket is None:
-            ticket = self.shared[request] = self._reads.read(self.topic, request)
+            ticket = self._tickets[request] = self._reads.read(self.topic, request)
         return ticket
