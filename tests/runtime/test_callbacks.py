@@ -205,7 +205,7 @@ def test_a_long_poll_whose_turn_goes_wrong_is_answered(world: World, break_once:
     polls = LongPolls(world.engine, delivery)
     head = world.state("t").head_seq
     waiting = [polls.read("t", ReadRequest(from_seq=head), wait_ms=30_000).ticket for _ in range(2)]
-    break_once(type(polls._waiting[0]), "_looked")
+    break_once(type(polls._waiting[0]), "_read_done")
     world.write("t", "news")
     errors = answers(world, *waiting)
     assert sorted(type(error).__name__ for error in errors) == ["Mistake", "NoneType"]
