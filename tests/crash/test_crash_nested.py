@@ -61,7 +61,7 @@ def crashes_after(workload: Workload, state: CrashState, rng: Random) -> list[Cr
         instance.served = dict(seen.records)
         instance.earliest_seen, instance.floor_seen = seen.earliest, seen.floor
         if state.how != "kill":
-            # What this crash took is settled: a later one is judged by what was acked after it.
+            # What this crash took is accounted for: a later one is judged by what was acked after it.
             instance.gone |= {seq for seq in instance.acked() if seq not in seen.records and seen.announced(seq)}
         rig.write(name, 1)
     rig.checkpoint()

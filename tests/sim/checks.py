@@ -102,7 +102,7 @@ class Checks:
         """First and last seq and live records of each block that a bulk reader is told of."""
         return [(block.first_seq, block.last_seq, block.live) for block in stored_blocks(self.real(name))]
 
-    def settle(self) -> None:
+    def move_floors(self) -> None:
         """Let floors that are due be moved, as any observer would."""
         for name in self.model.topics:
             self.sim.call(lambda engine, name=name: engine.topic_state(name))  # type: ignore[misc]
@@ -111,7 +111,7 @@ class Checks:
     # --- after every step -----------------------------------------------------------------------------------------
 
     def check_state(self) -> None:
-        self.settle()
+        self.move_floors()
         for name in self.model.topics:
             facts = self.facts(name)
             state = self.model.state(name)
@@ -175,7 +175,7 @@ class Checks:
 
     def check_full(self, name: str, limit: int) -> None:
         """What a reader gets that starts at 0 and follows its cursor."""
-        self.settle()
+        self.move_floors()
         got, gaps = self.follow(name, limit, judged=True)
         live = [(rec.seq, rec.data) for rec in self.model.topic(name).live]
         found = [(seq, data) for seq, _, data in got]

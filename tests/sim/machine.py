@@ -132,7 +132,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
 
     @rule(name=names, records=rows, key=keys)
     def put(self, name: str, records: list[Rec], key: str | None) -> None:
-        self.settle()
+        self.move_floors()
         before = self.facts(name)
         try:
             expected: Any = self.model.put(name, records, key)
@@ -186,7 +186,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
             records = [Rec(b"1")] * (config.cap_records + 1)
         else:
             return
-        self.settle()
+        self.move_floors()
         self.refused(name, records, None, "record_too_large", self.facts(name))
 
     @rule(name=names, records=rows)
@@ -213,7 +213,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
         """6: it fails, and nothing of it is there; when there is space again, writing goes on."""
         if self.model.topic(name).config.durability == "ephemeral":
             return
-        self.settle()
+        self.move_floors()
         before, read = self.facts(name), self.follow(name, 50)
         self.history(name).failed = True
         full = self.faults.fail("pwrite", "*/wal-*.log", code=code, times=FOREVER)
@@ -236,7 +236,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
         """13: the floor stays; 28, 29: exactly the model's records go, and none that is written right behind it."""
         if before is None and match is None:
             return
-        self.settle()
+        self.move_floors()
         before_seq = None if before is None else self.seq_at(name, before)
         chosen = None if match is None else TagMatch(match[0], match[1])  # type: ignore[arg-type]
         floor, there = self.facts(name).floor, self.follow(name, 50)[0]
@@ -293,7 +293,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
     @rule(step=st.sampled_from(["checkpoint", "checkpoint", "snapshot", "sync_all", "tick"]))
     def background(self, step: str) -> None:
         """31: none of it changes what anyone can see."""
-        self.settle()
+        self.move_floors()
         before = [(self.facts(name), self.follow(name, 50)) for name in self.model.topics]
         getattr(self.sim, step)()
         after = [(self.facts(name), self.follow(name, 50)) for name in self.model.topics]
@@ -311,7 +311,7 @@ class EngineMachine(Positions, RuleBasedStateMachine):
     )
     def restart(self, kind: str, seed: int, shards: int, late: list[list[Rec]], turns: int) -> None:
         """Some writes may be under way. 40: starting once more changes nothing."""
-        self.settle()
+        self.move_floors()
         name, under_way = self.begin_late(late if kind not in CLEAN else [])
         for _ in range(turns if under_way else 0):
             self.sim.driver.turn()

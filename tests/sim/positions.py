@@ -36,7 +36,7 @@ class Positions(Restarts):
 
     @rule(name=st.sampled_from(["t", "u", "u"]), place=st.integers(0, 100))
     def store_position(self, name: str, place: int) -> None:
-        self.settle()
+        self.move_floors()
         from_seq = round(place / 100 * self.model.topic(name).head)
         request = ReadRequest(from_seq=from_seq, limit=3)
         outcome = self.sim.call(lambda engine: engine.read(name, request)).outcome
@@ -48,7 +48,7 @@ class Positions(Restarts):
         """22: another life is announced, whatever its length, and the same one never is."""
         if not self.stored:
             return
-        self.settle()
+        self.move_floors()
         name, life, position = self.stored[pick % len(self.stored)]
         start = parse_token(position)
         told = self.page(name, ReadRequest(from_seq=start.seq, epoch=start.epoch, limit=1000))

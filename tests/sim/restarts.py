@@ -92,7 +92,7 @@ class Restarts(Checks):
 
     def check_read_back(self, name: str, durability: str) -> None:
         """37, 38: what came back is what was written, all of it that the model still has."""
-        self.settle()
+        self.move_floors()
         got = [(seq, data) for seq, _, data in self.follow(name, 50)[0]]
         live = [(rec.seq, rec.data) for rec in self.model.topic(name).live]
         if durability == "fsync":

@@ -206,7 +206,7 @@ class WsClient(Pipe):
 
 
 class Rig:
-    """`busy` is the busy share the governor sees; keywords beyond the named ones are settings."""
+    """`busy` is the busy share that back-pressure sees; keywords beyond the named ones are settings."""
 
     def __init__(
         self, *, tuning: Tuning | None = None, slow_limits: SlowConsumerLimits | None = None, **settings: Any

@@ -65,7 +65,7 @@ def test_each_deferral_is_told_anew() -> None:
     assert news(stream) == ["deferred", "resumed", "record"] * 3
 
 
-def test_all_streams_of_an_audience_are_told() -> None:
+def test_all_streams_of_a_broadcast_group_are_told() -> None:
     rig = deferring()
     rig.write("low", 0)
     streams = [rig.watch({"low": 0}) for _ in range(3)]

@@ -485,8 +485,8 @@ def test_also_when_the_client_is_slow() -> None:
 
 @pytest.mark.parametrize("door", ["stream", "socket"])
 def test_topics_of_a_slow_client_take_turns_however_many_have_a_backlog(door: str) -> None:
-    patience = SlowConsumerLimits(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
-    rig, names = Rig(slow_limits=patience), list("abcdefgh")
+    small = SlowConsumerLimits(frames_max=8, bytes_max=4_000, hand_over_bytes=400)  # ids of eight topics are long
+    rig, names = Rig(slow_limits=small), list("abcdefgh")
     for name in names:
         rig.write(name, *[text(number, 400) for number in range(4)])
     client = rig.watch(dict.fromkeys(names, 0), reads=False, limit=1) if door == "stream" else rig.socket()

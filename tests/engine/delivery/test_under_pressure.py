@@ -21,7 +21,7 @@ from topics.wire.incoming.requests import decode_write
 
 
 def press(rig: Rig, trace: Iterable[float]) -> None:
-    """Every sample of the governor shows the next value of the trace, and then its last one."""
+    """Every sample of the pressure shows the next value of the trace, and then its last one."""
     back_pressure, values, last = rig.live.delivery.back_pressure, iter(trace), 0.0
 
     def sample(*, depth: int, busy: float) -> float:
@@ -136,7 +136,7 @@ def test_stage_1_a_hold_that_gathers_something_is_followed_by_the_next() -> None
     rig.put("a")
     stream = rig.watch({"a": 0})
     hold_at(rig, 1.0)
-    pushed_at_once(rig, stream, 10)  # patience is gone for a while, and the next push would be held
+    pushed_at_once(rig, stream, 10)  # holds are skipped for a while, and then the next push would be held
     for turn in range(5):
         seen = len(stream.records("a"))
         rig.write("a", turn)

@@ -87,7 +87,7 @@ class History:
     # --- what the engine does in the background -------------------------------------------------------------------
 
     def lag(self) -> None:
-        """Routers are put off, or go on."""
+        """Routers are deferred, or go on."""
         if self.deferring is None:
             self.deferring = ExitStack()
             self.deferring.enter_context(self.world.routers_deferred())

@@ -174,15 +174,15 @@ class RouterMachine(RuleBasedStateMachine):
         source, dest = EDGES[router]
         self.may_block = True
         self.world.topic(source, durability=self.durability)
-        self.settle()
+        self.let_routers_finish()
         full = max(self.world.state(dest).count + room, 1)
         self.world.topic(dest, cap_records=full, discard="reject", durability=self.durability)
         self.write_in_one_turn(source, sizes)
-        self.settle()
+        self.let_routers_finish()
         self.name(dest, self.world.rows(dest))
         blocked = self.blocked_record(router)
         self.world.delete(dest, before=self.world.state(dest).head_seq + 1)
-        self.settle()
+        self.let_routers_finish()
         rows = self.world.rows(dest)
         self.name(dest, rows)
         assert blocked is None or rows[0][1] == blocked
@@ -245,12 +245,12 @@ class RouterMachine(RuleBasedStateMachine):
             assert twin.state(name).head_seq >= self.world.engine.state.topic(name).head
 
     def everything(self) -> object:
-        self.settle()
+        self.let_routers_finish()
         return {
             name: (self.world.rows(name), self.world.gaps(name), self.world.state(name).head_seq) for name in TOPICS
         }
 
-    def settle(self) -> None:
+    def let_routers_finish(self) -> None:
         self.world.advance(RETRY_MS)
         self.world.rest()
 
