@@ -463,7 +463,7 @@ def test_copies_of_two_routers_outlive_the_caps_and_the_age_of_their_source(conf
 @pytest.mark.parametrize("seen", [True, False], ids=["repeated", "not repeated yet"])
 @pytest.mark.parametrize("how", ["expired", "deleted"])
 def test_copies_that_have_to_be_repeated_outlive_their_source_records_too(how: str, seen: bool) -> None:
-    """They are to be restored since the first kill; their source records die before the second start has made them again."""
+    """They are to be restored since the first kill; their source records die before the second start has done so."""
     config: dict[str, Any] = {"ttl_ms": 1000} if how == "expired" else {}
     world = two_routers("fsync", **config)
     world.write("a", 1, 2, tag="x")
