@@ -68,6 +68,8 @@ LINE_EVERY_S: Final = 5.0
 
 
 class Reporter(Protocol):
+    """Takes the progress of a job. Its own methods do nothing."""
+
     def start(self, what: str, total: int | None, unit: str) -> None:
         """A new phase; `total` None when nobody knows."""
 
@@ -78,17 +80,8 @@ class Reporter(Protocol):
         """A sentence worth keeping."""
 
 
-class NoProgress:
+class NoProgress(Reporter):
     """Says nothing."""
-
-    def start(self, what: str, total: int | None, unit: str) -> None:
-        return
-
-    def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
-        return
-
-    def note(self, text: str) -> None:
-        return
 
 
 class ProgressLines:
