@@ -37,7 +37,7 @@ from topics.spark.jobs.archive_files import (
     size_of,
     sync_logs,
 )
-from topics.spark.jobs.job import JobSource, NoProgress, Reporter
+from topics.spark.jobs.job import JobSource, Reporter
 from topics.spark.logs.bulk_client import Remote
 from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
@@ -117,7 +117,7 @@ def archive(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Archived:
     """Run until everything is archived, or until told to stop."""
-    return _Archive(spark, options, reporter or NoProgress()).run(should_stop)
+    return _Archive(spark, options, reporter or Reporter()).run(should_stop)
 
 
 class _Archive:

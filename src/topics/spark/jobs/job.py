@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from topics.errors import ConfigError, TopicsError
 from topics.spark.logs.log import open_log
@@ -67,8 +67,8 @@ class JobSource:
 LINE_EVERY_S: Final = 5.0
 
 
-class Reporter(Protocol):
-    """Takes the progress of a job. Its own methods do nothing."""
+class Reporter:
+    """Takes the progress of a job; this one does nothing with it."""
 
     def start(self, what: str, total: int | None, unit: str) -> None:
         """A new phase; `total` None when nobody knows."""
@@ -80,11 +80,7 @@ class Reporter(Protocol):
         """A sentence worth keeping."""
 
 
-class NoProgress(Reporter):
-    """Says nothing."""
-
-
-class ProgressLines:
+class ProgressLines(Reporter):
     """A line on stderr every few seconds: done, rows per second, time left."""
 
     def __init__(self, *, every_s: float = LINE_EVERY_S) -> None:
@@ -108,7 +104,7 @@ class ProgressLines:
         print(text, file=sys.stderr, flush=True)
 
 
-class ProgressBar:
+class ProgressBar(Reporter):
     """A progress bar on a terminal; use it as a context."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from topics.errors import ConfigError
 from topics.spark.jobs.archive_files import ArchivedFile, committed_by_delta, committed_by_spark, described, manifest
-from topics.spark.jobs.job import Ledger, NoProgress, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.server_log import ServerLog
 from topics.spark.options import write_options
@@ -92,7 +92,7 @@ def replay(
     """Write everything that is wanted and was not written before; returns when it is acknowledged.
 
     With `again` a replay that is through is begun anew."""
-    begun, tell = time.monotonic(), reporter or NoProgress()
+    begun, tell = time.monotonic(), reporter or Reporter()
     plan = ReplayPlan.of(options, state_dir=state_dir, again=again)
     waves, done_before, records_before = plan.waves, plan.done, plan.records_before
     if done_before:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
-from topics.spark.jobs.job import JobSource, Ledger, NoProgress, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import JobSource, Ledger, Reporter, ledger_path, place_of
 from topics.spark.planning.cut import TopicCut
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def stats(
     state_dir: str | None = None,
 ) -> list[StatsRow]:
     """Rows by topic, bucket and tag prefix."""
-    seconds, tell = bucket_seconds(bucket), reporter or NoProgress()
+    seconds, tell = bucket_seconds(bucket), reporter or Reporter()
     cuts = source.cuts()
     title = f"{place_of(source.path or source.shown)} {source.topics} {seconds} {tag_delimiter}"
     ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)
