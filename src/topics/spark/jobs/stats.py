@@ -1,7 +1,7 @@
 """Stats: records, bytes and rates by topic, tag prefix and time bucket (`docs/spec/pipeline.md#sec-7`).
 
 An aggregate over the table; only times, tags and sizes travel. Topics are taken in groups, and a group that is done is
-remembered with its rows, so that an interrupted run goes on.
+remembered with its rows, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def stats(
 
 
 def state_of(cut: TopicCut) -> dict[str, int]:
-    """What must be as it was, for numbers of an interrupted run to be those of this one."""
+    """The part of a topic's state that must be unchanged for rows of an interrupted run to be used again."""
     return {"epoch": cut.epoch, "earliest": cut.earliest_seq, "end": cut.end_seq}
 
 

@@ -43,7 +43,7 @@ def from_json(offset: Mapping[str, Any]) -> Points:
 
 
 def lifted(points: Points, cuts: Mapping[str, TopicCut]) -> Points:
-    """The same places, in the present epoch where a point is of an ancestor and the cut has it; others stay foreign."""
+    """The same points; those of an ancestor that the cut still has are given the present epoch, others stay foreign."""
     moved = dict(points)
     for name, point in points.items():
         cut = cuts.get(name)
@@ -58,7 +58,7 @@ def heads(cuts: Mapping[str, TopicCut]) -> Points:
 
 
 def resumed(known: Points, cuts: Mapping[str, TopicCut]) -> Points:
-    """Where a stream goes on that was at `known`; a topic that it knows nothing of, or another life of, is begun."""
+    """Where a stream resumes that was at `known`; a topic that is new, or of another epoch, starts at its earliest."""
     begun = {name: NextSeq(cut.epoch, cut.earliest_seq) for name, cut in cuts.items()}
     known = lifted(known, cuts)
     still = {name: known[name] for name in begun if name in known and known[name].epoch == cuts[name].epoch}
@@ -152,12 +152,12 @@ def _first(start: Points, end: Points, name: str) -> int:
 
 
 def _goes_on(before: NextSeq, point: NextSeq) -> bool:
-    """Whether both belong to one instance; offsets of one never go back."""
+    """Whether both are of one instance, whose offsets never go back."""
     return before.epoch == point.epoch and before.seq <= point.seq
 
 
 def _stopped(start: Points, end: Points, name: str, count: int) -> NextSeq:
-    """`count` seqs on; a topic that was made anew enters its new epoch even with nothing read."""
+    """The point `count` seqs after the start; a recreated topic enters its new epoch even if nothing is read."""
     return NextSeq(end[name].epoch, min(_first(start, end, name) + count, end[name].seq))
 
 

@@ -115,7 +115,7 @@ class StreamPlanner:
         return stream_tasks(whole, cut, wanted, parts, gaps=report_gaps(each.name, met, self._options.on_data_loss))
 
     def trim(self, end: Mapping[str, Any]) -> None:
-        """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
+        """Delete what lies before a committed offset. It may be repeated or left out without harm."""
         cuts = self._cuts()
         trim_before(Remote(address_of(self._options)), lifted(from_json(end), cuts), cuts)
 
@@ -134,9 +134,10 @@ class StreamPlanner:
         return name in names if names is not None else prefix is not None and name.startswith(prefix)
 
     def _announce_deleted(self, begin: Points, cuts: Mapping[str, TopicCut]) -> None:
-        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap.
+        """Fails or warns for topics of the offset that do not exist any more.
 
-        So does one that the stream was started without: it may be wanted again, and nothing is known of it."""
+        They stay in the offset, so that a topic of that name made later is a `recreated` gap. So do topics that this
+        run does not subscribe to: a later run may."""
         for name in sorted(filter(self._is_wanted, begin.keys() - cuts.keys())):
             if self._options.on_data_loss == "fail" and self._options.subscribe is not None:
                 raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")

@@ -141,7 +141,7 @@ def _bounded(whole: Task, slices: Sequence[Slice], cut: TopicCut, limit: int | N
 
 
 def _runs(slices: Iterable[Slice], size: int) -> list[list[Slice]]:
-    """Neighbours put together up to `size` records; larger slices cut; sealed and unsealed never mixed."""
+    """Neighbours are put together up to `size` records, larger slices are cut, sealed and unsealed are never mixed."""
     runs: list[list[Slice]] = []
     run: list[Slice] = []
     for piece in slices:
@@ -179,7 +179,8 @@ def stream_tasks(
 
 
 def stream_size(total: int, *, partitions_min: int | None, records_max: int) -> int:
-    """Records per task of a stream; the cores of this run have no say in it, as the next one may have others."""
+    """Records per task of a stream. It does not depend on the cores of this run: a repeated batch must have the same
+    tasks."""
     if partitions_min is not None:
         return target_size(total, partitions_min=partitions_min, records_max=records_max)
     return min(max(-(-total // STREAM_TASKS), STREAM_TASK_RECORDS_MIN), records_max)
