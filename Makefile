@@ -23,13 +23,21 @@ BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),y
 SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
 TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
 
-.PHONY: help setup run test check bench sim powercut planted clean
+# Tests without processes, sockets, crash points and long simulations: what a change of a line is likely to break first.
+QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire tests/repository tests/testing \
+    tests/storage/segments tests/engine/delivery tests/test_clock.py tests/test_errors.py tests/test_limits.py
+FAST := 'not slow and not spark and not browser'
+TESTS ?= $(QUICK)
+
+.PHONY: help setup run test quick coverage check bench sim powercut planted clean
 
 help:
 	@echo 'make run     start what there is'
 	@echo 'make test    checks and all tests (ARGS="-k name" narrows the tests)'
+	@echo 'make quick   checks and the fast tests, under two minutes: for every day'
 	@echo 'make setup   environment in $(VENV), so that $(BIN)/topics works'
 	@echo 'make check   lint, types, layers'
+	@echo 'make coverage branch coverage of the source by the fast tests (TESTS=tests: by all of them)'
 	@echo 'make bench   all benchmarks in sequence (ONLY=name picks some)'
 	@echo 'make sim     long simulation runs (SECONDS=60), and crash states for as long (STATES=2000000: until so many)'
 	@echo 'make powercut shut file systems down under a server, again and again (root; CUTS=500)'
@@ -45,6 +53,12 @@ run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
 test: check
 	@scripts/system-packages.sh $(SYSTEM)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: check
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m $(FAST) $(QUICK) $(ARGS)
+
+coverage: $(TEST_ENV)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m $(FAST) --cov --cov-report=term:skip-covered $(TESTS) $(ARGS)
 
 check: $(TEST_ENV)
 	$(BIN)/ruff format --check .

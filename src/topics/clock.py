@@ -1,7 +1,7 @@
 """Time, and the one fact about the host that recovery needs.
 
 Nothing else in the package reads a clock. A `Clock` is what the world shows, wall time included, which may jump;
-`EngineClock` is what decisions are made with, and goes on evenly (`docs/spec/semantics.md#sec-1-3`). The simulated pair
+`EngineClock` is what decisions are made with, and never jumps (`docs/spec/semantics.md#sec-1-3`). The simulated pair
 lives in `topics.testing.clock`.
 """
 
@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import Protocol
 
 JUMP_MS = 60_000
-"""A wall clock that leaves the passing of time by more than this is not believed at once: TTL would expire what nobody
-asked to remove. A step of a time daemon is smaller."""
+"""A wall clock that jumps ahead by more than this is not believed at once: TTL would expire what nobody asked to
+remove. A step of a time daemon is smaller."""
 BELIEVE_MS = 600_000
-"""How long it must stay there: long enough for a time daemon, or an operator, to take a mistake back."""
+"""A jump is believed after this time: long enough for a time daemon, or an operator, to take a mistake back."""
 START_JUMP_MS = 30 * 24 * 3_600_000
-"""The same for a start, which cannot tell a wrong clock from a long rest: longer rests than this are rare."""
+"""At a start, a wall clock further ahead of the stored times than this is not believed at once. A start cannot tell a
+wrong clock from a server that was off for long, and servers are rarely off for longer."""
 SLEW = 16
-"""While the wall clock is behind, every 16th millisecond does not count, so that they meet again."""
+"""While the wall clock is behind, engine time runs a 16th slower, until they meet again."""
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """What the world shows."""
+    """What the machine's clocks show."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch; may run backwards."""
@@ -70,8 +71,8 @@ class EngineClock:
         self._wall_ms = clock.wall_ms
         self._monotonic = clock.monotonic
         self._now_ms = 0
-        self._floor_ms = 0  # before the first look: the highest time that recovery found
-        self._seen_ms: int | None = None  # the monotonic clock at the last look
+        self._floor_ms = 0  # the highest time that recovery found, until the clock is first read
+        self._seen_ms: int | None = None  # the monotonic clock when it was last read
         self._slewed_ms = 0  # time since a 16th of it was last held back
         # A wall clock that is not believed yet: since when, and where it was, both by the monotonic clock.
         self._jumped_at_ms: int | None = None
@@ -79,7 +80,7 @@ class EngineClock:
 
     @property
     def source(self) -> Clock:
-        """What it reads, for those who measure and do not decide."""
+        """The clock below, for those who measure and do not decide."""
         return self._clock
 
     def now_ms(self) -> int:
@@ -95,7 +96,7 @@ class EngineClock:
         return self._now_ms
 
     def _begin(self, wall_ms: int, at_ms: int) -> int:
-        """The first look: there is nothing but stored times to judge the wall clock by."""
+        """The first reading: there is nothing but stored times to judge the wall clock by."""
         self._seen_ms = at_ms
         floor_ms = self._floor_ms
         believed = not floor_ms or wall_ms - floor_ms <= START_JUMP_MS
@@ -105,7 +106,7 @@ class EngineClock:
         return self._now_ms
 
     def _correction_ms(self, ahead_ms: int, passed_ms: int, at_ms: int) -> int:
-        """What to add to the time that has passed; never more to take away than that."""
+        """What to add to the time that has passed; it never takes away more than that."""
         if ahead_ms < 0:
             self._jumped_at_ms = None
             self._slewed_ms += passed_ms
@@ -129,7 +130,7 @@ class EngineClock:
         return self._monotonic()
 
     def running_ms(self) -> int:
-        """For waits that somebody sits through: from an arbitrary start, and it passes whatever the wall clock does."""
+        """For waits: milliseconds from an arbitrary start, whatever the wall clock does."""
         return int(self._monotonic() * 1000 + 0.5)
 
     def behind_ms(self) -> int:

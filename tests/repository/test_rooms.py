@@ -77,7 +77,18 @@ PENDING_MAPS: frozenset[str] = frozenset(
     }
 )
 PENDING_CLASSES = frozenset(
-    {"LostRange", "RouterMark", "Pin", "TopicCreate", "TopicDelete", "ConfigUpdate", "RouterDelete", "Delete", "Fork"}
+    {
+        "Walk",
+        "LostRange",
+        "RouterMark",
+        "Pin",
+        "TopicCreate",
+        "TopicDelete",
+        "ConfigUpdate",
+        "RouterDelete",
+        "Delete",
+        "Fork",
+    }
 )
 PENDING_LONG: frozenset[str] = frozenset()
 """What is not yet as it should be; nothing is added here."""

@@ -16,15 +16,15 @@ PATH = {"path": "/data", "subscribe": "orders"}
 
 def test_defaults_are_the_documented_ones() -> None:
     options = read_options(PATH, streaming=False)
-    assert options.names == ("orders",)
-    assert options.on_loss == "fail"
-    assert (options.verify, options.records_per_partition_max) == (True, 500_000)
+    assert options.subscribe == ("orders",)
+    assert options.on_data_loss == "fail"
+    assert (options.verify_checksums, options.max_records_per_partition) == (True, 500_000)
     assert options.table_columns == ("topic", "epoch", "seq", "ts", "node", "tag", "data", "meta")
 
 
 def test_names_are_case_insensitive() -> None:
     options = read_options({"PATH": "/data", "Subscribe": "a, b,a", "FAILONDATALOSS": "False"})
-    assert (options.names, options.on_loss) == (("a", "b"), "warn")
+    assert (options.subscribe, options.on_data_loss) == (("a", "b"), "warn")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from topics.cli.spark.spark_job import interruptible
 from topics.errors import ConfigError
 from topics.spark.jobs.archive import STARTS_MAX, TOO_SLOW, ArchiveOptions, _Archive, archive
 from topics.spark.jobs.archive_files import committed_by_spark, manifest
-from topics.spark.jobs.job import JobSource, failure_of
+from topics.spark.jobs.job import JobSource, Reporter, failure_of
 from topics.spark.jobs.replay import ReplayOptions, _load, replay
 from topics.spark.jobs.stats import stats
 from topics.spark.jobs.verify import verify
@@ -76,7 +76,7 @@ def test_trim_deletes_what_is_archived_and_nothing_else(spark: SparkSession, ser
     assert spark.read.parquet(str(tmp_path)).where("topic = 'trimmed'").count() == 121
 
 
-class Shown:
+class Shown(Reporter):
     """A reporter that remembers the last `(done, total)`."""
 
     def start(self, what: str, total: int | None, unit: str) -> None:
@@ -194,7 +194,7 @@ def test_verify_finds_damage_and_goes_on_after_an_interruption(
     monkeypatch.setattr(verify_job, "SEGMENTS_PER_WAVE", 5)
     waves = iter(range(100))
 
-    class Interrupted:
+    class Interrupted(Reporter):
         def start(self, what: str, total: int | None, unit: str) -> None: ...
 
         def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
@@ -207,7 +207,7 @@ def test_verify_finds_damage_and_goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         verify(spark, path=world.data_dir, reporter=Interrupted(), state_dir=state)
     told: list[str] = []
-    monkeypatch.setattr("topics.spark.jobs.job.NoProgress.note", lambda self, text: told.append(text))
+    monkeypatch.setattr("topics.spark.jobs.job.Reporter.note", lambda self, text: told.append(text))
     report = verify(spark, path=world.data_dir, state_dir=state)
     assert told == ["going on: 10 of 15 segments were checked before"]
     assert not report.ok

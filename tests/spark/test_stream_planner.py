@@ -34,7 +34,7 @@ class Query:
         self.planner = StreamPlanner(self.options, clock=self.world.clock.wall_ms)
 
     def latest(self) -> Offset:
-        limits = {"rows_max": self.options.offsets_per_trigger_max, "bytes_max": self.options.bytes_per_trigger_max}
+        limits = {"rows_max": self.options.max_offsets_per_trigger, "bytes_max": self.options.max_bytes_per_trigger}
         return self.planner.latest(self.offset, **limits)
 
     def read(self, end: Offset) -> list[dict[str, Any]]:

@@ -157,7 +157,7 @@ def options(world: World | str, topics: str, **given: str) -> ReadOptions:
 
 
 def read_tasks(tasks: list[Task], wanted: ReadOptions, columns: tuple[str, ...] | None = None) -> pa.Table:
-    fields = table_fields(columns or wanted.table_columns, with_loss=wanted.on_loss == "rows")
+    fields = table_fields(columns or wanted.table_columns, with_loss=wanted.on_data_loss == "rows")
     spec = read_spec(wanted, fields)
     batches = [batch for task in tasks for batch in scan(task, spec)]
     for batch in batches:

@@ -40,6 +40,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def allowed(self) -> str:
+        """What the setting takes, for a sentence that refuses something else."""
         raise NotImplementedError
 
     def parse(self, text: str) -> Value:

@@ -182,90 +182,60 @@ def check_columns(names: tuple[str, ...], known: tuple[str, ...], where: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of a table: its name, the field of `ReadOptions` or `WriteOptions` it sets, and how its text is read."""
+    """One row of a table: how its text is read, and what it means."""
 
     name: str
-    field: str
     parse: Callable[[str, str], Any]
     help: str
     default: Any = None
 
 
+def field_of(name: str) -> str:
+    """The field that an option sets: `coldPath` is `cold_path`."""
+    return re.sub(r"(?=[A-Z])", "_", name).lower()
+
+
 _CONNECTION: Final = (
-    Option("url", "url", as_url, "a running server, such as http://localhost:4000"),
-    Option("apiKey", "api_key", as_text, f"bearer key; default: environment variable {API_KEY_ENV}"),
-    Option("apiKeyFile", "api_key_file", as_text, "file that holds the bearer key"),
+    Option("url", as_url, "a running server, such as http://localhost:4000"),
+    Option("apiKey", as_text, f"bearer key; default: environment variable {API_KEY_ENV}"),
+    Option("apiKeyFile", as_text, "file that holds the bearer key"),
 )
 
 READ_OPTIONS: Final = (
-    Option(
-        "path", "path", as_text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"
-    ),
-    Option(
-        "coldPath",
-        "cold_path",
-        as_text,
-        f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}",
-    ),
+    Option("path", as_text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"),
+    Option("coldPath", as_text, f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}"),
     *_CONNECTION,
-    Option("subscribe", "names", as_topic_names, "one topic, or several with commas"),
-    Option("subscribePattern", "prefix", as_prefix, "a prefix with a trailing *"),
-    Option("startingOffsets", "starting", as_bound, "earliest, latest, or JSON: first seq wanted by topic"),
-    Option("endingOffsets", "ending", as_bound, "earliest, latest, or JSON: first seq not wanted by topic"),
-    Option("startingTimestamp", "starting_ts", as_count(0), "ms since the Unix epoch: first record at or after it"),
-    Option("endingTimestamp", "ending_ts", as_count(0), "ms since the Unix epoch: records before it"),
-    Option("failOnDataLoss", "fail_on_loss", as_boolean, "false is short for onDataLoss=warn", True),
-    Option(
-        "onDataLoss",
-        "on_loss",
-        as_one_of("fail", "warn", "rows"),
-        "what a gap does: stop, a warning, or a tombstone row",
-    ),
-    Option("columns", "columns", as_columns, "columns to read, with commas; the others are neither read nor decoded"),
-    Option("tag", "tag", as_match, "only records with this tag; a trailing * makes it a prefix"),
-    Option("node", "node", as_match, "only records of this node; a trailing * makes it a prefix"),
-    Option("limit", "limit", as_count(0), "at most so many records per topic"),
-    Option(
-        "pushdown", "pushdown", as_boolean, "without effect, for older jobs: Spark applies its filters itself", False
-    ),
-    Option("verifyChecksums", "verify", as_boolean, "check every frame that is read", True),
-    Option("maxRecordsPerPartition", "records_per_partition_max", as_count(1), "most records of one task", 500_000),
-    Option(
-        "minPartitions",
-        "partitions_min",
-        as_count(1),
-        "fewest tasks to plan for; default: the session's parallelism, 8 for streams",
-    ),
-    Option(
-        "maxOffsetsPerTrigger", "offsets_per_trigger_max", as_count(1), "streaming: most records of one micro-batch"
-    ),
-    Option("maxBytesPerTrigger", "bytes_per_trigger_max", as_count(1), "streaming: most bytes of one micro-batch"),
-    Option(
-        "trimCommitted",
-        "trim_committed",
-        as_boolean,
-        "streaming: delete from the topic what the sink has committed",
-        False,
-    ),
+    Option("subscribe", as_topic_names, "one topic, or several with commas"),
+    Option("subscribePattern", as_prefix, "a prefix with a trailing *"),
+    Option("startingOffsets", as_bound, "earliest, latest, or JSON: first seq wanted by topic"),
+    Option("endingOffsets", as_bound, "earliest, latest, or JSON: first seq not wanted by topic"),
+    Option("startingTimestamp", as_count(0), "ms since the Unix epoch: first record at or after it"),
+    Option("endingTimestamp", as_count(0), "ms since the Unix epoch: records before it"),
+    Option("failOnDataLoss", as_boolean, "false is short for onDataLoss=warn", True),
+    Option("onDataLoss", as_one_of("fail", "warn", "rows"), "what a gap does: stop, a warning, or a tombstone row"),
+    Option("columns", as_columns, "columns to read, with commas; the others are neither read nor decoded"),
+    Option("tag", as_match, "only records with this tag; a trailing * makes it a prefix"),
+    Option("node", as_match, "only records of this node; a trailing * makes it a prefix"),
+    Option("limit", as_count(0), "at most so many records per topic"),
+    Option("pushdown", as_boolean, "without effect, for older jobs: Spark applies its filters itself", False),
+    Option("verifyChecksums", as_boolean, "check every frame that is read", True),
+    Option("maxRecordsPerPartition", as_count(1), "most records of one task", 500_000),
+    Option("minPartitions", as_count(1), "fewest tasks to plan for; default: the session's parallelism, 8 for streams"),
+    Option("maxOffsetsPerTrigger", as_count(1), "streaming: most records of one micro-batch"),
+    Option("maxBytesPerTrigger", as_count(1), "streaming: most bytes of one micro-batch"),
+    Option("trimCommitted", as_boolean, "streaming: delete from the topic what the sink has committed", False),
 )
 
 WRITE_OPTIONS: Final = (
     *_CONNECTION,
-    Option("topic", "topic", as_topic_name, "where rows without a topic column go"),
-    Option("batchRecords", "batch_records", as_count(1), "records per request, at most 10000", 1000),
-    Option("batchBytes", "batch_bytes", as_count(1), "bytes of data and meta per request", 1 << 20),
-    Option("durability", "durability", as_one_of(*DURABILITIES), "class of topics that the sink creates"),
-    Option("create", "create", as_boolean, "may the sink create topics", True),
-    Option(
-        "maxRetries", "retries_max", as_count(0), "tries after the first one on 429, 503 and broken connections", 30
-    ),
-    Option("deadLetterTopic", "dead_letter", as_topic_name, "where rows go that are not valid JSON or too large"),
-    Option(
-        "jobId",
-        "job_id",
-        as_text,
-        "batch writes: name of this write; the same name makes a repeated write append nothing",
-    ),
+    Option("topic", as_topic_name, "where rows without a topic column go"),
+    Option("batchRecords", as_count(1), "records per request, at most 10000", 1000),
+    Option("batchBytes", as_count(1), "bytes of data and meta per request", 1 << 20),
+    Option("durability", as_one_of(*DURABILITIES), "class of topics that the sink creates"),
+    Option("create", as_boolean, "may the sink create topics", True),
+    Option("maxRetries", as_count(0), "tries after the first one on 429, 503 and broken connections", 30),
+    Option("deadLetterTopic", as_topic_name, "where rows go that are not valid JSON or too large"),
+    Option("jobId", as_text, "batch writes: name of this write; the same name makes a repeated write append nothing"),
 )
 
 # Options that Spark itself adds to what a source or sink is given.
@@ -283,11 +253,11 @@ def _read_table(given: Mapping[str, str], table: tuple[Option, ...], what: str) 
             "use CREATE TEMPORARY VIEW ... USING topics OPTIONS (...), or format('topics')"
         )
     by_name = {option.name.lower(): option for option in table}
-    values: dict[str, Any] = {option.field: option.default for option in table}
+    values: dict[str, Any] = {field_of(option.name): option.default for option in table}
     for name, text in given.items():
         option = by_name.get(name.lower())
         if option is not None:
-            values[option.field] = option.parse(option.name, text)
+            values[field_of(option.name)] = option.parse(option.name, text)
         elif name.lower() not in _OF_SPARK:
             raise ConfigError(_unknown(name, table, what))
     return values
@@ -340,28 +310,28 @@ def _key_from_file(path: str) -> Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a batch or streaming read, checked. `names` is None for a prefix."""
+    """Options of a batch or streaming read, checked. `subscribe` is None where a pattern is given."""
 
     path: str | None
     cold_path: str | None
     url: str | None
     api_key: Secret | None = field(repr=False)
-    names: tuple[str, ...] | None
-    prefix: str | None
-    starting: Bound | None
-    ending: Bound | None
-    starting_ts: int | None
-    ending_ts: int | None
-    on_loss: OnLoss
+    subscribe: tuple[str, ...] | None
+    subscribe_pattern: str | None
+    starting_offsets: Bound | None
+    ending_offsets: Bound | None
+    starting_timestamp: int | None
+    ending_timestamp: int | None
+    on_data_loss: OnLoss
     columns: tuple[str, ...] | None
     tag: TextMatch | None
     node: TextMatch | None
     limit: int | None
-    verify: bool
-    records_per_partition_max: int
-    partitions_min: int | None
-    offsets_per_trigger_max: int | None
-    bytes_per_trigger_max: int | None
+    verify_checksums: bool
+    max_records_per_partition: int
+    min_partitions: int | None
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     trim_committed: bool
 
     @property
@@ -369,7 +339,7 @@ class ReadOptions:
         """The columns of the table that this read gives when nobody asks for a selection."""
         if self.columns is not None:
             return self.columns
-        return KNOWN_COLUMNS if self.on_loss == "rows" else TABLE_COLUMNS
+        return KNOWN_COLUMNS if self.on_data_loss == "rows" else TABLE_COLUMNS
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
@@ -377,24 +347,24 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     values = _read_table(given, READ_OPTIONS, "reading")
     if (values["path"] is None) == (values["url"] is None):
         raise ConfigError("give exactly one of path (a data directory) and url (a running server)")
-    if (values["names"] is None) == (values["prefix"] is None):
+    if (values["subscribe"] is None) == (values["subscribe_pattern"] is None):
         raise ConfigError("give exactly one of subscribe (topic names) and subscribePattern (a prefix such as orders*)")
     _check_bounds(values)
     if streaming is not None:
         _check_kind(values, streaming=streaming)
     del values["pushdown"]
-    fail_on_loss = values.pop("fail_on_loss")
+    fail_on_loss = values.pop("fail_on_data_loss")
     _take_api_key(values)
     values["cold_path"] = values["cold_path"] or os.environ.get(COLD_DIR_ENV) or None
-    values["on_loss"] = values["on_loss"] or ("fail" if fail_on_loss else "warn")
+    values["on_data_loss"] = values["on_data_loss"] or ("fail" if fail_on_loss else "warn")
     options = ReadOptions(**values)
     _check_loss_columns(options)
     return options
 
 
 def _check_bounds(values: Mapping[str, Any]) -> None:
-    for name, field_name in (("startingOffsets", "starting"), ("endingOffsets", "ending")):
-        bound, names, prefix = values[field_name], values["names"], values["prefix"]
+    for name in ("startingOffsets", "endingOffsets"):
+        bound, names, prefix = values[field_of(name)], values["subscribe"], values["subscribe_pattern"]
         if not isinstance(bound, dict):
             continue
         for topic in bound:
@@ -403,10 +373,9 @@ def _check_bounds(values: Mapping[str, Any]) -> None:
 
 
 def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
-    only_batch = {"endingOffsets": "ending", "endingTimestamp": "ending_ts", "limit": "limit"}
     if streaming:
-        for name, field_name in only_batch.items():
-            if values[field_name] is not None:
+        for name in ("endingOffsets", "endingTimestamp", "limit"):
+            if values[field_of(name)] is not None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
     if values["trim_committed"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
@@ -419,7 +388,7 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
 
 def _check_loss_columns(options: ReadOptions) -> None:
     wanted = [name for name in options.columns or () if name in LOSS_COLUMNS]
-    if wanted and options.on_loss != "rows":
+    if wanted and options.on_data_loss != "rows":
         raise ConfigError(f"column {wanted[0]} exists only with onDataLoss=rows")
 
 
@@ -439,8 +408,8 @@ class WriteOptions:
     batch_bytes: int
     durability: str | None
     create: bool
-    retries_max: int
-    dead_letter: str | None
+    max_retries: int
+    dead_letter_topic: str | None
     job_id: str | None
 
 

@@ -1,8 +1,8 @@
 """The data source `topics` for PySpark's Python Data Source API: batch and streaming, in and out.
 
 Spark makes a source object in one Python process, asks it for readers in others and runs their `read` in yet others, so
-nothing is kept in these objects but options. All rules live in the modules this one puts together: options, plan,
-offsets, scan, sink. Imported by Spark through `pyspark_topics`; keep its imports light.
+nothing is kept in these objects but options. All rules live in the modules this one puts together. Imported by Spark
+through `pyspark_topics` in every Python process, so the heavy parts are imported where they are used.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from topics.spark.planning.stream import StreamPlanner
     from topics.spark.writing.sink import TopicsBatchSink, TopicsStreamSink
 
 
@@ -44,7 +45,7 @@ class TopicsDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = read_options(self.options)
-        return spark_schema(table_fields(options.table_columns, with_loss=options.on_loss == "rows"))
+        return spark_schema(table_fields(options.table_columns, with_loss=options.on_data_loss == "rows"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options, streaming=False)
@@ -75,7 +76,7 @@ def declared_fields(options: ReadOptions, schema: StructType) -> tuple[Field, ..
     check_columns(tuple(field.name for field in fields), options.table_columns, "the schema")
     for field in fields:
         problem = mismatch(field)
-        if problem is None and options.on_loss == "rows" and not field.nullable:
+        if problem is None and options.on_data_loss == "rows" and not field.nullable:
             is_null_in_tombstones = table_fields((field.name,), with_loss=True)[0].nullable
             problem = f"column {field.name} is null in tombstone rows, declare it nullable" * is_null_in_tombstones
         if problem:
@@ -85,6 +86,16 @@ def declared_fields(options: ReadOptions, schema: StructType) -> tuple[Field, ..
 
 class TaskPartition(InputPartition):
     """A task on its way to an executor; everything it needs rides in it."""
+
+
+def read_task(partition: InputPartition, options: ReadOptions, fields: tuple[Field, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, on an executor."""
+    from topics.spark.planning.batch import read_spec
+    from topics.spark.scanning.task_scan import scan
+
+    if partition.value is None:  # Spark's stand-in for an empty list of partitions
+        return iter(())
+    return scan(partition.value, read_spec(options, fields))
 
 
 # --- batch -----------------------------------------------------------------------------------------------------------
@@ -106,12 +117,7 @@ class BatchReader(DataSourceReader):
         return [TaskPartition(task) for task in plan_batch(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from topics.spark.planning.batch import read_spec
-        from topics.spark.scanning.task_scan import scan
-
-        if partition.value is None:  # Spark's stand-in for an empty list of partitions
-            return iter(())
-        return scan(partition.value, read_spec(self._options, self._fields))
+        return read_task(partition, self._options, self._fields)
 
 
 # --- streaming -------------------------------------------------------------------------------------------------------
@@ -123,13 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, fields: tuple[Field, ...]) -> None:
         self._options = options
         self._fields = fields
-        self._planner: Any = None
+        self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_fields": self._fields, "_planner": None}
 
     @property
-    def planner(self) -> Any:
+    def planner(self) -> StreamPlanner:
         if self._planner is None:
             from topics.spark.planning.stream import StreamPlanner
 
@@ -137,27 +143,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
-        offset: dict[str, Any] = self.planner.initial()
-        return offset
+        return self.planner.initial()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        if isinstance(limit, ReadMaxRows) and rows == self._options.offsets_per_trigger_max:
-            size = self._options.bytes_per_trigger_max  # one limit object cannot name both
-        offset: dict[str, Any] = self.planner.latest(start, rows_max=rows, bytes_max=size)
-        return offset
+        if isinstance(limit, ReadMaxRows) and rows == self._options.max_offsets_per_trigger:
+            size = self._options.max_bytes_per_trigger  # one limit object cannot name both
+        return self.planner.latest(start, rows_max=rows, bytes_max=size)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        if self._options.offsets_per_trigger_max is not None:
-            return ReadMaxRows(self._options.offsets_per_trigger_max)
-        if self._options.bytes_per_trigger_max is not None:
-            return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        offset: dict[str, Any] | None = self.planner.report()
-        return offset
+        return self.planner.report()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.planner.fix_target()
@@ -166,12 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [TaskPartition(task) for task in self.planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from topics.spark.planning.batch import read_spec
-        from topics.spark.scanning.task_scan import scan
-
-        if partition.value is None:
-            return iter(())
-        return scan(partition.value, read_spec(self._options, self._fields))
+        return read_task(partition, self._options, self._fields)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.trim_committed:
@@ -190,7 +188,7 @@ class RefusedStream(StreamReader):
         self._error = error
 
     @property
-    def planner(self) -> Any:
+    def planner(self) -> StreamPlanner:
         raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -173,10 +173,10 @@ def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[Reporter]:
     """A bar on a terminal, lines elsewhere, nothing for programs."""
-    from topics.spark.jobs.job import NoProgress, ProgressBar, ProgressLines
+    from topics.spark.jobs.job import ProgressBar, ProgressLines, Reporter
 
     if as_json:
-        yield NoProgress()
+        yield Reporter()
     elif sys.stderr.isatty():
         with ProgressBar() as bar:
             yield bar

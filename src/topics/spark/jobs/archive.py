@@ -37,7 +37,7 @@ from topics.spark.jobs.archive_files import (
     size_of,
     sync_logs,
 )
-from topics.spark.jobs.job import JobSource, NoProgress, Reporter
+from topics.spark.jobs.job import JobSource, Reporter
 from topics.spark.logs.bulk_client import Remote
 from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
@@ -93,7 +93,7 @@ class ArchiveOptions:
 
 
 def instance_of(cuts: Mapping[str, TopicCut]) -> str:
-    """The data directory of some topics; empty where nobody tells."""
+    """The name of the data directory that these topics are in; empty where the source does not tell."""
     return next((cut.instance for cut in cuts.values()), "")
 
 
@@ -117,7 +117,7 @@ def archive(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Archived:
     """Run until everything is archived, or until told to stop."""
-    return _Archive(spark, options, reporter or NoProgress()).run(should_stop)
+    return _Archive(spark, options, reporter or Reporter()).run(should_stop)
 
 
 class _Archive:
@@ -163,7 +163,8 @@ class _Archive:
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def _stream(self, should_stop: Callable[[], bool]) -> int:
-        """Spark gives the planner's process ten seconds to come up; where a busy machine takes longer, once more."""
+        """Runs the stream. Spark gives the planner's process ten seconds to start; on a busy machine that may fail, so
+        retry."""
         from pyspark.errors import StreamingQueryException
 
         for _ in range(STARTS_MAX - 1):
@@ -208,7 +209,7 @@ class _Archive:
                             self._trim()
                         else:
                             self._describe_new()
-            # The query is through; its last progress may not have been seen.
+            # The query has ended; its last progress report may not have been seen.
             rows = max(rows, sum(progress["numInputRows"] for progress in query.recentProgress))
             if query.lastProgress is not None:
                 self._tell_place(query.lastProgress, rows)
@@ -218,7 +219,7 @@ class _Archive:
             raise
 
     def _tell_place(self, progress: Any, rows: int) -> None:
-        """By seqs, as what waits is counted: records that were deleted are passed and give no row."""
+        """Reports progress in seqs, because the backlog is counted in seqs: deleted records give no row."""
         told = progress["sources"][0]["endOffset"]
         offset = json.loads(told) if isinstance(told, str) else told
         done = passed(self._begin, from_json(offset or {}))
@@ -226,7 +227,7 @@ class _Archive:
 
     @staticmethod
     def _is_over(query: StreamingQuery, should_stop: Callable[[], bool]) -> bool:
-        """Waits a moment. A query that is told to stop may end with an error of whatever it was doing."""
+        """Waits up to a second for the end. A query that is told to stop may end with an error of what it was doing."""
         from pyspark.errors import StreamingQueryException
 
         if should_stop():
@@ -244,7 +245,7 @@ class _Archive:
         return committed_by_delta(self._folder) if self._options.format == "delta" else committed_by_spark(self._folder)
 
     def _tidy(self) -> None:
-        """Files of a batch that was interrupted belong to nothing; its repetition writes them anew."""
+        """Removes the files of an interrupted batch: no commit names them, and its repetition writes them anew."""
         for path in orphans(self._folder, [*self._committed(), *self._known]):
             path.unlink(missing_ok=True)
 

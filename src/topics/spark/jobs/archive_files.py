@@ -87,7 +87,7 @@ def add_to_manifest(folder: Path, files: Iterable[ArchivedFile]) -> None:
 
 
 def sync_logs(folder: Path) -> None:
-    """Everything that names the files of the archive, onto the disk: Spark and Delta leave that to the system."""
+    """Sync everything that names the files of the archive: Spark and Delta do not sync their logs."""
     for name in (SPARK_LOG_DIR, DELTA_LOG_DIR, CHECKPOINT_DIR):
         for path in (folder / name).rglob("*"):
             with suppress(FileNotFoundError):  # the stream goes on, and drops old entries
@@ -106,7 +106,7 @@ def size_of(path: Path) -> int | None:
 
 
 def sync_folder(path: Path) -> None:
-    """Works for files, too."""
+    """Sync a folder or a file."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -167,7 +167,7 @@ def committed_by_spark(folder: Path) -> list[str]:
 
 
 def _sink_entries(source: Path) -> Iterator[str]:
-    """Spark writes whole paths. What lies above the archive does not count: it may have been moved or copied since."""
+    """Spark writes absolute paths; only the part below the archive counts, because it may have been moved since."""
     for line in source.read_text(encoding="utf-8").splitlines()[1:]:
         entry = json.loads(line)
         if entry.get("action", "add") == "add":
@@ -198,7 +198,7 @@ def check_instance(folder: Path, instance: str) -> None:
 
 
 def note_instance(folder: Path, instance: str) -> None:
-    """Once; before the first batch."""
+    """Write down, once and before the first batch, whose archive this is."""
     file = folder / INSTANCE_FILE
     if instance and not file.exists():
         file.with_suffix(".tmp").write_text(f"{instance}\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from topics.errors import ConfigError, TopicsError
 from topics.spark.logs.log import open_log
@@ -67,7 +67,9 @@ class JobSource:
 LINE_EVERY_S: Final = 5.0
 
 
-class Reporter(Protocol):
+class Reporter:
+    """Takes the progress of a job; this one does nothing with it."""
+
     def start(self, what: str, total: int | None, unit: str) -> None:
         """A new phase; `total` None when nobody knows."""
 
@@ -78,20 +80,7 @@ class Reporter(Protocol):
         """A sentence worth keeping."""
 
 
-class NoProgress:
-    """Says nothing."""
-
-    def start(self, what: str, total: int | None, unit: str) -> None:
-        return
-
-    def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
-        return
-
-    def note(self, text: str) -> None:
-        return
-
-
-class ProgressLines:
+class ProgressLines(Reporter):
     """A line on stderr every few seconds: done, rows per second, time left."""
 
     def __init__(self, *, every_s: float = LINE_EVERY_S) -> None:
@@ -115,7 +104,7 @@ class ProgressLines:
         print(text, file=sys.stderr, flush=True)
 
 
-class ProgressBar:
+class ProgressBar(Reporter):
     """A progress bar on a terminal; use it as a context."""
 
     def __init__(self) -> None:
@@ -205,7 +194,7 @@ class Ledger:
             os.fsync(file.fileno())
 
     def finish(self) -> None:
-        """The job is through: the next run begins anew."""
+        """The job is complete: the next run begins anew."""
         self._path.unlink(missing_ok=True)
 
     def _load(self) -> None:
@@ -231,13 +220,13 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def place_of(source: str) -> str:
-    """A source by a name that means the same in every folder: two of one relative name are two."""
+    """The absolute name of a source: one relative name means different sources in different folders."""
     local = Path(local_path(source))
     return str(local.resolve()) if source and local.exists() else source
 
 
 def ledger_path(job: str, *inputs: str, folder: str | None = None) -> Path:
-    """Where the ledger of a job over these inputs lies, unless the user names a folder: the user's state directory."""
+    """The ledger of a job over these inputs, in `folder` or else in the user's state directory."""
     name = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
     base = Path(folder) if folder else Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return (base if folder else base / "topics") / f"{job}-{name}.jsonl"
@@ -248,13 +237,13 @@ _WRAPPING: Final = re.compile(r"\AAn error occurred while calling \S+\n: (?:[\w.
 """What Py4J puts in front of an exception of Java: the call, and the class."""
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
 _GONE: Final = re.compile(r"JAVA_GATEWAY_EXITED|stopped SparkContext")
-"""Java ended, or Spark in it: why, it has said on its way out."""
+"""Java ended, or Spark inside it: the reason is in what Java wrote last."""
 _LAST_WORDS: Final = re.compile(r'^(?:Exception in thread "main" \S+: |Error: |\S+ ERROR \w+: )(.+)$', re.MULTILINE)
 _CHARS_MAX: Final = 400
 
 
 class JobFailed(TopicsError):
-    """A job ended before it was through."""
+    """A job ended before it was complete."""
 
 
 def failure_of(error: BaseException, java_said: str = "") -> TopicsError:
@@ -269,7 +258,7 @@ def failure_of(error: BaseException, java_said: str = "") -> TopicsError:
 
 
 def _own_sentence(error: BaseException, java_said: str) -> str:
-    """The first line and the innermost cause, or what Java said first on its way out."""
+    """Spark's first line and its innermost cause, or, where Java has ended, the first error that Java wrote."""
     told = _WRAPPING.sub("", str(error))
     words = _LAST_WORDS.findall(java_said) if _GONE.search(told) else []
     if words:

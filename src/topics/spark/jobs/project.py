@@ -155,13 +155,13 @@ def write_project(folder: Path, source: Mapping[str, str]) -> None:
 
 
 def _yaml(text: str) -> str:
-    """Whatever is in a name: a JSON text is a YAML one."""
+    """A text as YAML, whatever is in it: a JSON string is a YAML string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def check_source(folder: Path) -> None:
-    """Raises what the pipeline would end with, where the source that its spec names cannot be read: Spark tells it a
-    minute later, among pages of other things. A project that names none has a source of its own."""
+    """Raises the error that the pipeline would end with if the source that its spec names cannot be read: Spark reports
+    it a minute later, among pages of other output. A project whose spec names none brings its own source."""
     import yaml  # type: ignore[import-untyped]  # comes with Spark's pipelines
 
     spec = yaml.safe_load((folder / SPEC).read_text(encoding="utf-8"))
@@ -177,7 +177,7 @@ def check_source(folder: Path) -> None:
         options["path"] = str(folder / options["path"])
     wanted = read_options(options, streaming=True)
     with closing(open_log(address_of(wanted))) as log:
-        if (folder / STORAGE).exists():  # it ran before: what a topic's end means is `onDataLoss`'s to say
+        if (folder / STORAGE).exists():  # it ran before: a missing topic is for `onDataLoss` to judge
             log.names()
         else:
             wanted_cuts(log, wanted)

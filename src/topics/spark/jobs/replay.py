@@ -1,10 +1,10 @@
-"""Replay: the way back, from an archive or any DataFrame source into topics (`docs/spec/pipeline.md#sec-7`).
+"""Replay: records of an archive, or of any DataFrame source, written back into topics (`docs/spec/pipeline.md#sec-7`).
 
 Records of one topic are written in their old order, by one task at a time; topics run beside each other. Work is cut
 into waves, fixed when the job is first started and kept in its ledger, and every request carries a key made of the
 job's name, the wave and the place in it. So an interrupted replay goes on with its wave, and what that wave had
-written before is recognised by the server and not appended again. The ledger stays when the job is through, so a run
-more writes what came since, and nothing twice.
+written before is recognised by the server and not appended again. The ledger stays when the job is complete, so
+another run writes what is new, and nothing twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from topics.errors import ConfigError
 from topics.spark.jobs.archive_files import ArchivedFile, committed_by_delta, committed_by_spark, described, manifest
-from topics.spark.jobs.job import Ledger, NoProgress, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.server_log import ServerLog
 from topics.spark.options import write_options
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 WAVE_RECORDS: Final = 2_000_000
 """Records of one topic in one wave: what a restart may have to send again."""
 PARTITIONS: Final = 32
-"""Fixed: the number of a topic's partition is in the keys that make a restart safe, whatever Spark runs on then."""
+"""Fixed, because the number of a partition is in the idempotency keys: a restart on another cluster sends the same
+ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,8 @@ def replay(
 ) -> Replayed:
     """Write everything that is wanted and was not written before; returns when it is acknowledged.
 
-    With `again` a replay that is through is begun anew."""
-    begun, tell = time.monotonic(), reporter or NoProgress()
+    With `again` a complete replay begins anew."""
+    begun, tell = time.monotonic(), reporter or Reporter()
     plan = ReplayPlan.of(options, state_dir=state_dir, again=again)
     waves, done_before, records_before = plan.waves, plan.done, plan.records_before
     if done_before:
@@ -124,14 +125,14 @@ class ReplayPlan:
 
     @classmethod
     def of(cls, options: ReplayOptions, *, state_dir: str | None = None, again: bool = False) -> Self:
-        """Raises ConfigError where nobody can tell what was not written yet."""
+        """Raises ConfigError where it cannot be known what was written before."""
         url = options.url.rstrip("/")
         title = json.dumps([place_of(options.source), options.format, url, options.topics, options.into])
         ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
         plan = cls(ledger)
         if "plan" in ledger:
             written = plan.records_before
-            is_gone = written > 0 and written > heads_at(options)  # the server is asked only if it has to be
+            is_gone = written > 0 and written > heads_at(options)
             if again and (is_gone or plan.done == len(plan.waves)):
                 ledger.finish()
                 ledger = Ledger(ledger_path("replay", title, folder=state_dir), title)
@@ -151,7 +152,7 @@ class ReplayPlan:
 
     def _go_on(self, options: ReplayOptions) -> None:
         planned = [path for wave in self.waves for path in wave]
-        if [] in self.waves:  # whatever the source gave then
+        if [] in self.waves:  # one wave without names: everything that the source gave
             if self.done == len(self.waves):
                 raise ConfigError(
                     f"{self.records_before:,} records of {options.source} were written to "
@@ -193,8 +194,9 @@ class ReplayPlan:
 
 
 def heads_at(options: ReplayOptions) -> int:
-    """How many records the topics to be written to have got in their lives. That only grows; where it is less than was
-    written, they are not the ones that it was written to. A key that may not look has to be believed."""
+    """The sum of the heads of the topics to be written to. Heads only grow; a sum below what was written before means
+    that these are other topics. A key that may not list topics cannot be checked, so the sum is taken to be large
+    enough."""
     wanted = write_options(options.destination)
     try:
         with closing(ServerLog(LogAddress(url=wanted.url, api_key=wanted.api_key))) as log:
@@ -228,10 +230,10 @@ def plan_waves(options: ReplayOptions, *, without: Set[str] = frozenset()) -> li
 
 
 def _archived(options: ReplayOptions) -> list[ArchivedFile]:
-    """Files of the archive: what its log of commits names, which knows more than the manifest where a run was killed,
-    and less where somebody put the files of a Delta table together.
+    """Files of the archive, as its log of commits names them. After a killed run the log has files that the manifest
+    does not have yet; after a Delta table was compacted it has others.
 
-    Nothing where there is no manifest: that is a table of somebody else's, or an archive before its first one."""
+    Empty where there is no manifest: the table is no archive, or has no file yet."""
     folder = Path(options.source).resolve()
     known = manifest(folder)
     if not known:

@@ -1,7 +1,7 @@
 """Stats: records, bytes and rates by topic, tag prefix and time bucket (`docs/spec/pipeline.md#sec-7`).
 
 An aggregate over the table; only times, tags and sizes travel. Topics are taken in groups, and a group that is done is
-remembered with its rows, so that an interrupted run goes on.
+remembered with its rows, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
-from topics.spark.jobs.job import JobSource, Ledger, NoProgress, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import JobSource, Ledger, Reporter, ledger_path, place_of
 from topics.spark.planning.cut import TopicCut
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def stats(
     state_dir: str | None = None,
 ) -> list[StatsRow]:
     """Rows by topic, bucket and tag prefix."""
-    seconds, tell = bucket_seconds(bucket), reporter or NoProgress()
+    seconds, tell = bucket_seconds(bucket), reporter or Reporter()
     cuts = source.cuts()
     title = f"{place_of(source.path or source.shown)} {source.topics} {seconds} {tag_delimiter}"
     ledger = Ledger(ledger_path("stats", title, folder=state_dir), title)
@@ -81,7 +81,7 @@ def stats(
 
 
 def state_of(cut: TopicCut) -> dict[str, int]:
-    """What must be as it was, for numbers of an interrupted run to be those of this one."""
+    """The part of a topic's state that must be unchanged for rows of an interrupted run to be used again."""
     return {"epoch": cut.epoch, "earliest": cut.earliest_seq, "end": cut.end_seq}
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
 from topics.formats.segments.columns import ALL, decode_columns
-from topics.spark.jobs.job import Ledger, NoProgress, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
 from topics.spark.logs.directory import DirectoryLog, layout, newest_snapshot
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.read_files import Files, open_files
@@ -116,7 +116,7 @@ def verify(
     state_dir: str | None = None,
 ) -> Report:
     """Check everything below a data directory or cold root."""
-    begun, tell = time.monotonic(), reporter or NoProgress()
+    begun, tell = time.monotonic(), reporter or Reporter()
     plan = plan_verify(path, cold_path)
     places = place_of(path), place_of(cold_path or "")
     ledger = Ledger(ledger_path("verify", *places, folder=state_dir), places[0])

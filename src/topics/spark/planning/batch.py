@@ -1,19 +1,19 @@
-"""Batch planning: options to tasks. One look at the log fixes the head of every topic."""
+"""Batch planning: options to tasks. The cuts that a plan begins with fix the head of every topic."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final
 
-from topics.errors import ConfigError, Corruption
+from topics.errors import ConfigError
 from topics.model.position import Position
 from topics.spark.logs.log import Log, LogAddress, open_log
 from topics.spark.options import EARLIEST_SEQ, LATEST_SEQ, Bound, ReadOptions, TextMatch
 from topics.spark.planning.cut import TopicCut, report_gaps
-from topics.spark.planning.tasks import Range, Task, resolve, target_size, tasks_of
+from topics.spark.planning.tasks import Range, Task, resolve_in, target_size, tasks_of
 from topics.spark.scanning.arrow_columns import TextTest
 from topics.spark.scanning.schema import Field
 from topics.spark.scanning.task_scan import ReadSpec
@@ -21,7 +21,6 @@ from topics.spark.scanning.task_scan import ReadSpec
 PARALLELISM_ENV: Final = "_TOPICS_SPARK_PARALLELISM"  # for our own executors; a setting it is not
 """Cores of the session, told by `topics.spark.session()`: a source has no other way to learn it."""
 _NAMES_SHOWN: Final = 8
-
 
 WallClock = Callable[[], int]
 
@@ -47,8 +46,8 @@ def read_spec(options: ReadOptions, fields: tuple[Field, ...]) -> ReadSpec:
         address=address_of(options),
         fields=fields,
         tests=tuple(_test(column, match) for column, match in wanted if match is not None),
-        verify=options.verify,
-        on_loss=options.on_loss,
+        verify=options.verify_checksums,
+        on_loss=options.on_data_loss,
     )
 
 
@@ -61,10 +60,10 @@ def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]
     with closing(open_log(address_of(options))) as log:
         cuts = wanted_cuts(log, options, clock)
         ranges = {name: _range(log, cut, options) for name, cut in cuts.items()}
-    gaps = {name: report_gaps(name, wanted.gaps, options.on_loss) for name, wanted in ranges.items()}
+    gaps = {name: report_gaps(name, wanted.gaps, options.on_data_loss) for name, wanted in ranges.items()}
     total = sum(max(wanted.hi - wanted.lo, 0) for wanted in ranges.values())
     target = target_size(
-        total, partitions_min=options.partitions_min or parallelism(), records_max=options.records_per_partition_max
+        total, partitions_min=options.min_partitions or parallelism(), records_max=options.max_records_per_partition
     )
     return [
         task
@@ -72,7 +71,7 @@ def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]
         for task in tasks_of(
             cuts[name],
             wanted,
-            records_max=options.records_per_partition_max,
+            records_max=options.max_records_per_partition,
             target=target,
             gaps=gaps[name],
             limit=options.limit,
@@ -82,8 +81,8 @@ def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]
 
 def wanted_cuts(log: Log, options: ReadOptions, clock: WallClock = now_ms) -> dict[str, TopicCut]:
     """The topics subscribed to; a name that does not exist is an error."""
-    cuts = log.cuts(names=options.names, prefix=options.prefix, now_ms=clock())
-    for name in options.names or ():
+    cuts = log.cuts(names=options.subscribe, prefix=options.subscribe_pattern, now_ms=clock())
+    for name in options.subscribe or ():
         if name not in cuts:
             known = log.names()
             raise ConfigError(f"there is no topic {name!r} in {address_of(options).shown}; {some_names(known)}")
@@ -99,17 +98,8 @@ def some_names(names: list[str]) -> str:
 
 
 def _range(log: Log, cut: TopicCut, options: ReadOptions) -> Range:
-    lo = start_of(log, cut, options.starting, options.starting_ts, default="earliest")
+    lo = start_of(log, cut, options.starting_offsets, options.starting_timestamp, default="earliest")
     return resolve_in(log, cut, lo, _end_of(log, cut, options))
-
-
-def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
-    """What of `[lo, hi)` is there; the exact end of a prefix gap is looked up."""
-    for first, end in cut.missing:
-        if first < hi and end > max(lo, cut.earliest_seq):
-            raise Corruption(file=f"segment {first} of topic {cut.name!r}", offset=0, reason="file missing")
-    first_live = log.first_live(cut, cut.earliest_seq) if lo < cut.evict_floor else None
-    return resolve(cut, lo, hi, first_live=first_live)
 
 
 def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *, default: str) -> int:
@@ -127,14 +117,14 @@ def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *,
 
 
 def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
-    if options.ending_ts is not None:
-        return log.seq_at(cut, options.ending_ts)
-    seq = named(options.ending, cut.name)
+    if options.ending_timestamp is not None:
+        return log.seq_at(cut, options.ending_timestamp)
+    seq = named(options.ending_offsets, cut.name)
     if isinstance(seq, Position):
         if not cut.has(seq):
             raise ConfigError(f"option endingOffsets: {seq} is a position of another topic than {cut.name!r} is now")
         return min(seq.seq + 1, cut.end_seq)
-    if seq == EARLIEST_SEQ or options.ending == "earliest":
+    if seq == EARLIEST_SEQ or options.ending_offsets == "earliest":
         return cut.earliest_seq
     if seq is None or seq == LATEST_SEQ:
         return cut.end_seq
@@ -144,8 +134,3 @@ def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
 def named(bound: Bound | None, name: str) -> int | Position | None:
     """What an option says of one topic."""
     return bound.get(name) if isinstance(bound, Mapping) else None
-
-
-def count_of(tasks: Iterable[Task]) -> int:
-    """Seqs that tasks cover."""
-    return sum(task.count for task in tasks)

@@ -1,9 +1,8 @@
-"""Trim: records that are safely elsewhere are deleted from their topics. Used by streams and by the archive.
+"""Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` is the next seq to read (`docs/spec/pipeline.md#sec-4`).
 
-Offsets of streams: `{topic: {"epoch": e, "seq": s}}`, `s` being the next seq to read (`docs/spec/pipeline.md#sec-4`).
-
-Pure: cuts and offsets in, offsets and ranges out. A topic enters an offset at its earliest record before anything of it
-is read, so that a batch always has both ends of its ranges on record and gives the same rows when it is repeated.
+Cuts and offsets in, offsets and ranges out; only `trim_before` does anything. A topic enters an offset at its earliest
+record before anything of it is read, so that a batch always has both ends of its ranges on record and gives the same
+rows when it is repeated. Used by streams and by the archive.
 """
 
 from __future__ import annotations
@@ -17,17 +16,6 @@ import msgspec
 from topics.model.position import Position
 from topics.spark.logs.bulk_client import Remote, topic_path
 from topics.spark.planning.cut import TopicCut
-
-
-def trim_before(remote: Remote, points: Points, cuts: Mapping[str, TopicCut]) -> None:
-    """Delete the records before each point, of the same instance only."""
-    try:
-        for name, point in points.items():
-            cut = cuts.get(name)
-            if cut is not None and cut.epoch == point.epoch and cut.earliest_seq < point.seq:
-                remote.post(topic_path(name, "delete"), msgspec.json.encode({"before_seq": point.seq}))
-    finally:
-        remote.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,7 @@ def from_json(offset: Mapping[str, Any]) -> Points:
 
 
 def lifted(points: Points, cuts: Mapping[str, TopicCut]) -> Points:
-    """The same places, in the present epoch where a point is of an ancestor and the cut has it; others stay foreign."""
+    """The same points; those of an ancestor that the cut still has are given the present epoch, others stay foreign."""
     moved = dict(points)
     for name, point in points.items():
         cut = cuts.get(name)
@@ -70,7 +58,7 @@ def heads(cuts: Mapping[str, TopicCut]) -> Points:
 
 
 def resumed(known: Points, cuts: Mapping[str, TopicCut]) -> Points:
-    """Where a stream goes on that was at `known`; a topic that it knows nothing of, or another life of, is begun."""
+    """Where a stream resumes that was at `known`; a topic that is new, or of another epoch, starts at its earliest."""
     begun = {name: NextSeq(cut.epoch, cut.earliest_seq) for name, cut in cuts.items()}
     known = lifted(known, cuts)
     still = {name: known[name] for name in begun if name in known and known[name].epoch == cuts[name].epoch}
@@ -164,10 +152,21 @@ def _first(start: Points, end: Points, name: str) -> int:
 
 
 def _goes_on(before: NextSeq, point: NextSeq) -> bool:
-    """Whether both belong to one instance; offsets of one never go back."""
+    """Whether both are of one instance, whose offsets never go back."""
     return before.epoch == point.epoch and before.seq <= point.seq
 
 
 def _stopped(start: Points, end: Points, name: str, count: int) -> NextSeq:
-    """`count` seqs on; a topic that was made anew enters its new epoch even with nothing read."""
+    """The point `count` seqs after the start; a recreated topic enters its new epoch even if nothing is read."""
     return NextSeq(end[name].epoch, min(_first(start, end, name) + count, end[name].seq))
+
+
+def trim_before(remote: Remote, points: Points, cuts: Mapping[str, TopicCut]) -> None:
+    """Delete from their topics the records before each point, of the same instance only: they are safely elsewhere."""
+    try:
+        for name, point in points.items():
+            cut = cuts.get(name)
+            if cut is not None and cut.epoch == point.epoch and cut.earliest_seq < point.seq:
+                remote.post(topic_path(name, "delete"), msgspec.json.encode({"before_seq": point.seq}))
+    finally:
+        remote.close()

@@ -1,8 +1,8 @@
 """StreamPlanner: the driver's side of a streaming read. Offsets in, offsets and tasks out.
 
 No correctness hangs on `commit` or `stop`: the first comes late and never for the last batch, the second may not come
-at all. The only state is the target of an `AvailableNow` run and the last look at the log, which saves work and nothing
-else.
+at all. The only state is the target of an `AvailableNow` run, and the last known ends of the topics, which are for
+progress reports only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 from topics.errors import DataLoss
 from topics.model.position import Position
+from topics.spark.logs.bulk_client import Remote
 from topics.spark.logs.log import open_log
 from topics.spark.options import Bound, ReadOptions
-from topics.spark.planning.batch import WallClock, address_of, named, now_ms, resolve_in, start_of, wanted_cuts
+from topics.spark.planning.batch import WallClock, address_of, named, now_ms, start_of, wanted_cuts
 from topics.spark.planning.cut import LostSeqs, TopicCut, life_over, report_gaps
 from topics.spark.planning.cut import log as loss_log
 from topics.spark.planning.offsets import (
@@ -30,8 +31,9 @@ from topics.spark.planning.offsets import (
     limit_bytes,
     limit_rows,
     to_json,
+    trim_before,
 )
-from topics.spark.planning.tasks import Range, Task, even_parts, stream_size, stream_tasks
+from topics.spark.planning.tasks import Range, Task, even_parts, resolve_in, stream_size, stream_tasks
 
 
 class StreamPlanner:
@@ -52,15 +54,18 @@ class StreamPlanner:
         cuts = wanted_cuts(self._log, self._options, self._clock)
         options = self._options
         starts = {
-            name: foreign_start(cut, options.starting)
-            or NextSeq(cut.epoch, start_of(self._log, cut, options.starting, options.starting_ts, default="latest"))
+            name: foreign_start(cut, options.starting_offsets)
+            or NextSeq(
+                cut.epoch,
+                start_of(self._log, cut, options.starting_offsets, options.starting_timestamp, default="latest"),
+            )
             for name, cut in cuts.items()
         }
         return to_json(starts)
 
     def latest(self, start: Mapping[str, Any], *, rows_max: int | None, bytes_max: int | None) -> dict[str, Any]:
         """Where the next batch ends."""
-        cuts = self._look()
+        cuts = self._cuts()
         begin = lifted(from_json(start), cuts)
         self._announce_deleted(begin, cuts)
         self._latest = heads(cuts)
@@ -74,67 +79,67 @@ class StreamPlanner:
         return to_json(end)
 
     def report(self) -> dict[str, Any] | None:
-        """The end of every topic at the last look, so that progress shows the backlog."""
+        """The end of every topic as last asked for, so that progress shows the backlog."""
         return to_json(self._latest) if self._latest is not None else None
 
     def fix_target(self) -> None:
         """An `AvailableNow` run reads what is there now, and stops."""
-        self._target = heads(self._look())
+        self._target = heads(self._cuts())
 
     def tasks(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Task]:
-        """Tasks of the batch between two offsets, gaps settled."""
+        """Tasks of the batch between two offsets; gaps are announced, raised or become rows."""
         begin, stop = from_json(start), from_json(end)
-        cuts = {**self._look(), **self._look_at_others(begin, stop)}
+        cuts = {**self._cuts(), **self._cuts_of_others(begin, stop)}
         begin, stop = lifted(begin, cuts), lifted(stop, cuts)
-        stretches = list(between(begin, stop, cuts))
-        total = sum(stretch.hi - stretch.lo for stretch in stretches)
+        ranges = list(between(begin, stop, cuts))
+        total = sum(each.hi - each.lo for each in ranges)
         options = self._options
-        size = stream_size(total, partitions_min=options.partitions_min, records_max=options.records_per_partition_max)
-        return [task for stretch in stretches for task in self._tasks_of(stretch, cuts.get(stretch.name), size)]
+        size = stream_size(total, partitions_min=options.min_partitions, records_max=options.max_records_per_partition)
+        return [task for each in ranges for task in self._tasks_of(each, cuts.get(each.name), size)]
 
-    def _tasks_of(self, stretch: OffsetRange, cut: TopicCut | None, size: int) -> list[Task]:
-        whole, parts = Task(topic=stretch.name, epoch=stretch.epoch), even_parts(stretch.lo, stretch.hi, size)
-        if cut is None or cut.epoch != stretch.epoch:
+    def _tasks_of(self, each: OffsetRange, cut: TopicCut | None, size: int) -> list[Task]:
+        whole, parts = Task(topic=each.name, epoch=each.epoch), even_parts(each.lo, each.hi, size)
+        if cut is None or cut.epoch != each.epoch:
             # The instance this batch belongs to is gone, with everything that was not read of it.
-            lost = (life_over(cut, stretch.lo, stretch.hi),)
-            gaps = report_gaps(stretch.name, lost, self._options.on_loss)
-            return stream_tasks(whole, None, Range(stretch.lo, stretch.lo), parts, gaps=gaps)
+            lost = (life_over(cut, each.lo, each.hi),)
+            gaps = report_gaps(each.name, lost, self._options.on_data_loss)
+            return stream_tasks(whole, None, Range(each.lo, each.lo), parts, gaps=gaps)
         whole = replace(whole, ancestors=cut.ancestors)
-        wanted = resolve_in(self._log, cut, stretch.lo, stretch.hi)
-        met = wanted.gaps if stretch.was is None else (LostSeqs(1, cut.head_seq, "recreated"), *wanted.gaps)
-        if stretch.lo <= cut.end_seq < stretch.hi:
+        wanted = resolve_in(self._log, cut, each.lo, each.hi)
+        met = wanted.gaps if each.was is None else (LostSeqs(1, cut.head_seq, "recreated"), *wanted.gaps)
+        if each.lo <= cut.end_seq < each.hi:
             # What an offset names was there once: a log that ends before it has lost its end.
-            met = (*met, LostSeqs(cut.end_seq, stretch.hi - 1, "restart"))
-        if stretch.lo > cut.end_seq:
+            met = (*met, LostSeqs(cut.end_seq, each.hi - 1, "restart"))
+        if each.lo > cut.end_seq:
             parts = even_parts(wanted.lo, wanted.hi, size)  # not the topic it was: reading starts over
-        return stream_tasks(whole, cut, wanted, parts, gaps=report_gaps(stretch.name, met, self._options.on_loss))
+        return stream_tasks(whole, cut, wanted, parts, gaps=report_gaps(each.name, met, self._options.on_data_loss))
 
     def trim(self, end: Mapping[str, Any]) -> None:
-        """Delete what lies before a committed offset. Repeating it does no harm, and leaving it out neither."""
-        from topics.spark.logs.bulk_client import Remote
-        from topics.spark.planning.offsets import trim_before
-
-        cuts = self._look()
+        """Delete what lies before a committed offset. It may be repeated or left out without harm."""
+        cuts = self._cuts()
         trim_before(Remote(address_of(self._options)), lifted(from_json(end), cuts), cuts)
 
-    def _look(self) -> dict[str, TopicCut]:
-        return self._log.cuts(names=self._options.names, prefix=self._options.prefix, now_ms=self._clock())
+    def _cuts(self) -> dict[str, TopicCut]:
+        return self._log.cuts(
+            names=self._options.subscribe, prefix=self._options.subscribe_pattern, now_ms=self._clock()
+        )
 
-    def _look_at_others(self, begin: Points, stop: Points) -> dict[str, TopicCut]:
+    def _cuts_of_others(self, begin: Points, stop: Points) -> dict[str, TopicCut]:
         """A batch that is repeated after a restart has the topics it had, also those not subscribed to any more."""
         others = tuple(name for name, point in stop.items() if begin.get(name) != point and not self._is_wanted(name))
         return self._log.cuts(names=others, prefix=None, now_ms=self._clock()) if others else {}
 
     def _is_wanted(self, name: str) -> bool:
-        names, prefix = self._options.names, self._options.prefix
+        names, prefix = self._options.subscribe, self._options.subscribe_pattern
         return name in names if names is not None else prefix is not None and name.startswith(prefix)
 
     def _announce_deleted(self, begin: Points, cuts: Mapping[str, TopicCut]) -> None:
-        """A topic that is gone stays in the offset: made anew, it is a `recreated` gap.
+        """Fails or warns for topics of the offset that do not exist any more.
 
-        So does one that the stream was started without: it may be wanted again, and nothing is known of it."""
+        They stay in the offset, so that a topic of that name made later is a `recreated` gap. So do topics that this
+        run does not subscribe to: a later run may."""
         for name in sorted(filter(self._is_wanted, begin.keys() - cuts.keys())):
-            if self._options.on_loss == "fail" and self._options.names is not None:
+            if self._options.on_data_loss == "fail" and self._options.subscribe is not None:
                 raise DataLoss(topic=name, gap_from=begin[name].seq, gap_to=begin[name].seq, reason="deleted")
             loss_log.warning("topic %r does not exist any more; the stream waits for a new one of that name", name)
 

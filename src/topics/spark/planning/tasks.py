@@ -1,8 +1,8 @@
-"""Plan: ranges of seqs to tasks. Pure: cuts go in, frozen and picklable tasks come out, and nothing is opened.
+"""Tasks: ranges of seqs become what Spark tasks read. Cuts go in, frozen and picklable tasks come out.
 
 A task is a run of whole segments, a slice of one large segment, or a part of the unsealed tail of one topic. Every seq
-of a range is in exactly one task, or in a gap that was announced. Called by the batch and the streaming reader, and by
-an executor that plans a vanished slice anew.
+of a range is in exactly one task, or in a gap that was announced. Nothing is opened here. Called by the batch and the
+streaming planner, and by an executor that plans a vanished slice anew.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from topics.errors import Corruption
 from topics.spark.planning.cut import Ancestors, Block, DeadRange, LogBlock, LostSeqs, TagDelete, TopicCut
+
+if TYPE_CHECKING:
+    from topics.spark.logs.log import Log
 
 STREAM_TASKS: Final = 8
 STREAM_TASK_RECORDS_MIN: Final = 10_000
@@ -81,6 +85,15 @@ def resolve(cut: TopicCut, lo: int, hi: int, *, first_live: int | None = None) -
     return Range(max(lo, min(earliest, hi)), hi, tuple(gaps))
 
 
+def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
+    """What of `[lo, hi)` is there; the log is asked for the exact end of a prefix gap."""
+    for first, end in cut.missing:
+        if first < hi and end > max(lo, cut.earliest_seq):
+            raise Corruption(file=f"segment {first} of topic {cut.name!r}", offset=0, reason="file missing")
+    first_live = log.first_live(cut, cut.earliest_seq) if lo < cut.evict_floor else None
+    return resolve(cut, lo, hi, first_live=first_live)
+
+
 def slices_of(cut: TopicCut, lo: int, hi: int) -> list[Slice]:
     """Slices of all blocks that reach into `[lo, hi)`."""
     cut_up = [Slice(block, max(lo, block.first_seq), min(hi, block.end_seq)) for block in cut.blocks]
@@ -128,32 +141,27 @@ def _bounded(whole: Task, slices: Sequence[Slice], cut: TopicCut, limit: int | N
 
 
 def _runs(slices: Iterable[Slice], size: int) -> list[list[Slice]]:
-    """Neighbours put together up to `size` records; larger slices cut; sealed and unsealed never mixed."""
+    """Neighbours are put together up to `size` records, larger slices are cut, sealed and unsealed are never mixed."""
     runs: list[list[Slice]] = []
     run: list[Slice] = []
     for piece in slices:
-        if run and (_count(run) + piece.count > size or run[-1].block.is_sealed != piece.block.is_sealed):
+        if run and (
+            sum(each.count for each in run) + piece.count > size or run[-1].block.is_sealed != piece.block.is_sealed
+        ):
             runs.append(run)
             run = []
         if piece.count <= size:
             run.append(piece)
         else:
-            runs.extend([part] for part in _parts(piece, size))
+            parts = even_parts(piece.lo, piece.hi, size)
+            runs.extend([_trimmed(replace(piece, lo=lo, hi=hi))] for lo, hi in parts)
     return [*runs, run] if run else runs
-
-
-def _parts(piece: Slice, size: int) -> list[Slice]:
-    return [_trimmed(replace(piece, lo=a, hi=b)) for a, b in even_parts(piece.lo, piece.hi, size)]
 
 
 def even_parts(lo: int, hi: int, size: int) -> list[tuple[int, int]]:
     """`[lo, hi)` in equal parts of at most `size`; one part where there is nothing."""
     parts = max(-(-(hi - lo) // size), 1)
     return list(pairwise(lo + (hi - lo) * i // parts for i in range(parts + 1)))
-
-
-def _count(run: Iterable[Slice]) -> int:
-    return sum(piece.count for piece in run)
 
 
 def stream_tasks(
@@ -171,7 +179,8 @@ def stream_tasks(
 
 
 def stream_size(total: int, *, partitions_min: int | None, records_max: int) -> int:
-    """Records per task of a stream; the cores of this run have no say in it, as the next one may have others."""
+    """Records per task of a stream. It does not depend on the cores of this run: a repeated batch must have the same
+    tasks."""
     if partitions_min is not None:
         return target_size(total, partitions_min=partitions_min, records_max=records_max)
     return min(max(-(-total // STREAM_TASKS), STREAM_TASK_RECORDS_MIN), records_max)

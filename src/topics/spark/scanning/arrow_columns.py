@@ -46,7 +46,7 @@ class Origin:
     ancestors: Ancestors = ()
 
     def epochs(self, seqs: I64) -> I64:
-        """Of each seq, the epoch it was written under: with it a seq names one record for ever."""
+        """The epoch that each seq was written under: epoch and seq together name one record for ever."""
         if not self.ancestors:
             return np.full(len(seqs), self.epoch, np.int64)
         heads = np.array([head for _, head in self.ancestors], np.int64)

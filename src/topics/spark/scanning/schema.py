@@ -17,30 +17,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Field:
     """One column: its Spark type as `simpleString` gives it, and whether it may be null."""
 
     name: str
     type: str
     nullable: bool
-    help: str
 
 
 _TABLE: Final = (
-    Column("topic", "string", False, "topic name"),
-    Column("epoch", "bigint", False, "instance of that name"),
-    Column("seq", "bigint", False, "record sequence"),
-    Column("ts", "timestamp", False, "commit time"),
-    Column("node", "string", True, "origin node"),
-    Column("tag", "string", True, "tag"),
-    Column("data", "string", False, "the JSON text as stored"),
-    Column("meta", "string", True, "the JSON text of meta"),
+    Field("topic", "string", False),  # topic name
+    Field("epoch", "bigint", False),  # instance of that name
+    Field("seq", "bigint", False),  # record sequence
+    Field("ts", "timestamp", False),  # commit time
+    Field("node", "string", True),  # origin node
+    Field("tag", "string", True),  # tag
+    Field("data", "string", False),  # the JSON text as stored
+    Field("meta", "string", True),  # the JSON text of meta
 )
 _LOSS: Final = (
-    Column("kind", "string", False, "record or tombstone"),
-    Column("gap_from", "bigint", True, "first lost seq"),
-    Column("gap_to", "bigint", True, "last lost seq"),
-    Column("reason", "string", True, "why the records are lost"),
+    Field("kind", "string", False),  # record or tombstone
+    Field("gap_from", "bigint", True),  # first lost seq
+    Field("gap_to", "bigint", True),  # last lost seq
+    Field("reason", "string", True),  # why the records are lost
 )
 _BY_NAME: Final = {column.name: column for column in (*_TABLE, *_LOSS)}
 
@@ -50,15 +49,6 @@ KNOWN_COLUMNS: Final = (*TABLE_COLUMNS, *LOSS_COLUMNS)
 
 # What a tombstone row has no value for is null, so with loss rows these columns are nullable.
 _NULL_IN_TOMBSTONES: Final = frozenset({"seq", "ts", "data"})
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column as this read declares it."""
-
-    name: str
-    type: str
-    nullable: bool
 
 
 def table_fields(names: Sequence[str], *, with_loss: bool) -> tuple[Field, ...]:

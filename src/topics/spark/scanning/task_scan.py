@@ -1,14 +1,8 @@
-"""Replan: where the seqs of a task are now, when a file it names has vanished (`docs/spec/pipeline.md#sec-10`).
+"""Scan: a task to Arrow batches, on an executor. Stateless: the same task gives the same rows, however often it runs.
 
-Checksums of many small slices with the help of Arrow, which cuts them in half the time that Python takes.
-
-Executors have Arrow loaded anyway; the server does without it and uses `hash_slices`. Called by scans and by `verify`.
-
-Scan: a task to Arrow batches, on an executor. Stateless: the same task gives the same rows, however often it runs.
-
-Memory is bounded by one chunk of a segment, whatever the size of the topic. A file that has vanished since planning is
-looked for once more through the log: its records may have moved to another tier, from the WAL into a segment, or be
-gone, which is a gap like any other. A bad frame stops the task.
+Memory is bounded by one chunk of a segment, whatever the size of the topic. Where a file has vanished since planning,
+`replan` asks the log again (`docs/spec/pipeline.md#sec-10`): its records may have moved to another tier, from the WAL
+into a segment, or be gone, which is a gap like any other. A bad frame stops the task.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ from topics.spark.planning.cut import (
     life_over,
     report_gaps,
 )
-from topics.spark.planning.tasks import Slice, Task, resolve, slices_of
+from topics.spark.planning.tasks import Slice, Task, resolve_in, slices_of
 from topics.spark.scanning.arrow_columns import (
     Origin,
     TextTest,
@@ -60,11 +54,7 @@ def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
     cut = log.cuts(names=[task.topic], prefix=None, now_ms=now_ms).get(task.topic)
     if cut is None or cut.epoch != task.epoch:
         return Task(topic=task.topic, epoch=task.epoch, gaps=(life_over(cut, lo, hi),))
-    for first, end in cut.missing:
-        if first < hi and end > lo:
-            raise Corruption(file=f"segment {first} of topic {task.topic!r}", offset=0, reason="file missing")
-    first_live = log.first_live(cut, cut.earliest_seq) if lo < cut.evict_floor else None
-    found = resolve(cut, lo, hi, first_live=first_live)
+    found = resolve_in(log, cut, lo, hi)
     return Task(
         topic=task.topic,
         epoch=task.epoch,
@@ -84,7 +74,9 @@ _MEAN_BYTES_MAX: Final = 1024
 
 
 def arrow_sums(buffer: Buffer, starts: I64, ends: I64) -> U64:
-    """XXH3-64 of every `[start, end)` of the buffer, as `hash_slices` has it; slices ascend and do not overlap."""
+    """XXH3-64 of every `[start, end)` of the buffer, as `hash_slices` has it; slices ascend and do not overlap.
+
+    Arrow cuts small slices in half the time that Python takes. The server does without Arrow, executors have it."""
     count = len(starts)
     if not count or len(buffer) > _BUFFER_BYTES_MAX or int((ends - starts).sum()) > _MEAN_BYTES_MAX * count:
         return hash_slices(buffer, starts, ends)

@@ -223,19 +223,8 @@ _KEYS: Final[dict[str, ToKey]] = {
 }
 
 _SIMPLE: Final[dict[str, ToPlain]] = {
-    "void": _same,
-    "string": _same,
-    "char": _same,
-    "varchar": _same,
-    "boolean": _same,
-    "byte": _same,
-    "tinyint": _same,
-    "short": _same,
-    "smallint": _same,
-    "integer": _same,
-    "int": _same,
-    "long": _same,
-    "bigint": _same,
+    **dict.fromkeys(("void", "string", "char", "varchar", "boolean"), _same),
+    **dict.fromkeys(("byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint"), _same),
     "float": _float32,
     "double": _float,
     "decimal": _decimal,

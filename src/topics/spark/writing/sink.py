@@ -90,7 +90,7 @@ class TopicsStreamSink(_Sink, DataSourceStreamArrowWriter):
 def check_server(options: WriteOptions) -> None:
     """A server that is not there, or does not know the key, is told before any task starts."""
     address = LogAddress(url=options.url, api_key=options.api_key)
-    remote = Remote(address, retries=min(options.retries_max, PLANNING_RETRIES))
+    remote = Remote(address, retries=min(options.max_retries, PLANNING_RETRIES))
     try:
         remote.get("/v0/topics", {"page_size": 1})
     except Unauthorized as error:
@@ -116,7 +116,7 @@ class TaskWriter:
         self._shape = shape
         self._key = key
         address = LogAddress(url=options.url, api_key=options.api_key)
-        self._remote = remote or Remote(address, retries=options.retries_max)
+        self._remote = remote or Remote(address, retries=options.max_retries)
         self._chunks: dict[str, _Chunk] = {}
         self._records = self._requests = self._deduped = self._dead = 0
 
@@ -143,7 +143,7 @@ class TaskWriter:
 
     def _bury(self, row: SinkRow) -> None:
         """A row that no server takes goes to the dead-letter topic with the reason, or fails the task."""
-        target = self._options.dead_letter
+        target = self._options.dead_letter_topic
         if target is None:
             raise InvalidRequest(f"a row for topic {row.topic!r} cannot be written: {row.problem}")
         text = bytes(row.record.data).decode("utf-8", "replace")
