@@ -21,9 +21,9 @@ from pathlib import Path
 from report import Report
 
 import topics
+from topics.client.blocking import run
 from topics.client.client import Client
-from topics.client.transport.calls import append
-from topics.client.transport.request_bodies import piece_of
+from topics.client.routes import append_call, piece_of
 
 VALUE = {"order": 12345, "state": "paid", "amount": "12.50", "customer": "c-0042", "lines": [1, 2, 3]}
 
@@ -59,7 +59,7 @@ def raw(client: Client, durability: str, seconds: float) -> float:
     numbers = iter(range(10**9))
 
     def step() -> int:
-        return client._transport.run(append("raw", pieces, key=f"raw-{next(numbers)}")).count
+        return run(client._transport.run(append_call("raw", pieces, key=f"raw-{next(numbers)}"))).count
 
     return rate(seconds, step)
 

@@ -12,6 +12,7 @@ from tests.api.server import LiveServer
 from websockets.sync.client import connect
 
 import topics
+from topics.client.blocking import run
 from topics.client.transport import http_messages as exchange
 
 
@@ -70,7 +71,7 @@ def test_the_client_warns_once(server: LiveServer, topic: str, monkeypatch: pyte
     with topics.connect(f"http://127.0.0.1:{server.port}") as client:
         call = exchange.ClientCall(b"PUT", f"/v0/topics/{topic}", json.loads, body=b'{"tll_ms":5}')
         with pytest.warns(topics.TopicsWarning, match="did you mean"):
-            client._transport.run(call)
+            run(client._transport.run(call))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            client._transport.run(call)
+            run(client._transport.run(call))

@@ -9,15 +9,11 @@ import sys
 import pytest
 
 import topics
-from topics.client.aclient import AsyncClient
-from topics.client.atopic import AsyncQueue, AsyncRouter, AsyncTopic
-from topics.client.client import Client
-from topics.client.jobs.awork import AsyncHeldJob, AsyncWork, AsyncWorker
-from topics.client.jobs.work import HeldJob, Work
-from topics.client.jobs.worker import Worker, WorkerOptions
-from topics.client.producing.aproducer import AsyncProducer
-from topics.client.producing.producer import Producer
-from topics.client.topic import Queue, Router, Topic
+from topics.client import Queue, Router, Topic
+from topics.client.client import AsyncClient, AsyncQueue, AsyncRouter, AsyncTopic, Client
+from topics.client.jobs.work import AsyncHeldJob, AsyncWork, HeldJob, Work
+from topics.client.jobs.worker import AsyncWorker, Worker, WorkerOptions
+from topics.client.producing.producer import AsyncProducer, Producer
 from topics.embedded import Database
 from topics.embedded import Queue as EmbeddedQueue
 from topics.embedded import Router as EmbeddedRouter

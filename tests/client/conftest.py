@@ -13,7 +13,7 @@ import pytest
 from tests.api.server import LiveServer
 
 import topics
-from topics.model.doors import DatabaseDoor
+from topics.client import Client
 
 _names = count()
 
@@ -78,10 +78,10 @@ def url(server: LiveServer) -> str:
 @pytest.fixture(params=["embedded", "blocking", "asyncio"], scope="module")
 def door(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, loop: asyncio.AbstractEventLoop
-) -> Iterator[DatabaseDoor]:
+) -> Iterator[Client]:
     if request.param == "embedded":
         with topics.open(str(tmp_path_factory.mktemp("embedded")), wal_shards=2) as db:
-            yield db
+            yield cast(Client, db)
         return
     live: LiveServer = request.getfixturevalue("server")
     address = f"http://127.0.0.1:{live.port}"
@@ -94,7 +94,7 @@ def door(
         return topics.aconnect(address, timeout=20, retry_s=5)
 
     waiting = Waiting(asyncio.run_coroutine_threadsafe(connected(), loop).result(10), loop)
-    yield cast(DatabaseDoor, waiting)
+    yield cast(Client, waiting)
     waiting.close()
 
 

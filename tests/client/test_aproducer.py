@@ -13,7 +13,7 @@ from tests.client.test_producer import appender, held_up
 
 import topics
 from topics import Event
-from topics.client.aclient import AsyncClient
+from topics.client.client import AsyncClient
 from topics.client.producing.batching import Delivery
 from topics.client.transport.http_messages import ClientCall
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicFull, TopicsError, Unreachable

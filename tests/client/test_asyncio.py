@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import topics
-from topics.client.aclient import AsyncClient
+from topics.client.client import AsyncClient
 from topics.errors import TopicsError, Unreachable
 from topics.model.results import Job, QueueCounters
 
@@ -131,7 +131,7 @@ def test_a_worker_that_runs_again_keeps_its_leases_again(run: Any, name: str) ->
 
         @queue.worker(until_empty=True)
         async def work(job: Job) -> None:
-            keeper = work._holder._keeper
+            keeper = work._claims._keeper
             kept.append(keeper is not None and not keeper.done())
 
         for _ in range(2):

@@ -15,7 +15,7 @@ from tests.api.server import LiveServer
 from tests.client.peer import Peer, read_request, response
 
 import topics
-from topics.client.transport.calls import IdempotencyKeys
+from topics.client.http_door import IdempotencyKeys
 from topics.errors import ConfigError, Forbidden, TopicsError, Unauthorized, Unreachable
 
 pytestmark = pytest.mark.timeout(60)

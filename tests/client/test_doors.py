@@ -12,6 +12,7 @@ import pytest
 
 import topics
 from topics import DataLoss, Event, Gap, Json, limits
+from topics.client import Client
 from topics.errors import (
     InvalidRequest,
     NotAQueue,
@@ -22,7 +23,6 @@ from topics.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
-from topics.model.doors import DatabaseDoor
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)
@@ -35,7 +35,7 @@ def values(items: Iterator[Record | Gap]) -> list[Any]:
 # --- writing and reading ---------------------------------------------------------------------------------------------
 
 
-def test_what_was_appended_is_read_with_everything_it_carries(door: DatabaseDoor, name: str) -> None:
+def test_what_was_appended_is_read_with_everything_it_carries(door: Client, name: str) -> None:
     topic = door.topic(name)
     done = topic.append({"id": 1}, tag="tenant:1", node="n1", meta={"trace": "x"})
     assert (done.first_seq, done.last_seq, done.count, done.created, done.deduped) == (1, 1, 1, True, False)
@@ -45,7 +45,7 @@ def test_what_was_appended_is_read_with_everything_it_carries(door: DatabaseDoor
     assert record.headers == {"trace": "x"}
 
 
-def test_a_batch_gets_consecutive_seqs(door: DatabaseDoor, name: str) -> None:
+def test_a_batch_gets_consecutive_seqs(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append("first")
     done = topic.append_many([1, Event(2, tag="t"), None, "ü"], node="n")
@@ -59,7 +59,7 @@ def test_a_batch_gets_consecutive_seqs(door: DatabaseDoor, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"1.50", b'{"b":1,  "a":1e3,"b":2}', b'"\\ud800 \\\\ud800 \\ud83d\\ude00"'])
-def test_json_text_comes_back_byte_for_byte(door: DatabaseDoor, name: str, text: bytes) -> None:
+def test_json_text_comes_back_byte_for_byte(door: Client, name: str, text: bytes) -> None:
     topic = door.topic(name)
     topic.append(Json(text), meta=Json(b'{"m":%b}' % text))
     (record,) = topic.read()
@@ -82,7 +82,7 @@ def test_json_text_comes_back_byte_for_byte(door: DatabaseDoor, name: str, text:
         {"inside": Json(b'1}},{"data":{"two":2')},
     ],
 )
-def test_what_json_cannot_say_is_refused(door: DatabaseDoor, name: str, value: object) -> None:
+def test_what_json_cannot_say_is_refused(door: Client, name: str, value: object) -> None:
     with pytest.raises(InvalidRequest):
         door.topic(name).append(value)
     with pytest.raises(TopicNotFound):
@@ -91,7 +91,7 @@ def test_what_json_cannot_say_is_refused(door: DatabaseDoor, name: str, value: o
 
 @pytest.mark.parametrize("odd", [5, b"bytes"])
 @pytest.mark.parametrize("where", ["tag", "node", "key"])
-def test_a_tag_is_a_string(door: DatabaseDoor, name: str, where: str, odd: Any) -> None:
+def test_a_tag_is_a_string(door: Client, name: str, where: str, odd: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"str"):
         door.topic(name).append(1, **{where: odd})
     with pytest.raises(InvalidRequest, match=r"str"):
@@ -101,7 +101,7 @@ def test_a_tag_is_a_string(door: DatabaseDoor, name: str, where: str, odd: Any) 
 
 
 @pytest.mark.parametrize("odd", ["1", -1, 1.5])
-def test_a_number_is_a_number(door: DatabaseDoor, name: str, odd: Any) -> None:
+def test_a_number_is_a_number(door: Client, name: str, odd: Any) -> None:
     topic = door.topic(name)
     topic.append(1)
     for ask in (
@@ -114,7 +114,7 @@ def test_a_number_is_a_number(door: DatabaseDoor, name: str, odd: Any) -> None:
             ask()
 
 
-def test_a_name_is_a_string(door: DatabaseDoor) -> None:
+def test_a_name_is_a_string(door: Client) -> None:
     odd: Any = 5
     with pytest.raises(InvalidRequest):
         door.topic(odd).append(1)
@@ -122,7 +122,7 @@ def test_a_name_is_a_string(door: DatabaseDoor) -> None:
         door.router(odd).put("a", "b")
 
 
-def test_one_job_is_no_list_of_jobs(door: DatabaseDoor, name: str) -> None:
+def test_one_job_is_no_list_of_jobs(door: Client, name: str) -> None:
     queue = door.queue(name)
     queue.append(1)
     (job,) = queue.claim("n").claimed
@@ -138,7 +138,7 @@ def test_one_job_is_no_list_of_jobs(door: DatabaseDoor, name: str) -> None:
 
 
 @pytest.mark.parametrize("after", [-1, 2**64, 1.5, "1", None, True])
-def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
+def test_a_cursor_is_a_seq(door: Client, name: str, after: Any) -> None:
     topic = door.topic(name)
     topic.append(1)
     with pytest.raises(InvalidRequest):
@@ -151,7 +151,7 @@ def test_a_cursor_is_a_seq(door: DatabaseDoor, name: str, after: Any) -> None:
         list(topic.read(gaps="skip"))  # type: ignore[call-overload]
 
 
-def test_one_node_may_be_left_out_by_its_name_alone(door: DatabaseDoor, name: str) -> None:
+def test_one_node_may_be_left_out_by_its_name_alone(door: Client, name: str) -> None:
     topic = door.topic(name)
     for node in ("me", "m", "e"):
         topic.append(node, node=node)
@@ -162,7 +162,7 @@ def test_one_node_may_be_left_out_by_its_name_alone(door: DatabaseDoor, name: st
 
 
 @pytest.mark.parametrize("node", [5, None, b"me", "\ud800"])
-def test_a_node_to_leave_out_is_a_name(door: DatabaseDoor, name: str, node: Any) -> None:
+def test_a_node_to_leave_out_is_a_name(door: Client, name: str, node: Any) -> None:
     topic = door.topic(name)
     topic.append(1)
     with pytest.raises(InvalidRequest, match="exclude_nodes"):
@@ -174,26 +174,26 @@ def test_a_node_to_leave_out_is_a_name(door: DatabaseDoor, name: str, node: Any)
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", {"id": 1}])
-def test_one_value_is_no_batch(door: DatabaseDoor, name: str, value: Any) -> None:
+def test_one_value_is_no_batch(door: Client, name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match="append takes one"):
         door.topic(name).append_many(value)
     with pytest.raises(TopicNotFound):
         door.topic(name).state()
 
 
-def test_an_empty_batch_is_refused(door: DatabaseDoor, name: str) -> None:
+def test_an_empty_batch_is_refused(door: Client, name: str) -> None:
     with pytest.raises(InvalidRequest):
         door.topic(name).append_many([])
 
 
-def test_a_key_makes_a_write_happen_once(door: DatabaseDoor, name: str) -> None:
+def test_a_key_makes_a_write_happen_once(door: Client, name: str) -> None:
     topic = door.topic(name)
     first, again = topic.append(1, key="k"), topic.append(1, key="k")
     assert (first.deduped, again.deduped, again.first_seq) == (False, True, 1)
     assert values(topic.read()) == [1]
 
 
-def test_reads_page_through_the_whole_log(door: DatabaseDoor, name: str) -> None:
+def test_reads_page_through_the_whole_log(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append_many(range(2500))
     assert values(topic.read()) == list(range(2500))
@@ -202,21 +202,21 @@ def test_reads_page_through_the_whole_log(door: DatabaseDoor, name: str) -> None
     assert values(topic.read(limit=0)) == []
 
 
-def test_an_empty_topic_reads_as_an_empty_list(door: DatabaseDoor, name: str) -> None:
+def test_an_empty_topic_reads_as_an_empty_list(door: Client, name: str) -> None:
     door.topic(name).configure()
     page = door.topic(name).page()
     assert (page.records, page.caught_up, page.head_seq) == ([], True, 0)
     assert list(door.topic(name).read()) == []
 
 
-def test_records_of_a_node_can_be_left_out(door: DatabaseDoor, name: str) -> None:
+def test_records_of_a_node_can_be_left_out(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append_many([Event(1, node="a"), Event(2, node="b"), 3])
     assert values(topic.read(exclude_nodes=["a"])) == [2, 3]
     assert values(topic.read(exclude_nodes=["a", "b"])) == [3]
 
 
-def test_a_loss_behind_the_cursor_is_raised_or_handed_over(door: DatabaseDoor, name: str) -> None:
+def test_a_loss_behind_the_cursor_is_raised_or_handed_over(door: Client, name: str) -> None:
     topic = door.topic(name, cap_records=3)
     topic.append_many(range(3))
     topic.append_many(range(3, 7))
@@ -229,7 +229,7 @@ def test_a_loss_behind_the_cursor_is_raised_or_handed_over(door: DatabaseDoor, n
     assert values(iter(items)) == [4, 5, 6]
 
 
-def test_a_follower_gets_what_is_there_and_what_comes(door: DatabaseDoor, name: str) -> None:
+def test_a_follower_gets_what_is_there_and_what_comes(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append_many([1, 2])
     items = topic.follow()
@@ -242,7 +242,7 @@ def test_a_follower_gets_what_is_there_and_what_comes(door: DatabaseDoor, name: 
     items.close()  # type: ignore[attr-defined]
 
 
-def test_a_follower_is_told_of_a_gap(door: DatabaseDoor, name: str) -> None:
+def test_a_follower_is_told_of_a_gap(door: Client, name: str) -> None:
     topic = door.topic(name, cap_records=2)
     topic.append_many(range(2))
     topic.append_many(range(2, 6))
@@ -254,12 +254,12 @@ def test_a_follower_is_told_of_a_gap(door: DatabaseDoor, name: str) -> None:
         next(topic.follow(1))
 
 
-def test_a_follower_of_an_absent_topic_is_told_so(door: DatabaseDoor, name: str) -> None:
+def test_a_follower_of_an_absent_topic_is_told_so(door: Client, name: str) -> None:
     with pytest.raises(TopicNotFound):
         next(door.topic(name).follow())
 
 
-def test_a_follower_passes_over_nothing_when_its_topic_was_made_anew_meanwhile(door: DatabaseDoor, name: str) -> None:
+def test_a_follower_passes_over_nothing_when_its_topic_was_made_anew_meanwhile(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append_many([1, 2, 3])
     items = topic.follow()
@@ -272,7 +272,7 @@ def test_a_follower_passes_over_nothing_when_its_topic_was_made_anew_meanwhile(d
 
 @pytest.mark.parametrize("gaps", ["raise", "yield"])
 def test_a_reader_of_several_pages_is_told_that_its_topic_was_made_anew(
-    door: DatabaseDoor, name: str, gaps: Any, monkeypatch: pytest.MonkeyPatch
+    door: Client, name: str, gaps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DIFF_LIMIT", limits.Clamp(default=10, low=1, high=10, zero=10))
     topic = door.topic(name)
@@ -306,7 +306,7 @@ def test_a_reader_in_the_same_process_is_told_also_where_the_new_topic_is_longer
     assert values(iter(left[9:])) == ["new"] * 30
 
 
-def test_a_follower_learns_that_its_topic_was_deleted(door: DatabaseDoor, name: str) -> None:
+def test_a_follower_learns_that_its_topic_was_deleted(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append(1)
     items = topic.follow()
@@ -319,7 +319,7 @@ def test_a_follower_learns_that_its_topic_was_deleted(door: DatabaseDoor, name: 
 # --- deleting, configuring, listing ----------------------------------------------------------------------------------
 
 
-def test_records_are_deleted_by_seq_and_by_tag(door: DatabaseDoor, name: str) -> None:
+def test_records_are_deleted_by_seq_and_by_tag(door: Client, name: str) -> None:
     topic = door.topic(name)
     topic.append_many([Event(n, tag=f"a:{n}" if n % 2 else f"b:{n}") for n in range(1, 7)])
     assert topic.delete(before_seq=3).deleted == 2
@@ -330,7 +330,7 @@ def test_records_are_deleted_by_seq_and_by_tag(door: DatabaseDoor, name: str) ->
         topic.delete()
 
 
-def test_state_and_config_are_shown(door: DatabaseDoor, name: str) -> None:
+def test_state_and_config_are_shown(door: Client, name: str) -> None:
     config = door.topic(name).configure(cap_records=5, durability="fsync")
     assert (config.cap_records, config.durability, config.durable) == (5, "fsync", True)
     door.topic(name).append("xy")
@@ -339,7 +339,7 @@ def test_state_and_config_are_shown(door: DatabaseDoor, name: str) -> None:
     assert state.config == config
 
 
-def test_config_on_first_write_and_bad_settings(door: DatabaseDoor, name: str) -> None:
+def test_config_on_first_write_and_bad_settings(door: Client, name: str) -> None:
     topic = door.topic(name, cap_records=1, discard="reject")
     topic.append(1)
     with pytest.raises(TopicFull):
@@ -350,7 +350,7 @@ def test_config_on_first_write_and_bad_settings(door: DatabaseDoor, name: str) -
         topic.configure(type="queue")
 
 
-def test_dropping_a_topic(door: DatabaseDoor, name: str) -> None:
+def test_dropping_a_topic(door: Client, name: str) -> None:
     topic = door.topic(name)
     assert topic.drop() is False
     topic.append(1)
@@ -361,14 +361,14 @@ def test_dropping_a_topic(door: DatabaseDoor, name: str) -> None:
         topic.page()
 
 
-def test_topics_are_listed_in_order_of_their_names(door: DatabaseDoor, name: str) -> None:
+def test_topics_are_listed_in_order_of_their_names(door: Client, name: str) -> None:
     assert list(door.topics(f"{name}-")) == []
     for suffix in ("c", "a", "b"):
         door.topic(f"{name}-{suffix}").append(1)
     assert [summary.topic for summary in door.topics(f"{name}-")] == [f"{name}-{s}" for s in "abc"]
 
 
-def test_an_ill_formed_name_is_refused(door: DatabaseDoor) -> None:
+def test_an_ill_formed_name_is_refused(door: Client) -> None:
     for bad in ("", "a b", "ü", "x" * 256, "a/b", "-a"):
         with pytest.raises(InvalidRequest):
             door.topic(bad).append(1)
@@ -377,7 +377,7 @@ def test_an_ill_formed_name_is_refused(door: DatabaseDoor) -> None:
 # --- routers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_router_copies_what_it_lets_through(door: DatabaseDoor, name: str) -> None:
+def test_a_router_copies_what_it_lets_through(door: Client, name: str) -> None:
     source, dest = f"{name}-in", f"{name}-out"
     router = door.router(f"{source}->{dest}")
     made = router.put(source, dest, filter="pub:*", preserve_tag=False)
@@ -398,7 +398,7 @@ def test_a_router_copies_what_it_lets_through(door: DatabaseDoor, name: str) -> 
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_claimed_extended_and_acked(door: DatabaseDoor, name: str) -> None:
+def test_a_job_is_claimed_extended_and_acked(door: Client, name: str) -> None:
     queue = door.queue(name, lease_ms=60_000)
     queue.append_many([Event("a", tag="t", meta={"k": 1}), "b", "c"])
     claim = queue.claim("w1", max=2)
@@ -415,14 +415,14 @@ def test_a_job_is_claimed_extended_and_acked(door: DatabaseDoor, name: str) -> N
     assert (state.ready, state.in_flight) == (1, 0)
 
 
-def test_a_dry_queue_gives_an_empty_list(door: DatabaseDoor, name: str) -> None:
+def test_a_dry_queue_gives_an_empty_list(door: Client, name: str) -> None:
     queue = door.queue(name)
     queue.configure()
     claim = queue.claim("w")
     assert (claim.claimed, claim.count, claim.ready) == ([], 0, 0)
 
 
-def test_a_nacked_job_comes_back_and_its_old_lease_counts_no_more(door: DatabaseDoor, name: str) -> None:
+def test_a_nacked_job_comes_back_and_its_old_lease_counts_no_more(door: Client, name: str) -> None:
     queue = door.queue(name)
     queue.append("job")
     (old,) = queue.claim("w").claimed
@@ -433,14 +433,14 @@ def test_a_nacked_job_comes_back_and_its_old_lease_counts_no_more(door: Database
     assert queue.ack([new], node="w").acked == 1
 
 
-def test_a_delayed_job_is_not_handed_out_at_once(door: DatabaseDoor, name: str) -> None:
+def test_a_delayed_job_is_not_handed_out_at_once(door: Client, name: str) -> None:
     queue = door.queue(name)
     queue.append("job")
     queue.nack(queue.claim("w").claimed, node="w", delay_ms=60_000)
     assert queue.claim("w").claimed == []
 
 
-def test_poison_goes_to_the_dead_letters(door: DatabaseDoor, name: str) -> None:
+def test_poison_goes_to_the_dead_letters(door: Client, name: str) -> None:
     queue = door.queue(name, max_deliveries=1, dead_letter=f"{name}-dead")
     queue.append("job", meta={"k": 1})
     queue.nack(queue.claim("w").claimed, node="w")
@@ -455,7 +455,7 @@ def test_poison_goes_to_the_dead_letters(door: DatabaseDoor, name: str) -> None:
     }
 
 
-def test_queue_verbs_are_for_queues(door: DatabaseDoor, name: str) -> None:
+def test_queue_verbs_are_for_queues(door: Client, name: str) -> None:
     with pytest.raises(TopicNotFound):
         door.queue(name).claim("w")
     door.topic(name).append(1)
@@ -471,7 +471,7 @@ WRONG: list[Any] = [-1, 1 << 64, 1.5, "1", b"1", [1], True, "\ud800"]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_a_value_of_a_wrong_type_is_refused(door: DatabaseDoor, name: str, wrong: Any) -> None:
+def test_a_value_of_a_wrong_type_is_refused(door: Client, name: str, wrong: Any) -> None:
     topic, queue = door.topic(name), door.queue(f"{name}.q")
     topic.append("kept")
     queue.append("kept")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topics.client.following import Frame, SseReader
 from topics.client.transport.http_messages import ClientCall, ResponseReader, render_request, result_of
 from topics.client.transport.retry import Attempts, RetryPolicy, may_repeat
-from topics.client.transport.sse import Frame, SseReader
 from topics.errors import NotReady, Throttled, TopicNotFound, TopicsError, Unreachable
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"a":[1,2]}'

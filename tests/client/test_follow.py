@@ -18,7 +18,6 @@ from tests.client.peer import Peer, read_request, response
 import topics
 from topics import Gap
 from topics.client import following
-from topics.client import topic as follow_module
 from topics.client.client import Client
 from topics.client.transport.retry import RetryPolicy
 from topics.errors import ConfigError, DataLoss, MethodNotAllowed, TopicNotFound
@@ -132,7 +131,7 @@ def test_a_server_that_shuts_down_is_waited_for() -> None:
 
 
 def test_a_silent_stream_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_module, "SILENCE_S_MAX", 0.2)
+    monkeypatch.setattr(following, "SILENCE_S_MAX", 0.2)
 
     class Silent(Streams):
         def stream(self, connection: socket.socket, cursor: int) -> None:
@@ -285,7 +284,7 @@ def test_a_follower_that_polls_is_told_that_its_topic_was_made_anew(
     def no_session(*_: Any, **__: Any) -> None:
         raise MethodNotAllowed("no sessions here")
 
-    monkeypatch.setattr("topics.client.transport.calls.watch", no_session)
+    monkeypatch.setattr(following.Following, "session_call", no_session)
     with topics.connect(url) as client:
         topic = client.topic(name)
         topic.append_many([1, 2, 3])

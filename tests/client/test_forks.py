@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 
 import topics
-from topics.client.transport.calls import IdempotencyKeys
+from topics.client import Client
+from topics.client.http_door import IdempotencyKeys
+from topics.client.transport.connection import SocketStream
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)
@@ -45,12 +47,18 @@ def test_parent_and_children_lose_nothing_of_each_other(url: str, name: str) -> 
     assert values == ["before", "child", "child", "parent"]
 
 
+def port_of(client: Client) -> int:
+    stream = client._transport._idle[0].stream
+    assert isinstance(stream, SocketStream)
+    return int(stream.socket.getsockname()[1])
+
+
 def test_a_child_does_not_use_the_connections_of_its_parent(url: str) -> None:
     with topics.connect(url) as client:
         client.health()
         (link,) = client._transport._idle
-        port = link.socket.getsockname()[1]
-        child = told_by_a_child(lambda: [client.health(), client._transport._idle[0].socket.getsockname()[1]][1])
+        port = port_of(client)
+        child = told_by_a_child(lambda: [client.health(), port_of(client)][1])
         assert child not in ("", str(port))
         client.health()
         assert client._transport._idle == [link]

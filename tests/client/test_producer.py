@@ -265,7 +265,7 @@ def test_a_signal_that_came_to_another_thread_ends_the_wait_for_a_flush() -> Non
     go_on = threading.Event()
 
     def interrupt() -> None:
-        while not producer._finish_job._waiters:  # type: ignore[attr-defined]
+        while not producer._batch_done._waiters:  # type: ignore[attr-defined]
             pass
         signal.raise_signal(signal.SIGINT)  # to the thread that calls it
 

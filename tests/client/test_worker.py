@@ -95,7 +95,9 @@ def test_a_loop_that_is_dropped_without_a_job_ends_its_thread(door: Client, name
         queue.drop()
         with pytest.raises(TopicNotFound):
             next(jobs)
-        return jobs.leases._thread
+        keeper = jobs._claims._keeper
+        assert isinstance(keeper, threading.Thread)
+        return keeper
 
     thread = work()
     gc.collect()  # an error holds the frames it came through

@@ -23,7 +23,7 @@ from tests.spark.test_live_histories import read
 from tests.spark.test_url_reads import rows_in
 from tests.spark.world import read_tasks
 
-from topics.client.transport.calls import segments
+from topics.client.routes import SEGMENTS
 from topics.errors import Internal
 from topics.spark.logs.directory import DirectoryLog
 from topics.spark.logs.log import LogAddress
@@ -284,7 +284,7 @@ def test_a_manifest_whose_blocks_overlap_is_refused_in_one_sentence(blocks: list
     with pytest.raises(Internal, match=sentence):
         cut_from_manifest(told)
     with pytest.raises(Internal, match=sentence):
-        segments("orders").decode(msgspec.json.encode(told))
+        SEGMENTS.call("orders", None).decode(msgspec.json.encode(told))
 
 
 def test_a_manifest_in_order_is_taken() -> None:

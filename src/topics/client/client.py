@@ -1,24 +1,30 @@
-"""Client: a server through the verbs of the embedded library, blocking. Good for any thread.
+"""Client and AsyncClient: a server through the verbs of the embedded library, blocking and for asyncio.
 
 with topics.connect("http://127.0.0.1:4000") as client:
     client.topic("jobs").append({"id": 1})
+
+async with topics.aconnect("http://127.0.0.1:4000") as client:
+    await client.topic("jobs").append({"id": 1})
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from topics.client import blocking, routes, verbs
+from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client.http_door import HttpDoor
+from topics.client.jobs.work import AsyncWork
+from topics.client.jobs.worker import AsyncHandler, AsyncWorker, WorkerOptions
 from topics.client.producing.batching import ProducerOptions
-from topics.client.producing.producer import Producer
-from topics.client.topic import Queue, Router, Topic
-from topics.client.transport import calls
+from topics.client.producing.producer import AsyncProducer, Producer
 from topics.client.transport.address import checked_timeout, parse_address
-from topics.client.transport.calls import IdempotencyKeys, config_text
 from topics.client.transport.retry import RetryPolicy
-from topics.client.transport.transport import Transport
+from topics.client.transport.transport import AsyncTransport, BlockingTransport
+from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text
 from topics.config import ClientSettings
 from topics.model.results import RouterSummary, TopicSummary
 
@@ -38,82 +44,189 @@ def connect(
 
     `timeout` is in seconds, for a connection to open and for an answer to come. `retry_s` is for how long a call that
     may be repeated goes on trying while the server is away; 0 tries once. `tls` replaces the system's trust."""
-    address = parse_address(url, api_key=api_key)
-    return Client(Transport(address, timeout_s=checked_timeout(timeout), policy=RetryPolicy(total_s=retry_s), tls=tls))
+    address, policy = parse_address(url, api_key=api_key), RetryPolicy(total_s=retry_s)
+    return Client(BlockingTransport(address, timeout_s=checked_timeout(timeout), policy=policy, tls=tls))
+
+
+def aconnect(
+    url: str = ClientSettings().url,
+    api_key: str | None = None,
+    *,
+    timeout: float = TIMEOUT_S,
+    retry_s: float = RETRY_S,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncClient:
+    """`connect` for asyncio, to be called where the event loop runs; `async with` or `await client.close()` ends it."""
+    address, policy = parse_address(url, api_key=api_key), RetryPolicy(total_s=retry_s)
+    return AsyncClient(AsyncTransport(address, timeout_s=checked_timeout(timeout), policy=policy, tls=tls))
+
+
+# --- asyncio ---------------------------------------------------------------------------------------------------------
+
+
+class AsyncTopic(TopicVerbs):
+    """A topic by name: cheap and stateless. The first write creates the topic."""
+
+    _door: HttpDoor
+
+    async def segments(self) -> dict[str, Any]:
+        """The manifest of the topic's stored segments, tier by tier; does not count as a read."""
+        return await self._door.run(routes.SEGMENTS, self.name, None)
+
+    def producer(self, **options: Any) -> AsyncProducer:
+        """A batching producer of this topic; options are those of `ProducerOptions`."""
+        return AsyncProducer(self._door, ProducerOptions(**options), topic=self.name, config=self._config)
+
+
+class AsyncQueue(QueueVerbs, AsyncTopic):
+    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+
+    def work(
+        self,
+        node: str | None = None,
+        *,
+        max: int = 1,
+        lease_ms: int | None = None,
+        until_empty: bool = False,
+    ) -> AsyncWork:
+        """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile."""
+        return AsyncWork(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty)
+
+    def worker(self, **options: Any) -> Callable[[AsyncHandler], AsyncWorker]:
+        """`@queue.worker(concurrency=8)` makes a coroutine function the worker of this queue; `await run()` it. The
+        options are those of `WorkerOptions`."""
+        return lambda handler: AsyncWorker(self, handler, WorkerOptions(**options))
+
+
+class AsyncRouter(RouterVerbs):
+    """A router by name: copies what is written to one topic into another."""
+
+
+class AsyncClient:
+    """A server, as `aconnect` gives it: the verbs of `Client`, awaited. Belongs to one event loop."""
+
+    def __init__(self, transport: AsyncTransport | BlockingTransport) -> None:
+        self._transport = transport
+        self._door = HttpDoor(transport)
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._transport.address.url!r})"
+
+    def topic(self, name: str, **config: Any) -> AsyncTopic:
+        """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
+        its own (`configure` changes it)."""
+        return AsyncTopic(self._door, name, config_text(config) if config else None)
+
+    def queue(self, name: str, **config: Any) -> AsyncQueue:
+        """A handle to a queue, which the first append creates if it does not exist yet."""
+        return AsyncQueue(self._door, name, config_text({"type": "queue", **config}))
+
+    def router(self, name: str) -> AsyncRouter:
+        """A handle to a router; `put` creates it."""
+        return AsyncRouter(self._door, name)
+
+    def producer(self, **options: Any) -> AsyncProducer:
+        """A batching producer of any topics; options are those of `ProducerOptions`."""
+        return AsyncProducer(self._door, ProducerOptions(**options))
+
+    def topics(self, prefix: str = "") -> AsyncIterator[TopicSummary]:
+        """All topics whose names begin so, in byte order of their names."""
+        return verbs.each(verbs.topic_pages(self._door, prefix))
+
+    def routers(
+        self, prefix: str = "", *, source: str | None = None, dest: str | None = None
+    ) -> AsyncIterator[RouterSummary]:
+        """All routers whose names begin so, and of these ends if given."""
+        return verbs.each(verbs.router_pages(self._door, prefix, source, dest))
+
+    async def health(self) -> dict[str, Any]:
+        """Status, version and uptime of the server, and `problems` in sentences while there are any."""
+        return await self._door.run(routes.HEALTH, "", None)
+
+    async def ready(self) -> dict[str, Any]:
+        """Raises NotReady while the server recovers."""
+        return await self._transport.once(routes.READY.call("", None))
+
+    async def metrics(self) -> dict[str, Any]:
+        """Counters and gauges of the server."""
+        return await self._door.run(routes.METRICS, "", None)
+
+    async def close(self) -> None:
+        """Producers send what they have, followers end, calls that are under way get their answers."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+# --- blocking --------------------------------------------------------------------------------------------------------
+
+
+class Topic(BlockingTopic):
+    """A topic by name: cheap, stateless, good for any thread. The first write creates the topic."""
+
+    _verbs: AsyncTopic
+
+    segments = blocking.blocking(AsyncTopic.segments)
+
+    def producer(self, **options: Any) -> Producer:
+        """A batching producer of this topic; options are those of `ProducerOptions`."""
+        topic = self._verbs
+        return Producer(topic._door, ProducerOptions(**options), topic=topic.name, config=topic._config)
+
+
+class Queue(BlockingQueue, Topic):
+    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+
+    _verbs: AsyncQueue
 
 
 class Client:
     """A server, as `connect` gives it: topics, queues and routers by name. Good for any thread; close it at the end."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: BlockingTransport) -> None:
         self._transport = transport
-        self._keys = IdempotencyKeys()
+        self._verbs = AsyncClient(transport)
 
     def __repr__(self) -> str:
         return f"Client({self._transport.address.url!r})"
 
-    # --- handles --------------------------------------------------------------------------------------------------
-
     def topic(self, name: str, **config: Any) -> Topic:
         """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
         its own (`configure` changes it)."""
-        return Topic(self._transport, self._keys, name, config_text(config) if config else None)
+        return Topic(self._verbs.topic(name, **config))
 
     def queue(self, name: str, **config: Any) -> Queue:
         """A handle to a queue, which the first append creates if it does not exist yet."""
-        return Queue(self._transport, self._keys, name, config_text({"type": "queue", **config}))
+        return Queue(self._verbs.queue(name, **config))
 
     def router(self, name: str) -> Router:
         """A handle to a router; `put` creates it."""
-        return Router(self._transport, name)
+        return Router(self._verbs.router(name))
 
     def producer(self, **options: Any) -> Producer:
         """A batching producer of any topics; options are those of `ProducerOptions`."""
-        return Producer(self._transport, self._keys, ProducerOptions(**options))
-
-    # --- lists ----------------------------------------------------------------------------------------------------
+        return Producer(self._verbs._door, ProducerOptions(**options))
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
-        cursor: str | None = None
-        while True:
-            page = self._transport.run(calls.list_topics(prefix, cursor))
-            yield from page.topics
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return blocking.each(verbs.topic_pages(self._verbs._door, prefix))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> Iterator[RouterSummary]:
         """All routers whose names begin so, and of these ends if given."""
-        cursor: str | None = None
-        while True:
-            page = self._transport.run(calls.list_routers(prefix, cursor, source=source, dest=dest))
-            yield from page.routers
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        return blocking.each(verbs.router_pages(self._verbs._door, prefix, source, dest))
 
-    # --- the server itself ----------------------------------------------------------------------------------------
-
-    def health(self) -> dict[str, Any]:
-        """Status, version and uptime of the server, and `problems` in sentences while there are any."""
-        return self._transport.run(calls.HEALTH)
-
-    def ready(self) -> dict[str, Any]:
-        """Raises NotReady while the server recovers."""
-        return self._transport.once(calls.READY)
-
-    def metrics(self) -> dict[str, Any]:
-        """Counters and gauges of the server."""
-        return self._transport.run(calls.METRICS)
-
-    # --- the end --------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Producers send what they have, followers end, calls that are under way get their answers."""
-        self._transport.close()
+    health = blocking.blocking(AsyncClient.health)
+    ready = blocking.blocking(AsyncClient.ready)
+    metrics = blocking.blocking(AsyncClient.metrics)
+    close = blocking.blocking(AsyncClient.close)
 
     def __enter__(self) -> Self:
         return self

@@ -7,23 +7,24 @@ a last snapshot and lets go of the directory."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
-from topics import limits
+from topics.client import blocking, verbs
+from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
-from topics.embedded.queue import Queue, Router
-from topics.embedded.topic import Topic
+from topics.embedded.engine_door import EngineDoor
 from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
-from topics.engine.ticket import Ticket, resolved
+from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown, TopicsError
-from topics.model.config import patch_from, resolve_config
-from topics.model.results import RouterSummary, TopicSummary
+from topics.model.paging import After, Gap, Gaps, node_names
+from topics.model.results import Record, RouterSummary, TopicSummary
 from topics.runtime.drivers.blocking import BlockingDriver, undisturbed
 from topics.runtime.kernel import Kernel, recover
 from topics.storage.osfs import OsFs, RetryingFs
@@ -63,12 +64,37 @@ class DatabaseForked(TopicsError):
     default_message = "the database belongs to the process that opened it, and this is a forked child of it"
 
 
+class Topic(BlockingTopic):
+    """A topic by name: cheap, stateless, good for any thread. The first write creates the topic."""
+
+    @overload
+    def afollow(
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+    ) -> AsyncIterator[Record]: ...
+    @overload
+    def afollow(
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+    ) -> AsyncIterator[Record | Gap]: ...
+    def afollow(
+        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+    ) -> AsyncIterator[Any]:
+        """`follow` for coroutines: waiting does not hold the event loop."""
+        door = self._verbs._door
+        assert isinstance(door, EngineDoor)
+        return verbs.each(door.afollow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps))
+
+
+class Queue(BlockingQueue, Topic):
+    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+
+
 class Database:
     """An open data directory, as `topics.open` gives it: topics, queues and routers by name. Good for any thread."""
 
     def __init__(self, kernel: Kernel, driver: BlockingDriver) -> None:
         self._kernel = kernel
         self._driver = driver
+        self._door = EngineDoor(self)
         engine = kernel.engine
         delivery = DeliveryLoop(engine.context, engine.reads, soon=driver.soon, later=driver.later)
         engine.attach_delivery(delivery)
@@ -85,46 +111,25 @@ class Database:
     def topic(self, name: str, **config: Any) -> Topic:
         """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
         its own (`configure` changes it)."""
-        return Topic(self, name, resolve_config(patch_from(config)) if config else None)
+        return Topic(TopicVerbs(self._door, name, config_text(config) if config else None))
 
     def queue(self, name: str, **config: Any) -> Queue:
         """A handle to a queue, which the first append creates if it does not exist yet."""
-        return Queue(self, name, resolve_config(patch_from({"type": "queue", **config})))
+        return Queue(QueueVerbs(self._door, name, config_text({"type": "queue", **config})))
 
     def router(self, name: str) -> Router:
         """A handle to a router; `put` creates it."""
-        return Router(self, name)
+        return Router(RouterVerbs(self._door, name))
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
-        after: str | None = None
-        while True:
-            page, after = self.call(
-                lambda engine, after=after: engine.page_of_topics(  # type: ignore[misc]
-                    prefix=prefix, after=after, page_size=limits.PAGE_SIZE.high
-                )
-            )
-            yield from page
-            if after is None:
-                return
+        return blocking.each(verbs.topic_pages(self._door, prefix))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> Iterator[RouterSummary]:
         """All routers whose names begin so, and of these ends if given."""
-        after: str | None = None
-        while True:
-            page, more = self.call(
-                lambda engine, after=after: resolved(  # type: ignore[misc]
-                    engine.routers.page(
-                        prefix=prefix, source=source, dest=dest, after=after, page_size=limits.PAGE_SIZE.high
-                    )
-                )
-            )
-            yield from page
-            if not more:
-                return
-            after = page[-1].router
+        return blocking.each(verbs.router_pages(self._door, prefix, source, dest))
 
     # --- commands -------------------------------------------------------------------------------------------------
 

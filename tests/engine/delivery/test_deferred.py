@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Rig, Stream
 from tests.engine.delivery.test_under_pressure import hold_at
 
-from topics.client.following import Following
-from topics.client.transport.sse import Frame
+from topics.client.following import Following, Frame
 
 
 def news(stream: Stream) -> list[str]:

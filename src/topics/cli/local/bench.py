@@ -10,16 +10,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from topics.cli.remote import json_option, show_rows
 from topics.client import Client, connect
+from topics.client.blocking import BlockingTopic
 from topics.config import client_settings_from
 from topics.model.config import Durability
-from topics.model.doors import DatabaseDoor, TopicDoor
+
+if TYPE_CHECKING:
+    from topics.embedded import Database
 
 READ_LIMIT = 1000
 COLUMNS = ("what", "records", "records_per_s", "mb_per_s", "p50_us", "p99_us")
@@ -86,7 +89,7 @@ def bench(
 
 
 @contextmanager
-def _door(url: str | None, api_key: str | None, path: str | None) -> Iterator[DatabaseDoor]:
+def _door(url: str | None, api_key: str | None, path: str | None) -> Iterator[Client | Database]:
     if url is not None:
         with connect(url, api_key or client_settings_from(os.environ).settings.api_key, retry_s=2.0) as client:
             yield client
@@ -113,7 +116,7 @@ def _told(rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def _measure(
-    door: DatabaseDoor, *, seconds: float, size: int, batch: int, durability: Durability
+    door: Client | Database, *, seconds: float, size: int, batch: int, durability: Durability
 ) -> Iterator[Measured]:
     payload = "x" * (size - 2)  # with its quotes
     name = f"bench.{secrets.token_hex(4)}"
@@ -153,7 +156,7 @@ def _produced(client: Client, name: str, payload: str, seconds: float) -> Measur
     return Measured("append, batching producer", 1, spans, time.perf_counter() - start)
 
 
-def _read(topic: TopicDoor, seconds: float) -> Measured:
+def _read(topic: BlockingTopic, seconds: float) -> Measured:
     """Pages from the start, round and round."""
     spans: list[float] = []
     count, cursor = 0, 0

@@ -1,39 +1,36 @@
-"""Work: `for job in queue.work(): ...` — one job at a time, its lease kept while the loop's body runs.
+"""Work and AsyncWork: `for job in queue.work(): ...` — one job at a time, its lease kept while the loop's body runs.
 
-A job is acked when the loop comes back for the next one, unless the body settled it itself. Leaving the loop (by
-`break` or an exception) gives back what is not settled, so finish a last job with `job.ack()` before a `break`. Inside
-`with queue.work() as jobs:` a job whose body raised comes again after a pause, as with a worker."""
+A job is acked when the loop comes back for the next one, unless the body has acked or nacked it itself. Leaving the
+loop (by `break` or an exception) gives back what is open, so finish a last job with `job.ack()` before a `break`.
+Inside `with queue.work() as jobs:` a job whose body raised comes again after a pause, as with a worker."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from topics.client.jobs.claims import Claims, log, node_name
-from topics.client.jobs.leases import Leases
+from topics.client.blocking import BlockingQueue, run
+from topics.client.jobs.claims import Claims, TaskClaims, ThreadClaims, log
 from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
+from topics.client.verbs import QueueVerbs
 from topics.errors import TopicsError
-from topics.model.doors import QueueDoor
 from topics.model.results import Job
 
 
-class HeldJob:
-    """A job in the hands of a worker. Settle it once: `ack` or `nack`; what is left open is acked by the loop.
+class OpenJob:
+    """A job in the hands of a loop. It does not know its loop, which must not be kept alive by its last job."""
 
-    It does not know its loop: a loop that is left must not be kept alive by its last job."""
-
-    def __init__(self, queue: QueueDoor, node: str, leases: Leases, job: Job) -> None:
-        self._queue = queue
-        self._node = node
-        self._leases = leases
+    def __init__(self, claims: Claims, job: Job) -> None:
+        self._claims = claims
         self.job = job
         self.is_done = False
 
     def __repr__(self) -> str:
-        return f"HeldJob(seq={self.job.seq}, deliveries={self.job.deliveries})"
+        return f"{type(self).__name__}(seq={self.job.seq}, deliveries={self.job.deliveries})"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
@@ -45,104 +42,128 @@ class HeldJob:
 
     @property
     def is_lost(self) -> bool:
-        """Somebody else has, or will get, this job: settling it changes nothing any more."""
-        return self._leases.is_lost(self.job)
+        """Somebody else has, or will get, this job: to ack or nack it changes nothing any more."""
+        return self._claims.is_lost(self.job)
+
+    async def _ack(self) -> bool:
+        self._close()
+        return bool((await self._claims.queue.ack([self.job], node=self._claims.node)).acked)
+
+    async def _nack(self, delay_ms: int) -> bool:
+        self._close()
+        done = await self._claims.queue.nack([self.job], node=self._claims.node, delay_ms=delay_ms)
+        return bool(done.nacked)
+
+    def _close(self) -> None:
+        self.is_done = True
+        self._claims.drop(self.job)
+
+
+class HeldJob(OpenJob):
+    """A job in the hands of a loop. Finish it once, by `ack` or `nack`; what is left open is acked by the loop."""
 
     def ack(self) -> bool:
         """Done. False if the job was no longer ours."""
-        self._mark_done()
-        return bool(self._queue.ack([self.job], node=self._node).acked)
+        return run(self._ack())
 
     def nack(self, delay_ms: int = 0) -> bool:
         """Not done; somebody may try again after the delay. False if the job was no longer ours."""
-        self._mark_done()
-        return bool(self._queue.nack([self.job], node=self._node, delay_ms=delay_ms).nacked)
-
-    def _mark_done(self) -> None:
-        self.is_done = True
-        self._leases.drop(self.job)
+        return run(self._nack(delay_ms))
 
 
-class Work:
+class AsyncHeldJob(OpenJob):
+    """A job in the hands of a loop. Finish it once, by `ack` or `nack`; what is left open is acked by the loop."""
+
+    async def ack(self) -> bool:
+        """Done. False if the job was no longer ours."""
+        return await self._ack()
+
+    async def nack(self, delay_ms: int = 0) -> bool:
+        """Not done; somebody may try again after the delay. False if the job was no longer ours."""
+        return await self._nack(delay_ms)
+
+
+class WorkLoop:
+    """What both loops do, as coroutines."""
+
+    def __init__(self, claims: ThreadClaims | TaskClaims, *, max: int, until_empty: bool) -> None:
+        self.node = claims.node
+        self._claims = claims
+        self._max = max
+        self._until_empty = until_empty
+        self._claimed: deque[Job] = deque()  # and not yet handed out
+        self._current: OpenJob | None = None
+
+    async def _next(self) -> Job | None:
+        """Ack the last job, unless that was done; then the next one, or None at the end."""
+        if self._current is not None and not self._current.is_done:
+            await self._current._ack()
+        self._current = None
+        stop = self._claims.stop
+        while not self._claimed and not stop.is_set():
+            jobs = await self._claims.take(self._max)
+            self._claimed.extend(jobs)
+            if not jobs and self._until_empty:
+                stop.set()
+            elif not jobs:
+                await self._claims.wait()
+        if stop.is_set():
+            await self._end()
+            return None
+        return self._claimed.popleft()
+
+    async def _fail(self) -> None:
+        """The body failed: its job comes again after a while."""
+        held = self._current
+        if held is not None and not held.is_done:
+            try:
+                await held._nack(retry_delay_ms(WorkerOptions(), held.job.deliveries, random.random()))
+            except TopicsError as error:
+                name = self._claims.queue.name
+                log.info("job %d of queue %r comes back when its lease runs out: %s", held.job.seq, name, error)
+
+    async def _end(self) -> None:
+        self._claims.stop.set()
+        self._claimed.clear()
+        if self._current is not None:
+            self._current.is_done = True
+        await self._claims.end()
+
+    def __del__(self) -> None:
+        self._claims.abandon()
+
+
+class Work(WorkLoop):
     """An iterator of `HeldJob`, and a context manager that gives back what is left."""
 
     def __init__(
         self,
-        queue: QueueDoor,
-        node: str | None = None,
+        queue: BlockingQueue,
+        node: str | None,
         *,
-        max: int = 1,
-        lease_ms: int | None = None,
-        until_empty: bool = False,
-        stop: threading.Event | None = None,
+        max: int,
+        lease_ms: int | None,
+        until_empty: bool,
+        stop: threading.Event | None,
     ) -> None:
         self.queue = queue
-        self.node = node or node_name()
         self.stop = stop or threading.Event()
-        self._max = max
-        self._until_empty = until_empty
-        self._claims = Claims(queue, node=self.node, lease_ms=lease_ms, stop=self.stop)
-        self._lease_ms = lease_ms
-        self._leases: Leases | None = None
-        self._ahead: deque[Job] = deque()
-        self._current: HeldJob | None = None
-
-    @property
-    def leases(self) -> Leases:
-        """What keeps the leases; begins with the first job."""
-        if self._leases is None:
-            lease_ms = self._lease_ms or self.queue.state(touch=False).config.lease_ms
-            self._leases = Leases(self.queue, node=self.node, lease_ms=lease_ms)
-        return self._leases
+        claims = ThreadClaims(queue._verbs, node=node, lease_ms=lease_ms, stop=self.stop)
+        super().__init__(claims, max=max, until_empty=until_empty)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> HeldJob:
-        if self._current is not None and not self._current.is_done:
-            self._current.ack()
-        self._current = None
-        while not self._ahead and not self.stop.is_set():
-            self._fetch()
-        if self.stop.is_set():
-            self.close()
+        job = run(self._next())
+        if job is None:
             raise StopIteration
-        self._current = HeldJob(self.queue, self.node, self.leases, self._ahead.popleft())
-        return self._current
-
-    def _fetch(self) -> None:
-        jobs = self._claims.take(self._max)
-        self.leases.add(jobs)
-        self._ahead.extend(jobs)
-        if not jobs and self._until_empty:
-            self.stop.set()
-        elif not jobs:
-            self._claims.wait()
+        self._current = held = HeldJob(self._claims, job)
+        return held
 
     def close(self) -> None:
-        """End; jobs that are not settled are ready again at once."""
-        self.stop.set()
-        left = list(self._ahead)
-        self._ahead.clear()
-        if self._current is not None and not self._current.is_done:
-            self._current.is_done = True
-            left.append(self._current.job)
-        if self._leases is not None:
-            self._leases.close()
-        if left:
-            try:
-                self.queue.nack(left, node=self.node)
-            except TopicsError as error:
-                log.info("jobs of queue %r come back when their leases run out: %s", self.queue.name, error)
-
-    def _put_off(self) -> None:
-        """The body failed: its job comes again after a while."""
-        held = self._current
-        if held is not None and not held.is_done:
-            try:
-                held.nack(retry_delay_ms(WorkerOptions(), held.job.deliveries, random.random()))
-            except TopicsError as error:
-                log.info("job %d of queue %r comes back when its lease runs out: %s", held.seq, self.queue.name, error)
+        """End; jobs that are open are ready again at once."""
+        run(self._end())
 
     def __enter__(self) -> Self:
         return self
@@ -151,11 +172,39 @@ class Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and issubclass(kind, Exception):
-            self._put_off()
+            run(self._fail())
         self.close()
 
-    def __del__(self) -> None:
-        if not self.stop.is_set() and (self._current is not None or self._ahead):
-            self.close()
-        elif self._leases is not None:
-            self._leases.close()  # it holds nothing, but its thread would go on
+
+class AsyncWork(WorkLoop):
+    """An iterator of `AsyncHeldJob`, and a context manager that gives back what is left."""
+
+    def __init__(
+        self, queue: QueueVerbs, node: str | None, *, max: int, lease_ms: int | None, until_empty: bool
+    ) -> None:
+        claims = TaskClaims(queue, node=node, lease_ms=lease_ms, stop=asyncio.Event())
+        super().__init__(claims, max=max, until_empty=until_empty)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AsyncHeldJob:
+        job = await self._next()
+        if job is None:
+            raise StopAsyncIteration
+        self._current = held = AsyncHeldJob(self._claims, job)
+        return held
+
+    async def close(self) -> None:
+        """End; jobs that are open are ready again at once."""
+        await self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and issubclass(kind, Exception):
+            await self._fail()
+        await self.close()

@@ -1,6 +1,8 @@
-"""Worker: a function that is called for each job of a queue, by several threads at a time.
+"""Worker and AsyncWorker: a function that is called for each job of a queue, several at a time.
 
     claims -> waiting jobs -> threads that run the function -> outcomes -> acks and nacks, many per call
+
+An AsyncWorker runs its coroutine function in tasks and acks or nacks each job by itself.
 
 Always holds: a job is acked only after its function returned; one whose function raised is nacked, with a delay that
 doubles per delivery; leases are kept meanwhile. A stop (`stop()`, SIGTERM, SIGINT) lets running functions finish and
@@ -8,24 +10,25 @@ gives back the jobs that have not begun. Delivery is at least once: a function m
 
 from __future__ import annotations
 
+import asyncio
 import queue as queues
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from topics import limits
-from topics.client.jobs.claims import Claims, log, node_name
-from topics.client.jobs.leases import Leases
-from topics.errors import TopicsError
-from topics.model.doors import QueueDoor
-from topics.model.results import AckResult, Job, NackResult
+from topics.client.blocking import run
+from topics.client.jobs.claims import JobOutcome, TaskClaims, ThreadClaims, log, node_name
+from topics.client.verbs import QueueVerbs
+from topics.model.results import Job
 
 Handler = Callable[[Job], object]
+AsyncHandler = Callable[[Job], Awaitable[object]]
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,30 +55,40 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.concurrency + (self.concurrency if self.prefetch is None else self.prefetch)
 
 
-class JobOutcome(NamedTuple):
-    """`delay_ms` None: the job is done."""
-
-    job: Job
-    delay_ms: int | None
-
-
 def retry_delay_ms(options: WorkerOptions, deliveries: int, chance: float) -> int:
     """Half to whole of a doubling delay; `chance` is 0..1."""
     whole = min(options.retry_ms * 2.0 ** min(deliveries - 1, 60), options.retry_ms_max)
     return int(whole * (0.5 + chance / 2))
 
 
-class Worker:
-    """Made by `@queue.worker(...)`; begins with `run`, as often as wanted."""
+class _AnyWorker:
+    """What both workers have in common."""
 
-    def __init__(self, queue: QueueDoor, handler: Handler, options: WorkerOptions) -> None:
-        self.handler = handler
+    def __init__(self, queue: QueueVerbs, options: WorkerOptions) -> None:
         self.node = options.node or node_name()
-        self._queue = queue
-        self._options = options
-        self._stop = threading.Event()
         self.done = 0
         self.failed = 0
+        self._queue = queue
+        self._options = options
+
+    def _outcome(self, job: Job, *, failed: bool) -> JobOutcome:
+        """Counts a job whose function is through. Called while its error is handled, if there was one."""
+        if not failed:
+            self.done += 1
+            return JobOutcome(job, None)
+        self.failed += 1
+        delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
+        log.exception("job %d of queue %r failed, comes again in %d ms", job.seq, self._queue.name, delay_ms)
+        return JobOutcome(job, delay_ms)
+
+
+class Worker(_AnyWorker):
+    """Made by `@queue.worker(...)`; begins with `run`, as often as wanted."""
+
+    def __init__(self, queue: QueueVerbs, handler: Handler, options: WorkerOptions) -> None:
+        super().__init__(queue, options)
+        self.handler = handler
+        self._stop = threading.Event()
 
     def __call__(self, job: Job) -> object:
         """The function itself, as a test would call it."""
@@ -87,7 +100,7 @@ class Worker:
 
     def run(self, *, signals: bool = True) -> None:
         """Work until stopped (or, with `until_empty`, until nothing is left). Raises what no waiting can mend."""
-        lease_ms = self._options.lease_ms or self._queue.state(touch=False).config.lease_ms
+        lease_ms = self._options.lease_ms or run(self._queue.state(touch=False)).config.lease_ms
         before = self._catch_signals() if signals else {}
         try:
             WorkerRun(self, self._queue, self._options, lease_ms=lease_ms, stop=self._stop).run()
@@ -110,13 +123,12 @@ class WorkerRun:
     """One run of a worker, with threads, jobs and leases of its own."""
 
     def __init__(
-        self, worker: Worker, queue: QueueDoor, options: WorkerOptions, *, lease_ms: int, stop: threading.Event
+        self, worker: Worker, queue: QueueVerbs, options: WorkerOptions, *, lease_ms: int, stop: threading.Event
     ) -> None:
         self._worker = worker
-        self._queue = queue
         self._options = options
         self._stop = stop
-        self._leases = Leases(queue, node=worker.node, lease_ms=lease_ms)
+        self._claims = ThreadClaims(queue, node=worker.node, lease_ms=lease_ms, stop=stop)
         self._waiting: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
         self._outcomes: queues.SimpleQueue[JobOutcome | None] = queues.SimpleQueue()
         self._free = threading.Condition()
@@ -127,7 +139,7 @@ class WorkerRun:
             threading.Thread(target=self._handle_jobs, name=f"topics-worker-{n}", daemon=True)
             for n in range(self._options.concurrency)
         ]
-        finisher = threading.Thread(target=self._finish_jobs, name="topics-settler", daemon=True)
+        finisher = threading.Thread(target=self._finish_jobs, name="topics-finisher", daemon=True)
         for thread in (*threads, finisher):
             thread.start()
         try:
@@ -144,7 +156,7 @@ class WorkerRun:
             thread.join(self._options.grace_s)
         self._outcomes.put(None)
         finisher.join(self._options.grace_s)
-        self._leases.close()
+        self._claims.end_keeping()  # not `end`: a function that outlived its grace may still ack
 
     def _give_back_waiting(self) -> None:
         try:
@@ -158,10 +170,8 @@ class WorkerRun:
     # --- claiming: the thread that called `run` -------------------------------------------------------------------
 
     def _claim_jobs(self) -> None:
-        claims = Claims(self._queue, node=self._worker.node, lease_ms=self._options.lease_ms, stop=self._stop)
-        while (room := self._room()) and not self._stop.is_set():
-            jobs = claims.take(room)
-            self._leases.add(jobs)
+        while (count := self._claimable()) and not self._stop.is_set():
+            jobs = run(self._claims.take(count))
             with self._free:
                 self._held += len(jobs)
             for job in jobs:
@@ -169,10 +179,10 @@ class WorkerRun:
             if not jobs:
                 if self._options.until_empty and self._is_idle():
                     return
-                claims.wait()
+                run(self._claims.wait())
 
-    def _room(self) -> int:
-        """How many more jobs may be held; waits until there is room, 0 once stopped."""
+    def _claimable(self) -> int:
+        """How many more jobs may be held; waits until there is one, 0 once stopped."""
         with self._free:
             while self._held >= self._options.held_max and not self._stop.is_set():
                 self._free.wait(0.1)  # a signal handler sets the event and cannot notify
@@ -192,22 +202,16 @@ class WorkerRun:
             try:
                 self._worker.handler(job)
             except BaseException:  # also `sys.exit()`: it ends neither this thread nor the process
-                self._worker.failed += 1
-                delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
-                log.exception("job %d of queue %r failed, comes again in %d ms", job.seq, self._queue.name, delay_ms)
-                self._outcomes.put(JobOutcome(job, delay_ms))
+                self._outcomes.put(self._worker._outcome(job, failed=True))
             else:
-                self._worker.done += 1
-                self._outcomes.put(JobOutcome(job, None))
+                self._outcomes.put(self._worker._outcome(job, failed=False))
 
-    # --- settling: one thread -------------------------------------------------------------------------------------
+    # --- acks and nacks: one thread -------------------------------------------------------------------------------
 
     def _finish_jobs(self) -> None:
         while (first := self._outcomes.get()) is not None:
             batch, goes_on = self._gathered(first)
-            for outcome in batch:
-                self._leases.drop(outcome.job)
-            self._mark_done(batch)
+            run(self._claims.finish(batch))
             with self._free:
                 self._held -= len(batch)
                 self._free.notify_all()
@@ -215,7 +219,7 @@ class WorkerRun:
                 return
 
     def _gathered(self, first: JobOutcome) -> tuple[list[JobOutcome], bool]:
-        """Everything that waits to be settled, and whether more can come."""
+        """All outcomes that are there, as many as one call takes, and whether more can come."""
         batch = [first]
         try:
             while len(batch) < limits.SEQS_PER_CALL_MAX:
@@ -227,22 +231,83 @@ class WorkerRun:
             pass
         return batch, True
 
-    def _mark_done(self, batch: list[JobOutcome]) -> None:
-        by_delay: dict[int | None, list[Job]] = {}
-        for outcome in batch:
-            by_delay.setdefault(outcome.delay_ms, []).append(outcome.job)
-        for delay_ms, jobs in by_delay.items():
-            try:
-                done: AckResult | NackResult
-                if delay_ms is None:
-                    done = self._queue.ack(jobs, node=self._worker.node)
-                else:
-                    done = self._queue.nack(jobs, node=self._worker.node, delay_ms=delay_ms)
-            except TopicsError as error:
-                log.warning("%d jobs of queue %r come again: %s", len(jobs), self._queue.name, error)
-                continue
-            if done.lost:
-                seqs = [job.seq for job in done.lost]
-                log.warning("jobs %s of queue %r were lost to its cap or TTL in our hands", seqs, self._queue.name)
-            elif done.skipped:
-                log.warning("jobs %s of queue %r were no longer ours", done.skipped, self._queue.name)
+
+class AsyncWorker(_AnyWorker):
+    """Made by `@queue.worker(...)` on a coroutine function; begins with `await worker.run()`.
+
+    A stop (`stop()`, SIGTERM, SIGINT) lets running functions finish; a cancellation does not."""
+
+    def __init__(self, queue: QueueVerbs, handler: AsyncHandler, options: WorkerOptions) -> None:
+        super().__init__(queue, options)
+        self.handler = handler
+        self._stop = asyncio.Event()
+        self._claims = TaskClaims(queue, node=self.node, lease_ms=options.lease_ms, stop=self._stop)
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __call__(self, job: Job) -> Awaitable[object]:
+        """The function itself, as a test would call it."""
+        return self.handler(job)
+
+    def stop(self) -> None:
+        """Ends the run that is under way, else the next one; running functions finish. Good from the loop's thread."""
+        self._stop.set()
+
+    async def run(self, *, signals: bool = True) -> None:
+        """Work until stopped or cancelled (or, with `until_empty`, until nothing is left)."""
+        loop, caught = asyncio.get_running_loop(), self._catch_signals() if signals else ()
+        try:
+            while not self._stop.is_set():
+                if not await self._begin_some():
+                    break
+            if self._running:
+                await asyncio.wait(self._running, timeout=self._options.grace_s)
+        finally:
+            for number in caught:
+                loop.remove_signal_handler(number)
+            for task in self._running:
+                task.cancel()
+            self._stop.clear()
+            await self._claims.end()
+
+    def _catch_signals(self) -> tuple[signal.Signals, ...]:
+        """Only the main thread's loop hears of signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return ()
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        for number in numbers:
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        return numbers
+
+    async def _begin_some(self) -> bool:
+        """Claim as many jobs as may run; False when everything is done."""
+        count = self._options.concurrency - len(self._running)
+        if count == 0:
+            await asyncio.wait([*self._running], return_when=asyncio.FIRST_COMPLETED, timeout=0.1)
+            return True
+        jobs = await self._claims.take(count)
+        for job in jobs:
+            task = asyncio.create_task(self._handle(job))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        if not jobs:
+            if self._options.until_empty and not self._running:
+                return False
+            await self._claims.wait()
+        return True
+
+    async def _handle(self, job: Job) -> None:
+        try:
+            await self.handler(job)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                raise  # `end` gives the job back
+            outcome = self._outcome(job, failed=True)
+        else:
+            outcome = self._outcome(job, failed=False)
+        await self._claims.finish([outcome])
+
+
+def _is_being_cancelled() -> bool:
+    """Whether this task was told to end; if not, the error came out of something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,53 @@
+"""HttpDoor: the verbs carried out by a server, over a blocking or an asyncio transport."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+from topics.client.following import follow
+from topics.client.routes import Route, append_call, piece_of, whole
+from topics.client.transport.forks import tell_of_forks
+from topics.client.transport.transport import Transport
+from topics.client.verbs import Items
+from topics.model.paging import After, Gaps
+from topics.model.results import AppendResult
+
+Q = TypeVar("Q")
+T = TypeVar("T")
+
+
+class IdempotencyKeys:
+    """Idempotency keys of one client: unlike every other client's, and each used once."""
+
+    def __init__(self) -> None:
+        self._prefix = secrets.token_hex(8)
+        self._numbers = count(1)
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        self._prefix = secrets.token_hex(8)
+
+    def next(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+
+class HttpDoor:
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.keys = IdempotencyKeys()
+
+    async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
+        return await self.transport.run(route.call(name, request))
+
+    async def append(
+        self, topic: str, values: Sequence[Any], *, node: str | None, key: str | None, config: bytes | None
+    ) -> AppendResult:
+        pieces = whole(list(map(piece_of, values)))
+        key = self.keys.next() if key is None else key
+        return await self.transport.run(append_call(topic, pieces, key=key, node=node, config=config))
+
+    def follow(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps) -> AsyncGenerator[Items, None]:
+        return follow(self.transport, topic, after, nodes=nodes, gaps=gaps)
