@@ -169,7 +169,9 @@ def main() -> int:
     try:
         fs = OsFs()
         fs.mkdir(f"{root}/topics")
-        place = TopicDir(SegmentEnv(fs, f"{root}/topics"), 1)
+        env = SegmentEnv(fs, f"{root}/topics")
+        env.allow_writes(fs)
+        place = TopicDir(env, 1)
         sealed = bench_checkpoint(report, place)
         bench_reads(report, sealed)
         bench_open(report, place, sealed[0], options.segments)

@@ -35,7 +35,7 @@ BUGS = [
         "sync-removed",
         "acks fsync writes without a datasync",
         "src/topics/storage/wal/group.py",
-        "            try:\n                file.file.datasync()\n            except OSError as error:\n",
+        "            try:\n                file.writer.datasync()\n            except OSError as error:\n",
         "            try:\n                pass\n            except OSError as error:\n",
         _test(LOG, "append"),
     ),
@@ -205,9 +205,9 @@ BUGS = [
     Planted(
         "totals-of-another-boot",
         "believes the totals of a snapshot although the power was cut since",
-        "src/topics/runtime/recovery/recover.py",
-        "trust_totals=same_boot and snapshot is not None and snapshot.boot == self._boot,",
-        "trust_totals=same_boot and snapshot is not None,",
+        "src/topics/runtime/recovery/look.py",
+        "or (self._same_boot and snapshot is not None and snapshot.boot == self._boot),",
+        "or (self._same_boot and snapshot is not None),",
         "tests/engine/queues/test_queue_restarts.py -k outlived",
     ),
     Planted(

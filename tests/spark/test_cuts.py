@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
+from array import array
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from topics.spark.logs.replay import LogPiece, ReaderTopicLog
-from topics.spark.logs.slots import SlotLookup
-from topics.spark.logs.stored import FoundSegments
-from topics.spark.logs.topic_cut import CutBuilder
-from topics.spark.planning.cut import SegmentBlock
+from topics.core.slots.restore import load_sealed
+from topics.core.topic import TopicLog
+from topics.model.config import DEFAULT_CONFIG
+from topics.model.ops import RESIDENT, HeadMark
+from topics.runtime.recovery.reader import head_in_files
+from topics.spark.logs.directory import _blocks_of
+from topics.spark.logs.read_files import Files
+from topics.storage.osfs import OsFs
+from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
+
+FILES = Files("/d", OsFs(), "/d")
 
 
-def piece(path: str, *seqs: int) -> LogPiece:
-    column = np.array(seqs, np.int64)
-    return LogPiece(path, column, column * 100, np.full(len(seqs), 90, np.int64), column)
+def topic_of(*runs: range, file: int = 0) -> TopicLog:
+    """A topic with these seqs in the tail, in WAL file number `file`."""
+    topic = TopicLog(topic_id=1, name="t", epoch=1, config=DEFAULT_CONFIG, created_ts=0)
+    for run in runs:
+        count = len(run)
+        topic.tail.run_for_append(run[0]).extend(
+            locs=array("Q", [file << 32 | seq * 100 for seq in run]),
+            lens=array("I", [90] * count),
+            ts=array("Q", run),
+            sizes=array("I", [9] * count),
+            flags=array("B", bytes(count)),
+        )
+        topic.head = max(topic.head, run[-1])
+    return topic
 
 
-def segment(first: int, count: int) -> SegmentBlock:
-    return SegmentBlock(root="/d", stem=f"s{first}", first_seq=first, count=count, bytes=count * 90, is_sealed=True)
+def looked(*marks: HeadMark) -> Any:
+    attach = SimpleNamespace(loaded={}, marks=SimpleNamespace(expected=lambda *_: SimpleNamespace(sealed_to=10**6)))
+    files = SimpleNamespace(get=lambda number: SimpleNamespace(path=f"/d/wal-{number}"))
+    return SimpleNamespace(attach=attach, files=files, item=lambda _: None, marks=list(marks), set_aside=set())
 
 
-def ranges(pieces: list[LogPiece], segments: list[SegmentBlock]) -> tuple[list[tuple[int, int]], int]:
-    stored: Any = SimpleNamespace(_hot=SimpleNamespace(root="/d"), of_topic=lambda topic: FoundSegments(list(segments)))
-    cut = CutBuilder(ReaderTopicLog(1, "t", 1, {}, pieces=pieces), stored, SlotLookup()).build(0)
-    return [(block.first_seq, block.end_seq) for block in cut.blocks], cut.head_seq
+def ranges(topic: TopicLog, *marks: HeadMark) -> tuple[list[tuple[int, int]], int]:
+    world = looked(*marks)
+    head = head_in_files(world, topic)
+    return [(block.first_seq, block.end_seq) for block in _blocks_of(world, topic, FILES, None, head)], head
 
 
 def test_a_segment_lies_between_the_log_frames_around_it() -> None:
-    """A segment on its way to another tier is read from the log meanwhile, and later ones from their files."""
-    whole = piece("wal", *range(1, 61))
-    assert ranges([whole], [segment(21, 20)]) == ([(1, 21), (21, 41), (41, 61)], 60)
+    """After a crash the log may bring back records below a segment, of segments that were dropped since."""
+    topic = topic_of(range(1, 21), range(41, 61))
+    place = TopicDir(SegmentEnv(OsFs(), "/d/topics"), 1)
+    view: Any = SimpleNamespace(first_seq=21, count=20, data_len=1800, tier="hot", place=place, flags=np.zeros(20))
+    load_sealed(topic, view, dead=[], totals=(20, 180))
+    topic.head = 60
+    assert ranges(topic) == ([(1, 21), (21, 41), (41, 61)], 60)
 
 
 def test_what_lies_behind_a_hole_waits() -> None:
-    assert ranges([piece("wal", *range(1, 11), *range(15, 20))], []) == ([(1, 11)], 10)
+    """A restart would declare it lost; while the server runs it may still come."""
+    hole = HeadMark(topic_id=1, ceiling=20, resume_at=15, lost=((11, 14, "restart"),))
+    assert ranges(topic_of(range(1, 11), range(15, 20)), hole) == ([(1, 11)], 10)
 
 
-def test_a_seq_that_is_in_the_log_twice_is_one_record() -> None:
-    twice = [piece("wal-1", *range(1, 11)), piece("wal-2", *range(6, 16))]
-    assert ranges(twice, []) == ([(1, 11), (11, 16)], 15)
+def test_copies_that_are_in_memory_only_wait() -> None:
+    topic = topic_of(range(1, 11))
+    topic.tail.runs += topic_of(range(11, 15), file=RESIDENT).tail.runs
+    topic.head = 14
+    assert ranges(topic) == ([(1, 11)], 10)

@@ -41,7 +41,7 @@ from topics.spark.jobs.project import SPEC, check_source, run_command, write_pro
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
-from topics.spark.logs.wal_tail import LogTail
+from topics.spark.logs.directory import look_at
 
 
 @pytest.fixture
@@ -114,11 +114,11 @@ def test_a_truncated_segment_names_the_seqs_it_lost(world: World) -> None:
 
 
 def test_a_running_server_is_not_taken_for_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    stretches, index = LogTail.stretches, verify_job._index
+    index = verify_job._index
     torn: list[str] = []
 
-    def then_more(self: LogTail, snapshot: Any) -> Any:
-        found = stretches(self, snapshot)
+    def then_more(files: Any, cold: Any) -> Any:
+        found = look_at(files, cold)
         world.write("new", *range(9))
         world.sim.checkpoint()
         return found
@@ -141,7 +141,7 @@ def test_a_running_server_is_not_taken_for_damage(world: World, monkeypatch: pyt
         torn.append(item.stem)
         return index(files, item, data[:-1] if is_first else data, finds)
 
-    monkeypatch.setattr(LogTail, "stretches", then_more)
+    monkeypatch.setattr(verify_job, "look_at", then_more)
     monkeypatch.setattr(verify_job, "_index", torn_once)
     assert findings(world) == []
     assert len(torn) == 2 * len(set(torn))

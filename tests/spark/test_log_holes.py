@@ -9,9 +9,9 @@ import pytest
 from tests.spark.world import World, read_path
 
 from topics.errors import DataLoss
+from topics.runtime.recovery import reader
 from topics.spark.jobs.verify import plan_verify
-from topics.spark.logs.read_files import open_files
-from topics.spark.logs.wal_tail import LogTail
+from topics.storage.osfs import OsFs
 
 SPOILED = b"\xa5"
 
@@ -89,10 +89,9 @@ def test_a_file_behind_a_damaged_one_is_out_of_reach(tmp_path: Path) -> None:
 def test_a_page_of_a_running_server_may_come_late(world: World) -> None:
     place = place_of(world, 20)
     before = put(place, SPOILED)
-    tail = LogTail(open_files(world.data_dir), sleep=lambda _: void(put(place, before)))
-    frames = sum(stretch.count for stretch in tail.stretches(None))
-    assert not tail.holes
-    assert frames > 40
+    looked = reader.look(OsFs(), world.data_dir, sleep=lambda _: void(put(place, before)))
+    assert not looked.is_damaged
+    assert looked.state.topic("a").head == 40
 
 
 def void(_: bytes) -> None:
@@ -104,9 +103,8 @@ def test_a_torn_end_is_an_end(world: World) -> None:
     text = path.read_bytes()
     put((path, at), bytes(len(text.rstrip(b"\0")) - at))
     put((path, at), SPOILED)
-    tail = LogTail(open_files(world.data_dir), sleep=lambda _: pytest.fail("nothing lies behind it"))
-    tail.stretches(None)
-    assert not tail.holes
+    looked = reader.look(OsFs(), world.data_dir, sleep=lambda _: pytest.fail("nothing lies behind it"))
+    assert not looked.is_damaged
     assert read_path(world, "a").num_rows == 39
 
 

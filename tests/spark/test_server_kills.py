@@ -28,9 +28,7 @@ from topics.errors import Internal
 from topics.spark.logs.directory import DirectoryLog
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.server_log import ServerLog, cut_from_manifest
-from topics.spark.logs.slots import SlotLookup
 from topics.spark.options import read_options
-from topics.spark.planning.cut import ServerBlock
 from topics.spark.planning.stream import StreamPlanner
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -233,9 +231,8 @@ def test_a_batch_that_was_planned_before_a_kill_is_read_after_it(tmp_path: Path)
 def live_seqs(data_dir: str, name: str) -> tuple[tuple[int, int, int], list[int]]:
     log = DirectoryLog(LogAddress(path=data_dir))
     cut = log.cuts(names=[name], prefix=None, now_ms=0)[name]
-    slots = SlotLookup()
-    blocks = [block for block in cut.blocks if not isinstance(block, ServerBlock)]
-    seqs = [int(seq) for block in blocks for seq in slots.live_seqs(block, cut) if seq >= cut.earliest_seq]
+    topic = log._topics[name]
+    seqs = [seq for seq in range(cut.earliest_seq, cut.end_seq) if topic.live(seq)]
     return (cut.head_seq, cut.earliest_seq, cut.evict_floor), seqs
 
 

@@ -30,7 +30,8 @@ from topics.runtime.directory_guard import DirectoryGuard
 from topics.runtime.drivers.driver import Driver
 from topics.runtime.file_work import FileWork
 from topics.runtime.log_writers import GroupRunner, Writers
-from topics.runtime.recovery.recover import OpenCold, Progress, Recovered, Recovery
+from topics.runtime.recovery.look import Progress
+from topics.runtime.recovery.recover import OpenCold, Recovered, Recovery
 from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.fs import Fs
 from topics.storage.tiers.cold_tier import open_cold_root

@@ -1,4 +1,4 @@
-"""The disk as storage sees it: the `Fs` and `File` protocols, and what every writer builds on top of them.
+"""The disk as storage sees it: the `ReadFs`, `Fs` and `File` protocols, and what every writer builds on top of them.
 
 Owns how files are opened, written whole, installed and removed; knows nothing of what is in them. Paths are `str`
 with `/`; every failure is an `OSError`, an absent file a `FileNotFoundError`. Never holds: a call that guesses. An
@@ -33,8 +33,9 @@ NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # of the process, of t
 NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
 
-class File(Protocol):
-    """One open file. Offsets are explicit, so a file has no position and may be used from several threads."""
+class ReadFile(Protocol):
+    """One open file, for reading. Offsets are explicit, so a file has no position and may be used from several
+    threads."""
 
     @property
     def name(self) -> str:
@@ -42,6 +43,21 @@ class File(Protocol):
 
     def pread(self, off: int, n: int) -> bytes:
         """At most `n` bytes; fewer at the end of the file, or when the kernel stops early (`read_full` goes on)."""
+
+    def size(self) -> int: ...
+
+    def inode(self) -> Inode:
+        """The same as `Fs.inode` of its path for as long as the path names this file."""
+
+    def mmap(self) -> memoryview:
+        """Read-only view of the file's present length; later writes show in it. Unmapped when the last view is gone."""
+
+    def close(self) -> None:
+        """Says nothing about durability. Twice is fine."""
+
+
+class File(ReadFile, Protocol):
+    """One open file that may be written."""
 
     def pwrite(self, off: int, buf: Buffer) -> int:
         """Bytes written, maybe fewer than given. Use `write_all`."""
@@ -60,19 +76,24 @@ class File(Protocol):
 
     def fsync(self) -> None: ...
 
-    def size(self) -> int: ...
 
-    def inode(self) -> Inode:
-        """The same as `Fs.inode` of its path for as long as the path names this file."""
+class ReadFs(Protocol):
+    """A file system that cannot be written. `runtime.recovery.look` is given nothing else, so that a start writes
+    nothing before it has read and accepted everything, and readers of a data directory never write at all."""
 
-    def mmap(self) -> memoryview:
-        """Read-only view of the file's present length; later writes show in it. Unmapped when the last view is gone."""
+    def open(self, path: str, mode: Literal["r"] = "r") -> ReadFile: ...
 
-    def close(self) -> None:
-        """Says nothing about durability. Twice is fine."""
+    def listdir(self, path: str) -> list[str]:
+        """Names, sorted."""
+
+    def stat_len(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
 
 
-class Fs(Protocol):
+class Fs(ReadFs, Protocol):
     """A file system. Names are durable only after `sync_dir` of their directory."""
 
     def open(self, path: str, mode: Mode = "r") -> File:
@@ -87,15 +108,6 @@ class Fs(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def rmdir(self, path: str) -> None: ...
-
-    def listdir(self, path: str) -> list[str]:
-        """Names, sorted."""
-
-    def stat_len(self, path: str) -> int: ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def is_dir(self, path: str) -> bool: ...
 
     def file_id(self, path: str) -> tuple[int, int]:
         """Inode and ctime in ns: of a copy of a file at least one of them is another, of a renamed directory's file
@@ -201,7 +213,7 @@ def _check_progress(file: File, done: int) -> None:
         raise OSError(errno.EIO, "write made no progress", file.name)
 
 
-def read_full(file: File, off: int, n: int) -> bytes:
+def read_full(file: ReadFile, off: int, n: int) -> bytes:
     """`n` bytes from `off`, fewer only where the file ends."""
     first = file.pread(off, n)
     if len(first) == n or not first:
@@ -250,12 +262,12 @@ def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> No
     fs.sync_dir(parent(path))
 
 
-def is_in_place(fs: Fs, path: str, file: File) -> bool:
+def is_in_place(fs: Fs, path: str, file: ReadFile) -> bool:
     """Whether `path` still names this open file. If not, what is written to it is gone when it is closed."""
     return fs.inode(path) == file.inode()
 
 
-def read_file(fs: Fs, path: str) -> bytes:
+def read_file(fs: ReadFs, path: str) -> bytes:
     file = fs.open(path, "r")
     try:
         return read_full(file, 0, file.size())

@@ -16,7 +16,7 @@ import msgspec
 from topics.errors import Corruption, UnsupportedVersion
 from topics.formats import file_names as names
 from topics.formats.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from topics.storage.fs import Fs, install, read_file
+from topics.storage.fs import Fs, ReadFs, install, read_file
 from topics.storage.wal.file_removal import SNAPSHOTS_KEPT, Positions
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.wal_files import LogPosition
@@ -33,16 +33,50 @@ class Rejected(NamedTuple):
 
 
 class LoadedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a start finds: the newest valid snapshot, newer files that are not, doubles of a number."""
+    """What a start finds: the newest valid snapshot, newer files that are not, doubles of a number, and older files,
+    which are not read, newest first."""
 
     snapshot: Snapshot | None
     rejected: list[Rejected]
     ignored: list[str]
+    number: int = 0
+    highest: int = 0
+    older: list[tuple[int, str]] = []
 
     @property
     def fell_back(self) -> bool:
         """Whether a newer file than the one in use is invalid."""
         return self.snapshot is not None and bool(self.rejected)
+
+
+def load_snapshot(fs: ReadFs, dir: str) -> LoadedSnapshot:
+    """Read what is there. A read error is raised: it proves nothing about the file."""
+    found = fs.listdir(dir) if fs.is_dir(dir) else []
+    chosen, ignored = names.pick_canonical(found, parse=names.parse_snapshot, build=names.snapshot_name)
+    older = sorted(chosen.items(), reverse=True)
+    rejected: list[Rejected] = []
+    snapshot, number = None, 0
+    while snapshot is None and older:
+        number, name = older.pop(0)
+        snapshot = _read_snapshot(fs, dir, name, rejected)
+    if chosen and snapshot is None and all(reject.unknown_version for reject in rejected):
+        raise UnsupportedVersion(f"{dir} holds only snapshots of another version: {rejected[0].reason}")
+    return LoadedSnapshot(
+        snapshot=snapshot,
+        rejected=rejected,
+        ignored=ignored,
+        number=number,
+        highest=max(chosen, default=0),
+        older=older,
+    )
+
+
+def _read_snapshot(fs: ReadFs, dir: str, name: str, rejected: list[Rejected]) -> Snapshot | None:
+    try:
+        return decode_snapshot(read_file(fs, f"{dir}/{name}"), file=name)
+    except (UnsupportedVersion, Corruption) as error:
+        rejected.append(Rejected(name, str(error), isinstance(error, UnsupportedVersion)))
+        return None
 
 
 class SnapshotStore:
@@ -61,31 +95,16 @@ class SnapshotStore:
         return self._highest + 1
 
     def load(self) -> LoadedSnapshot:
-        """Read what is there; changes nothing. A read error is raised: it proves nothing about the file."""
-        found = self._fs.listdir(self._dir) if self._fs.is_dir(self._dir) else []
-        chosen, ignored = names.pick_canonical(found, parse=names.parse_snapshot, build=names.snapshot_name)
-        self._highest = max(chosen, default=0)
-        self._valid = {}
-        self._unread = sorted(chosen.items(), reverse=True)
-        rejected: list[Rejected] = []
-        snapshot = None
-        while snapshot is None and self._unread:
-            snapshot = self._read_next(rejected)
-        if chosen and snapshot is None and all(reject.unknown_version for reject in rejected):
-            raise UnsupportedVersion(f"{self._dir} holds only snapshots of another version: {rejected[0].reason}")
-        return LoadedSnapshot(snapshot=snapshot, rejected=rejected, ignored=ignored)
+        """`load_snapshot`, and go on behind what it found."""
+        loaded = load_snapshot(self._fs, self._dir)
+        self.resume(loaded)
+        return loaded
 
-    def _read_next(self, rejected: list[Rejected]) -> Snapshot | None:
-        number, name = self._unread[0]
-        data = read_file(self._fs, f"{self._dir}/{name}")
-        self._unread.pop(0)
-        try:
-            snapshot = decode_snapshot(data, file=name)
-        except (UnsupportedVersion, Corruption) as error:
-            rejected.append(Rejected(name, str(error), isinstance(error, UnsupportedVersion)))
-            return None
-        self._valid[number] = positions_of(snapshot)
-        return snapshot
+    def resume(self, loaded: LoadedSnapshot) -> None:
+        """Go on behind what a look at the directory found."""
+        self._highest = loaded.highest
+        self._unread = list(loaded.older)
+        self._valid = {} if loaded.snapshot is None else {loaded.number: positions_of(loaded.snapshot)}
 
     def kept(self) -> list[Positions]:
         """Recorded WAL positions of the newest two valid snapshots, newest first; fewer if there are fewer.
@@ -96,7 +115,11 @@ class SnapshotStore:
             self._fs.sync_dir(self._dir)
             self._names_synced = True
         while len(self._valid) < SNAPSHOTS_KEPT and self._unread:
-            self._read_next([])
+            number, name = self._unread[0]
+            snapshot = _read_snapshot(self._fs, self._dir, name, [])
+            self._unread.pop(0)
+            if snapshot is not None:
+                self._valid[number] = positions_of(snapshot)
         return [self._valid[number] for number in sorted(self._valid, reverse=True)[:SNAPSHOTS_KEPT]]
 
     def recorded(self, key: str) -> int:

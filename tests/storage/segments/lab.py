@@ -123,7 +123,7 @@ class Lab:
             self.monitor.tier_marked(topic_id=TOPIC, first_seq=item.first, tier=item.tier)
         for first, move in self.log.expected.moves.items():
             self.monitor.tier_marked(topic_id=TOPIC, first_seq=first, tier=move.tier)
-        self.env = SegmentEnv(fs, HOT, may_write=False)
+        self.env = SegmentEnv(fs, HOT)
         store = LocalStore(fs, f"{COLD}/0000000A") if cold else None
         self.place = TopicDir(self.env, TOPIC, name="events", cold=store)
         self.flips = DeleteFlags(self.env)
@@ -135,7 +135,7 @@ class Lab:
             segment = self.sealed_of(seq)
             assert segment is None or segment.tier == "cold" or len(segment.flags)
         if may_write:
-            self.env.allow_writes()
+            self.env.allow_writes(fs)
         self.fetcher = Fetcher(
             read_wal=self._read_wal,
             cold=ColdCache(1 << 20),

@@ -330,6 +330,7 @@ def test_readers_get_the_right_bytes_while_the_segment_is_flipped_rewritten_and_
         (tmp_path / fs_path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / fs_path).write_bytes(source.disk.contents(fs_path))
     env = SegmentEnv(fs, HOT)
+    env.allow_writes(fs)
     place = TopicDir(env, 10, name="events", cold=LocalStore(fs, f"{COLD}/0000000A"))
     segment = SealedSegment(place, first_seq=1, count=200, data_len=source.sealed[0].data_len)
     flips = DeleteFlags(env)

@@ -333,7 +333,7 @@ def test_loading_changes_no_byte_until_writing_is_allowed() -> None:
     again = lab.restart(may_write=False)
     assert again.served() == lab.log.live()
     assert again.disk.dump() == before
-    again.env.allow_writes()
+    again.env.allow_writes(again.fs)
     assert again.disk.dump() != before
     again.checked()
 

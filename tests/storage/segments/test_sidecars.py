@@ -38,7 +38,10 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def place(tmp_path: Path, path: Path) -> TopicDir:
     path.parent.mkdir()
-    return TopicDir(SegmentEnv(Watching(path), str(tmp_path)), 10, name="t")
+    fs = Watching(path)
+    env = SegmentEnv(fs, str(tmp_path))
+    env.allow_writes(fs)
+    return TopicDir(env, 10, name="t")
 
 
 def test_whoever_reads_or_maps_a_sidecar_keeps_it_whole_while_another_is_put_in_its_place(

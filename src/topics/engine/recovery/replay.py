@@ -44,12 +44,20 @@ def recovered_name(topic_id: int) -> str:
 
 
 class Replay:
-    """`created` is called with each topic that the log brings back, so that its segments can be attached to it."""
+    """`created` is called with each topic that the log brings back, so that its segments can be attached to it. Topics
+    in `skipped` are left out, with the routers that feed them."""
 
     def __init__(
-        self, state: State, *, created: Callable[[TopicLog], None], yield_gil: Callable[[int], None], read: Read
+        self,
+        state: State,
+        *,
+        created: Callable[[TopicLog], None],
+        yield_gil: Callable[[int], None],
+        read: Read,
+        skipped: frozenset[int] = frozenset(),
     ) -> None:
         self._state = state
+        self._skipped = skipped
         self._created = created
         self._yield_gil = yield_gil
         self._known_ids = set(state.by_id)
@@ -62,6 +70,9 @@ class Replay:
         self.lost_seqs = 0
         self._proven: dict[int, bool] = {}
         self._were_ephemeral: set[int] = set()  # topics that were of this class for a while, in the log
+        self.ephemeral_losses: dict[int, int] = {}
+        """By topic id: the first seq that is in no file and that no start has declared lost. The topic was ephemeral,
+        and a server that still runs has the records."""
         self.notices: list[str] = []
 
     def prepare(
@@ -75,11 +86,15 @@ class Replay:
         `marked` says how far each topic lay in segments at the last mark."""
         routers, last_marks = self._state.routers, self.router_recovery.marks
         for put, mark in stored:
+            if put.dest_id in self._skipped:
+                continue
             routers.put(put)
             last_marks[mark.name] = mark
         for columns in logs:
             for row in sorted(columns.bodies):
                 body = columns.bodies[row]
+                if isinstance(body, RouterCreate) and body.dest_id in self._skipped:
+                    continue
                 if isinstance(body, RouterCreate | RouterDelete):
                     op = control_op(body, topic_id=0, seq=0, ts=int(columns.ts[row]))
                     known = routers.get(body.name)
@@ -103,7 +118,8 @@ class Replay:
         timed = columns.ts[columns.type != FrameType.CHECKPOINT_MARK]
         self.highest_ts = max(self.highest_ts, int(timed.max(initial=0)))
         for topic_id, rows in _rows_by_topic(columns):
-            self._topic_rows(topic_id, rows, columns, buffer, file)
+            if topic_id not in self._skipped:
+                self._topic_rows(topic_id, rows, columns, buffer, file)
             self._yield_gil(len(rows))
 
     def _topic_rows(self, topic_id: int, rows: Rows, columns: WalColumns, buffer: Buffer, file: int) -> None:
@@ -147,8 +163,8 @@ class Replay:
             self._append_now(op)
             return
         self.router_recovery.observe(op)
-        if isinstance(op, HeadMark) and op.resume_at is not None and self._is_ephemeral(op.topic_id):
-            self._were_ephemeral.add(op.topic_id)
+        if isinstance(op, HeadMark):
+            self._note_ephemeral(op)
         effect = apply(self._state, op)
         if isinstance(op, TopicCreate) and effect.fate is OpResult.APPLIED:
             self._welcome(self._state.by_id[op.topic_id])
@@ -156,9 +172,13 @@ class Replay:
         if topic_id in self._held:
             self._release(topic_id)
 
-    def _is_ephemeral(self, topic_id: int) -> bool:
-        topic = self._state.by_id.get(topic_id)
-        return topic is not None and topic.config.is_ephemeral
+    def _note_ephemeral(self, op: HeadMark) -> None:
+        topic = self._state.by_id.get(op.topic_id)
+        if op.lost:
+            self.ephemeral_losses.pop(op.topic_id, None)
+        if topic is not None and topic.config.is_ephemeral and op.resume_at is not None:
+            self._were_ephemeral.add(op.topic_id)
+            self.ephemeral_losses.setdefault(op.topic_id, topic.floors.earliest_seq)
 
     def _welcome(self, topic: TopicLog) -> None:
         topic.replaying = True

@@ -1,6 +1,8 @@
-"""What snapshot and marks together say of each topic's segments, before any of them is opened.
+"""Attach: a topic of a start gets the slots that lie in its segments (`docs/spec/storage.md#sec-9-1`, step 4).
 
-Attach: a topic of a start gets the slots that lie in its segments (`docs/spec/storage.md#sec-9-1`, step 4).
+    Marks          what snapshot and log say of each topic's segments, before any of them is opened
+    Attach         opens them and puts their slots into the topic
+    RecordReread   reads records for routers that copy them again (`docs/spec/storage.md#sec-9-6`)
 
 Always holds: what a file lacks is looked for in the log and in the other tier before it is called lost; totals are
 taken from the snapshot only if no flag can be on disk whose delete is not: because the kernel lived on since it was
@@ -12,23 +14,31 @@ recovery for every topic of the snapshot, and by replay for every topic that the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
+import numpy as np
+
+from topics.core.delete import finish_cold_delete
+from topics.core.slots.extent import Extent, RecordPlace
 from topics.core.slots.restore import ActiveColumns, load_active, load_sealed, reached, written_until
 from topics.core.topic import TopicLog
-from topics.errors import ColdUnavailable, TopicsError
+from topics.errors import ColdUnavailable, StorageIo, TopicsError
 from topics.formats.file_names import topic_dir_name
+from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
 from topics.formats.wal.bodies import CkptMark, ConfigUpdate, EvictWatermark, TierMark, TopicDelete, TopicMark
+from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, RecordRun
+from topics.storage.disk_spans import read_spans
+from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.loading.load import load_topic
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedActive, LoadedSegment, LoadedTopic, Move
 from topics.storage.segments.loading.segment_repair import repair_loaded
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
-from topics.storage.tiers.cold_tier import ColdTier
+from topics.storage.tiers.stores import SegmentStore
 from topics.storage.wal.lookup import find_in_wal
 from topics.storage.wal.wal_files import WalFiles
 
@@ -100,8 +110,6 @@ class Marks:
         )
 
 
-log = logging.getLogger("topics.recovery")
-
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -112,20 +120,22 @@ class Attach:
         self,
         env: SegmentEnv,
         files: WalFiles,
-        cold: ColdTier | None,
+        cold_store: Callable[[int], SegmentStore | None],
         *,
         marks: Marks,
         items: dict[int, TopicItem],
         trust_totals: bool,
         log_is_whole: bool,
+        tell: Callable[[str, int], None],
     ) -> None:
         self._env = env
         self._files = files
-        self._cold = cold
-        self._marks = marks
-        self._items = items
+        self._cold_store = cold_store
+        self.marks = marks
+        self.items = items
         self._trust_totals = trust_totals and log_is_whole
         self._log_is_whole = log_is_whole
+        self._tell = tell
         self._reached = marks.in_segments(items.values())
         self.loaded: dict[int, LoadedTopic] = {}
         self.unknown: set[int] = set()
@@ -134,12 +144,12 @@ class Attach:
         """Ephemeral topics with segments: those are from the time before, and what is in them does not come back."""
 
     def __call__(self, topic: TopicLog) -> None:
-        if topic.id in self._marks.deleted:  # it goes, and its files went
+        if topic.id in self.marks.deleted:  # it goes, and its files went
             return
-        item = self._items.get(topic.id)
-        if topic.config.is_ephemeral and topic.id not in self._marks.reconfigured:
+        item = self.items.get(topic.id)
+        if topic.config.is_ephemeral and topic.id not in self.marks.reconfigured:
             path = f"{self._env.topics_dir}/{topic_dir_name(topic.id)}"
-            if (item is not None and item.segments) or self._env.fs.is_dir(path):
+            if (item is not None and item.segments) or self._env.read_fs.is_dir(path):
                 self.forsaken.add(topic.id)
             return
         loaded = self._load(topic, item)
@@ -159,15 +169,14 @@ class Attach:
         return None if loaded is None or loaded.active is None else loaded.active.segment
 
     def _load(self, topic: TopicLog, item: TopicItem | None) -> LoadedTopic:
-        cold = None if self._cold is None else self._cold.store(topic.id)
-        place = TopicDir(self._env, topic.id, name=topic.name, cold=cold)
-        expected = self._marks.expected(topic.id, item)
+        place = TopicDir(self._env, topic.id, name=topic.name, cold=self._cold_store(topic.id))
+        expected = self.marks.expected(topic.id, item)
         expected.unknown = topic.id in self.unknown or (item is None and self._env.keeps_all)
         loaded = load_topic(place, expected)
         repair_loaded(loaded, partial(find_in_wal, self._files))
         self.loaded[topic.id] = loaded
         for finding in loaded.findings:
-            log.log(_LEVELS[finding.severity], "%s", finding.message)
+            self._tell(finding.message, _LEVELS[finding.severity])
         return loaded
 
     def _seal(self, topic: TopicLog, segment: LoadedSegment, dead: list[tuple[int, int]]) -> None:
@@ -186,7 +195,7 @@ class Attach:
 
     def _syncs_deletes(self, topic: TopicLog) -> bool:
         """By its class, which no frame of the log has changed since the snapshot; and the log has them still."""
-        is_same_class = topic.id not in self._marks.reconfigured
+        is_same_class = topic.id not in self.marks.reconfigured
         return self._log_is_whole and topic.config.syncs_deletes and is_same_class
 
 
@@ -214,3 +223,50 @@ def _columns(active: LoadedActive) -> ActiveColumns:
         flags=active.flags,
         tags=active.tags,
     )
+
+
+ActiveOf = Callable[[int], ActiveSegment | None]
+
+
+class RecordReread:
+    """Records as recovery finds them, dead ones included. Every frame is checked as in `storage.fetch`; a flag byte
+    only says that readers of the source no longer see the record. What lies in the cold store is read from there, but
+    only where it is alive. `active_of` gives the active segment of a topic by its id."""
+
+    def __init__(self, fetcher: Fetcher, active_of: ActiveOf) -> None:
+        self._fetcher = fetcher
+        self._active_of = active_of
+
+    def __call__(self, topic: TopicLog, extent: Extent) -> RecordRun:
+        if extent.place is RecordPlace.WAL:
+            read = WalRead(extent.file, extent.seqs, extent.offs, extent.lens)
+            return self._fetcher.fetch([read]).parts[0].run
+        if extent.place in (RecordPlace.SEALED, RecordPlace.INDEX):
+            view: SealedSegment = extent.view  # type: ignore[assignment]
+            return self._sealed(topic, view, extent)
+        active = self._active_of(topic.id)
+        assert active is not None, "records are placed in an active segment that is not there"
+        offs, lens = extent.offs.astype(np.int64), extent.lens.astype(np.int64)
+        buffer, at = read_spans(active.read, offs, lens)
+        return _run(topic, decode_frames(buffer, at, lens, want=("node",), include_dead=True), memoryview(buffer))
+
+    def _sealed(self, topic: TopicLog, segment: SealedSegment, extent: Extent) -> RecordRun:
+        if segment.tier == "cold":
+            segment.load_index()
+        if extent.place is RecordPlace.INDEX:
+            finish_cold_delete(topic, segment.first_seq)
+            return EMPTY_RUN
+        pair = segment.pair()
+        if pair.data is None:
+            return self._fetcher.fetch([SealedRead(segment, extent.slots)]).parts[0].run
+        found = decode_columns(
+            pair.data, pair.entries, first_seq=segment.first_seq, slots=extent.slots, want=("node",), include_dead=True
+        )
+        return _run(topic, found, pair.data)
+
+
+def _run(topic: TopicLog, found: FrameColumns, data: memoryview) -> RecordRun:
+    if found.bad:
+        raise StorageIo(f"records of topic {topic.name!r} cannot be read again")
+    assert found.node_offset is not None
+    return RecordRun(data, (found.node_offset - BODY_HEAD_BYTES).tolist(), (found.flags & PRESENCE_MASK).tobytes())

@@ -13,18 +13,17 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from topics.engine.recovery.replay import recovered_name
 from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
 from topics.formats.segments.columns import ALL, decode_columns
+from topics.runtime.recovery.look import Looked
+from topics.runtime.recovery.reader import missing
 from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
-from topics.spark.logs.directory import DirectoryLog, layout, newest_snapshot
-from topics.spark.logs.log import LogAddress
+from topics.spark.logs.directory import layout, look_at, segment_stems
 from topics.spark.logs.read_files import Files, open_files
-from topics.spark.logs.replay import ReaderReplay, ReaderTopicLog
-from topics.spark.logs.stored import RECOVERED, segment_stems
-from topics.spark.logs.wal_tail import LogTail
-from topics.spark.planning.batch import now_ms
 from topics.spark.scanning.task_scan import arrow_sums, chunks
+from topics.storage.fs import read_full
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,74 +158,73 @@ def plan_verify(path: str, cold_path: str | None) -> Plan:
     """Every copy of every segment, and what metadata alone shows to be wrong."""
     files = open_files(path)
     kind = layout(files)
-    tiers = [("hot", files)] + ([("cold", open_files(cold_path))] if cold_path else [])
+    cold = open_files(cold_path) if cold_path else None
+    tiers = [("hot", files)] + ([("cold", cold)] if cold is not None else [])
     # Files first, log second: where a server is running, the log knows every topic that has files by then.
-    listed = [(tier, root, folder, stems) for tier, root in tiers for folder, stems in _listed(root)]
-    snapshot = newest_snapshot(files) if kind == "data" else None
-    replay = ReaderReplay(snapshot, lambda _: True)
-    tail = LogTail(files)
-    replay.apply(tail.stretches(snapshot))
-    segments = [item for place in listed for item in _copies(*place, replay)]
-    holes = [VerifyFinding("", hole.path, "", 0, 0, hole.offset, f"log: {hole.reason}") for hole in tail.holes]
-    findings = [*holes, *_floor_findings(replay), *_missing(path, cold_path, replay)]
-    return Plan(len({item.topic for item in segments} | set(replay.by_name())), segments, findings)
+    listed = [(tier, root, *place) for tier, root in tiers for place in _listed(root)]
+    if kind == "cold":
+        found = [item for place in listed for item in _copies(*place, None)]
+        return Plan(len({item.topic for item in found}), found, [])
+    looked = look_at(files, cold)
+    try:
+        segments = [item for place in listed for item in _copies(*place, looked)]
+        findings = [*_holes(files, looked), *_floor_findings(looked), *_missing(looked)]
+        return Plan(len({item.topic for item in segments} | set(looked.state.topics)), segments, findings)
+    finally:
+        looked.close()
 
 
-def _listed(files: Files) -> Iterator[tuple[str, dict[int, str]]]:
-    """Folders of topics, and the segments in each."""
+def _listed(files: Files) -> Iterator[tuple[int, dict[int, str]]]:
+    """Topics that have a folder, and the segments in each."""
     for folder in files.list(names.TOPICS_DIR):
-        if names.parse_topic_dir(folder) is not None:
-            yield folder, segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
+        topic_id = names.parse_topic_dir(folder)
+        if topic_id is not None:
+            yield topic_id, segment_stems(files, f"{names.TOPICS_DIR}/{folder}")
 
 
 def _copies(
-    tier: str, files: Files, folder: str, stems: dict[int, str], replay: ReaderReplay
+    tier: str, files: Files, topic_id: int, stems: dict[int, str], looked: Looked | None
 ) -> Iterator[SegmentToCheck]:
-    topic_id = names.parse_topic_dir(folder)
-    assert topic_id is not None
-    if replay.is_deleted(topic_id):
-        return  # what is left of it goes when the server comes to it
-    topic = replay.topics.get(topic_id)
+    """`looked` is None where there is neither snapshot nor log."""
+    topic = looked.state.by_id.get(topic_id) if looked is not None else None
+    if looked is None or topic is None:
+        if looked is not None and topic_id < looked.state.next_topic_id:
+            return  # deleted: what is left of it goes when the server comes to it
+        for first, stem in sorted(stems.items()):
+            yield SegmentToCheck(recovered_name(topic_id), files.root, stem, tier, first, None, False, -1)
+        return
+    expected = looked.attach.marks.expected(topic_id, looked.item(topic_id))
+    recorded = {item.first: item.count for item in expected.segments}
     for first, stem in sorted(stems.items()):
-        name = topic.name if topic is not None else f"{RECOVERED}{folder}"
-        item = _copy(tier, files, name, topic, first, stem)
-        if item is not None:
-            yield item
+        if first <= expected.sealed_to:
+            yield SegmentToCheck(topic.name, files.root, stem, tier, first, recorded.get(first), False, -1)
+        elif expected.active is not None and expected.active[0] == first:  # else a checkpoint is at work
+            _, count, data_len = expected.active
+            yield SegmentToCheck(topic.name, files.root, stem, tier, first, count, True, data_len)
 
 
-def _copy(
-    tier: str, files: Files, name: str, topic: ReaderTopicLog | None, first: int, stem: str
-) -> SegmentToCheck | None:
-    known = topic.segments.get(first) if topic is not None else None
-    sealed = topic is None or first <= topic.sealed_to
-    if sealed:
-        count = known.count if known is not None and known.sealed else None
-        return SegmentToCheck(name, files.root, stem, tier, first, count, False, -1)
-    assert topic is not None
-    _, marked = topic.active
-    if marked is not None and marked.first == first:
-        return SegmentToCheck(name, files.root, stem, tier, first, marked.count, True, marked.data_len)
-    if known is not None:
-        return SegmentToCheck(name, files.root, stem, tier, first, known.count, True, known.data_len)
-    return None  # no mark vouches for it yet: a checkpoint is at work
+def _holes(files: Files, looked: Looked) -> Iterator[VerifyFinding]:
+    """Places of the log that cannot be read although it goes on behind them."""
+    for scan in looked.scans:
+        if scan.end.set_aside:
+            path = scan.end.pieces[0].path if scan.end.pieces else scan.dir
+            problem = f"log: {scan.end.reason}"
+            yield VerifyFinding("", files.relative(path), "", 0, 0, scan.end.offset, problem)
 
 
-def _floor_findings(replay: ReaderReplay) -> Iterator[VerifyFinding]:
-    for topic in replay.topics.values():
-        ends = [int(piece.seq[-1]) for piece in topic.pieces] + [lost.last for lost in topic.lost]
-        head = max([topic.stored_seq, topic.passed_seq, topic.noted_head, *ends])
-        floor = topic.lost_to + 1
-        if not 1 <= floor <= max(topic.earliest_seq, floor) <= max(head, floor - 1) + 1:
-            problem = f"floors: evict_floor {floor}, earliest_seq {topic.earliest_seq}, head_seq {head}"
-            yield VerifyFinding(topic.name, "meta", "", topic.earliest_seq, head, 0, problem)
+def _floor_findings(looked: Looked) -> Iterator[VerifyFinding]:
+    """A snapshot whose floors and head contradict each other."""
+    for item in looked.snapshot.topics if looked.snapshot is not None else ():
+        floor = max(item.cap_lost, item.ttl_lost, item.trim_lost, item.restart_lost) + 1
+        if not 1 <= floor <= max(item.earliest_seq, floor) <= max(item.head, floor - 1) + 1:
+            problem = f"floors: evict_floor {floor}, earliest_seq {item.earliest_seq}, head_seq {item.head}"
+            yield VerifyFinding(item.name, "meta", "", item.earliest_seq, item.head, 0, problem)
 
 
-def _missing(path: str, cold_path: str | None, replay: ReaderReplay) -> Iterator[VerifyFinding]:
+def _missing(looked: Looked) -> Iterator[VerifyFinding]:
     """Segments that metadata names and no tier has."""
-    log = DirectoryLog(LogAddress(path=path, cold_path=cold_path))
-    wanted = [name for name, topic in replay.by_name().items() if topic.config.get("durability") != "ephemeral"]
-    for name, cut in log.cuts(names=wanted, prefix=None, now_ms=now_ms()).items():
-        for first, end in cut.missing:
+    for name, topic in looked.state.topics.items():
+        for first, end in missing(looked, topic):
             yield VerifyFinding(name, names.segment_name(first, "data"), "", first, end - 1, 0, "file missing")
 
 
@@ -275,15 +273,14 @@ def _look(item: SegmentToCheck) -> Checked:
     except FileNotFoundError:
         return _nothing(item)  # dropped or moved since it was listed
     try:
-        data_len = file.size if not item.is_active else min(item.data_len, file.size)
-        if item.is_active and file.size < item.data_len:
-            finds.add(
-                0, (item.count or 1) - 1, file.size, f"shorter than its mark: {file.size} of {item.data_len} bytes"
-            )
-        idx = _index(files, item, file.read(0, data_len), finds)
+        size = file.size()
+        data_len = size if not item.is_active else min(item.data_len, size)
+        if item.is_active and size < item.data_len:
+            finds.add(0, (item.count or 1) - 1, size, f"shorter than its mark: {size} of {item.data_len} bytes")
+        idx = _index(files, item, read_full(file, 0, data_len), finds)
         frames = 0
         for a, b, start, size in chunks(idx, 0, len(idx)):
-            data = file.read(start, size)
+            data = read_full(file, start, size)
             columns = decode_columns(
                 data,
                 idx[a:b],

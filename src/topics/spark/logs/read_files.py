@@ -1,63 +1,78 @@
 """Read-only files of a data directory or cold root, local or anything that `pyarrow.fs` opens.
 
-Both kinds answer the same few questions; an absent file or directory is `FileNotFoundError`, everything else an
-`OSError`, as it comes. Nothing here writes, locks or caches: the server may be running. Called by the manifest reader
-on the driver and by scans on executors, which open a `Files` anew from its root.
+`ArrowFs` is a `ReadFs` over `pyarrow.fs`, so whatever reads a local directory reads a copy in an object store, too. An
+absent file is `FileNotFoundError`, everything else an `OSError`, as it comes. Nothing here writes, locks or caches: the
+server may be running. Used on the driver, and by scans on executors, which open a `Files` anew from its root.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-from typing import Any, Protocol
+import time
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from topics.errors import ConfigError
+from topics.errors import ConfigError, Corruption
+from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
+from topics.spark.planning.cut import SegmentBlock
 from topics.spark.secret import without_secrets
+from topics.storage.fs import Inode, ReadFile, ReadFs, read_full
+from topics.storage.osfs import OsFs
+
+_TRIES: Final = 4
+_PAUSE_S: Final = 0.02
 
 
-class Files(Protocol):
-    """Files below one root, named by paths relative to it."""
+class Files:
+    """Files below one root, named by paths relative to it. `root` is what `open_files` was given."""
 
-    @property
-    def root(self) -> str:
-        """What `open_files` was given."""
+    def __init__(self, root: str, fs: ReadFs, path: str) -> None:
+        self.root = root
+        self.fs = fs
+        self.top = path
+
+    def path(self, path: str = "") -> str:
+        return f"{self.top}/{path}" if path else self.top
 
     def shown(self, path: str = "") -> str:
         """A file, or the root, for people."""
+        if isinstance(self.fs, OsFs):
+            return self.path(path)
+        root = without_secrets(self.root).rstrip("/")
+        return f"{root}/{path}" if path else root
+
+    def relative(self, path: str) -> str:
+        return path.removeprefix(f"{self.top}/")
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is no such directory."""
+        try:
+            return self.fs.listdir(self.path(path))
+        except FileNotFoundError:
+            return []
 
-    def size(self, path: str) -> int: ...
+    def size(self, path: str) -> int:
+        return self.fs.stat_len(self.path(path))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Bytes from `offset` on, fewer than `length` only at the end of the file."""
+        file = self.open(path)
+        try:
+            return read_full(file, offset, max(file.size() - offset, 0) if length is None else length)
+        finally:
+            file.close()
 
-    def open(self, path: str) -> OpenFile:
+    def open(self, path: str) -> ReadFile:
         """One file, held open: it stays what it is when another takes its name."""
-
-
-class OpenFile(Protocol):
-    @property
-    def size(self) -> int:
-        """Length when it was opened."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly these bytes, fewer only behind the end of the file."""
-
-    def view(self) -> memoryview:
-        """The whole file; mapped where that is possible, so that only what is touched is read."""
-
-    def close(self) -> None: ...
+        return self.fs.open(self.path(path))
 
 
 def open_files(root: str) -> Files:
     """The files below a path or URI."""
     scheme = urlsplit(root).scheme
     if scheme in ("", "file") or len(scheme) == 1:
-        return LocalFiles(root)
-    return ArrowFiles(root)
+        return Files(root, OsFs(), local_path(root).rstrip("/") or "/")
+    fs = ArrowFs(root)
+    return Files(root, fs, fs.top)
 
 
 def local_path(root: str) -> str:
@@ -65,131 +80,128 @@ def local_path(root: str) -> str:
     return unquote(urlsplit(root).path) if root.startswith("file:") else root
 
 
-class LocalFiles:
-    """Files of this machine."""
-
-    def __init__(self, root: str) -> None:
-        self._given = root
-        self._root = local_path(root).rstrip("/") or "/"
-
-    @property
-    def root(self) -> str:
-        return self._given
-
-    def shown(self, path: str = "") -> str:
-        return self.path(path)
-
-    def path(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
-
-    def list(self, path: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self.path(path)))
-        except FileNotFoundError:
-            return []
-
-    def size(self, path: str) -> int:
-        return os.stat(self.path(path)).st_size
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        return _read(self.open(path), offset, length)
-
-    def open(self, path: str) -> OpenFile:
-        return LocalFile(os.open(self.path(path), os.O_RDONLY))
-
-
-class LocalFile:
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def read(self, offset: int, length: int) -> bytes:
-        found = os.pread(self._fd, length, offset)
-        while 0 < len(found) < length and (more := os.pread(self._fd, length - len(found), offset + len(found))):
-            found += more
-        return found
-
-    def view(self) -> memoryview:
-        return memoryview(mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ) if self._size else b"")
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-class ArrowFiles:
-    """Files of an object store or of any other file system of `pyarrow.fs`."""
+class ArrowFs:
+    """An object store, or any other file system of `pyarrow.fs`, for reading. `top` is the path that the URI names."""
 
     def __init__(self, uri: str) -> None:
         import pyarrow as pa
         from pyarrow import fs
 
-        self._given = uri
+        self._arrow = fs
         try:
             self._fs, path = fs.FileSystem.from_uri(uri)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise ConfigError(f"path {without_secrets(uri)} cannot be opened: {error}") from None
-        self._root = path.rstrip("/")
+        self.top: str = path.rstrip("/")
 
-    @property
-    def root(self) -> str:
-        return self._given
+    def open(self, path: str, mode: str = "r") -> ReadFile:
+        # Some stores tell of an absent object only when it is read.
+        size = self.stat_len(path)
+        return ArrowFile(path, self._fs.open_input_file(path), size)
 
-    def shown(self, path: str = "") -> str:
-        root = without_secrets(self._given).rstrip("/")
-        return f"{root}/{path}" if path else root
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
-
-    def list(self, path: str) -> list[str]:
-        from pyarrow import fs
-
-        selector = fs.FileSelector(self._path(path), recursive=False, allow_not_found=True)
+    def listdir(self, path: str) -> list[str]:
+        selector = self._arrow.FileSelector(path, recursive=False, allow_not_found=True)
         return sorted(str(info.base_name) for info in self._fs.get_file_info(selector))
 
-    def size(self, path: str) -> int:
-        from pyarrow import fs
+    def stat_len(self, path: str) -> int:
+        info = self._fs.get_file_info(path)
+        if info.type == self._arrow.FileType.NotFound:
+            raise FileNotFoundError(2, "no such object", path)
+        return int(info.size or 0)
 
-        info = self._fs.get_file_info(self._path(path))
-        if info.type == fs.FileType.NotFound:
-            raise FileNotFoundError(2, "no such object", self._path(path))
-        return int(info.size)
+    def exists(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(path).type != self._arrow.FileType.NotFound)
 
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        return _read(self.open(path), offset, length)
-
-    def open(self, path: str) -> OpenFile:
-        # Some stores tell of an absent object only when it is read.
-        size = self.size(path)
-        return ArrowFile(self._fs.open_input_file(self._path(path)), size)
+    def is_dir(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(path).type == self._arrow.FileType.Directory)
 
 
 class ArrowFile:
-    def __init__(self, file: Any, size: int) -> None:
+    def __init__(self, name: str, file: Any, size: int) -> None:
+        self.name = name
         self._file = file
         self._size = size
 
-    @property
+    def pread(self, off: int, n: int) -> bytes:
+        wanted = min(n, self._size - off)
+        return bytes(self._file.read_at(wanted, off)) if wanted > 0 else b""
+
     def size(self) -> int:
         return self._size
 
-    def read(self, offset: int, length: int) -> bytes:
-        wanted = min(length, self._size - offset)
-        return bytes(self._file.read_at(wanted, offset)) if wanted > 0 else b""
+    def inode(self) -> Inode:
+        return (0, 0)
 
-    def view(self) -> memoryview:
-        return memoryview(self.read(0, self._size))
+    def mmap(self) -> memoryview:
+        return memoryview(self.pread(0, self._size))
 
     def close(self) -> None:
         self._file.close()
 
 
-def _read(file: OpenFile, offset: int, length: int | None) -> bytes:
+# --- the two files of a segment ---------------------------------------------------------------------------------------
+
+
+class OpenPair:
+    """A segment's `.data` and `.idx`, opened so that they belong together: `idx` has one entry for each slot of the
+    block."""
+
+    def __init__(self, files: Files, block: SegmentBlock, file: ReadFile, idx: Idx) -> None:
+        self.block = block
+        self.data = file
+        self.idx = idx
+        self.name = files.shown(f"{block.stem}.data")
+
+    def close(self) -> None:
+        self.data.close()
+
+
+def open_pair(files: Files, block: SegmentBlock) -> OpenPair:
+    """Raises FileNotFoundError when the segment is not there (any more), Corruption when it cannot be trusted.
+
+    A rewrite replaces both files one after the other, under the same names; a reader between the two renames would hold
+    an index that describes other bytes. So the data file is opened once and kept, and a sealed pair must tile
+    (`docs/spec/storage.md#sec-6-3`). A pair that keeps disagreeing has lost its index: it is rebuilt in memory, as the
+    server would, and bytes that hold no frame are corruption."""
+    for attempt in range(_TRIES):
+        file = files.open(f"{block.stem}.data")
+        try:
+            idx = _read_matching(files, block, file)
+        except BaseException:
+            file.close()
+            raise
+        if idx is not None:
+            return OpenPair(files, block, file, idx)
+        if attempt + 1 < _TRIES:
+            file.close()
+            time.sleep(_PAUSE_S * (attempt + 1))
     try:
-        return file.read(offset, max(file.size - offset, 0) if length is None else length)
-    finally:
+        return OpenPair(files, block, file, _rebuilt(files, block, file))
+    except BaseException:
         file.close()
+        raise
+
+
+def _read_matching(files: Files, block: SegmentBlock, file: ReadFile) -> Idx | None:
+    """The index if it fits the open data file."""
+    try:
+        raw = files.read(f"{block.stem}.idx", 0, None if block.is_sealed else block.count * ENTRY_BYTES)
+    except FileNotFoundError:
+        # Drops unlink `.data` first: a lone open data file is on its way out, or has really lost its index.
+        return None
+    if len(raw) < block.count * ENTRY_BYTES:
+        return None
+    if block.is_sealed and idx_agrees(raw, file.size()) is not None:
+        return None
+    return read_idx(raw)[: block.count]
+
+
+def _rebuilt(files: Files, block: SegmentBlock, file: ReadFile) -> Idx:
+    files.size(f"{block.stem}.data")  # gone by now: FileNotFoundError, and the caller plans anew
+    data_len = file.size() if block.is_sealed else min(file.size(), block.bytes)
+    rebuilt = rebuild_idx(read_full(file, 0, data_len), first_seq=block.first_seq, count=block.count)
+    if rebuilt.bad:
+        bad = rebuilt.bad[0]
+        name = files.shown(f"{block.stem}.data")
+        raise Corruption(file=name, offset=bad.offset, reason=f"no valid frame, seqs {bad.first_seq}..{bad.last_seq}")
+    return rebuilt.idx

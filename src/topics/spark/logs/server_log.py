@@ -17,11 +17,12 @@ from topics.errors import Corruption, Forbidden, TopicNotFound, TopicsError, Una
 from topics.formats import file_names
 from topics.formats.segments import scan_segment
 from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, RemoteAnswer, key_refused, topic_path
-from topics.spark.logs.directory import newest_snapshot
 from topics.spark.logs.log import LogAddress
-from topics.spark.logs.read_files import LocalFiles, open_files
+from topics.spark.logs.read_files import open_files
 from topics.spark.planning.cut import LostSeqs, SegmentBlock, ServerBlock, TopicCut
 from topics.spark.planning.tasks import Task
+from topics.storage.osfs import OsFs
+from topics.storage.snapshots import load_snapshot
 
 FRAMES_BYTES: Final = 4 << 20
 _PAGE: Final = 1000
@@ -207,7 +208,7 @@ def _is_data_dir(root: str, instance: str, boot: str) -> bool:
     try:
         if not boot or _BOOT_ID.read_text().strip() != boot:
             return False
-        snapshot = newest_snapshot(LocalFiles(root))
+        snapshot = load_snapshot(OsFs(), f"{root}/{file_names.META_DIR}").snapshot
     except (OSError, TopicsError):
         return False
     return snapshot is not None and snapshot.instance == instance

@@ -23,7 +23,7 @@ from topics.formats.buffers import U64, Buffer, hash_slices
 from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.spark.logs.log import Log, LogAddress, open_log
-from topics.spark.logs.read_files import Files, open_files
+from topics.spark.logs.read_files import Files, open_files, open_pair
 from topics.spark.options import OnLoss
 from topics.spark.planning.cut import (
     I64,
@@ -45,8 +45,8 @@ from topics.spark.scanning.arrow_columns import (
     tombstone_batch,
     wanted_texts,
 )
-from topics.spark.scanning.pair import open_pair
 from topics.spark.scanning.schema import Field, arrow_schema
+from topics.storage.fs import read_full
 
 
 def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
@@ -192,12 +192,12 @@ class _Scan:
         pair = open_pair(_files(block.root), block)
         try:
             # Only flag bytes are looked at: mapping the file reads no more than the pages that hold them.
-            whole = pair.data.view() if block.is_sealed and not self.want else None
+            whole = pair.data.mmap() if block.is_sealed and not self.want else None
             for a, b, start, size in chunks(pair.idx, lo - block.first_seq, hi - block.first_seq):
                 if self.left == 0:
                     return
                 base = start if whole is None else 0
-                data: Buffer = pair.data.read(start, size) if whole is None else whole
+                data: Buffer = read_full(pair.data, start, size) if whole is None else whole
                 seq = block.first_seq + a
                 columns = decode_columns(
                     data,
@@ -221,7 +221,7 @@ class _Scan:
                 if self.left == 0:
                     return
                 base, end = int(offsets[low]), int(offsets[high - 1] + lengths[high - 1])
-                raw = file.read(base, end - base)
+                raw = read_full(file, base, end - base)
                 if len(raw) < end - base:
                     raise FileNotFoundError(block.path)
                 frames = segment_frames_from_wal(raw, offsets[low:high] - base, lengths[low:high], file=block.path)

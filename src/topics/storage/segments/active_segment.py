@@ -72,13 +72,13 @@ class ActiveSegment:
     def entries_at(self, slots: npt.NDArray[np.int64]) -> Idx:
         """Index entries of some slots, from the file."""
         low, high = int(slots.min()), int(slots.max()) + 1
-        with self.place.env.files.borrow(self.place.file(self.first_seq, "idx"), "rw") as file:
+        with self.place.env.files.borrow(self.place.file(self.first_seq, "idx")) as file:
             raw = read_full(file, low * ENTRY_BYTES, (high - low) * ENTRY_BYTES)
         return read_idx(raw)[slots - low]
 
     def entry_at(self, slot: int) -> tuple[int, int]:
         """Offset and length of one frame; length 0 for an empty slot."""
-        with self.place.env.files.borrow(self.place.file(self.first_seq, "idx"), "rw") as file:
+        with self.place.env.files.borrow(self.place.file(self.first_seq, "idx")) as file:
             raw = read_full(file, slot * ENTRY_BYTES, _PLACE.size)
         if len(raw) < _PLACE.size:
             raise StorageIo(f"{self.label} of topic {self.place.name!r} has no entry {slot}")
@@ -87,7 +87,7 @@ class ActiveSegment:
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of `.data`; fewer only at its end."""
-        with self.place.env.files.borrow(self.place.file(self.first_seq, "data"), "rw") as file:
+        with self.place.env.files.borrow(self.place.file(self.first_seq, "data")) as file:
             return read_full(file, offset, length)
 
     def corrupt(self, seq: int) -> CorruptSegment:

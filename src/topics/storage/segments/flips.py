@@ -210,9 +210,9 @@ def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:
     if segment.flips.dir_unsynced:  # without this a power cut could bring the replaced files back
         place.fs.sync_dir(place.path)
         segment.flips.dir_unsynced = False
-    with files.borrow(place.file(segment.first_seq, "data"), "rw") as data:
+    with files.borrow_writable(place.file(segment.first_seq, "data")) as data:
         data.datasync()
-    with files.borrow(place.file(segment.first_seq, "idx"), "rw") as idx:
+    with files.borrow_writable(place.file(segment.first_seq, "idx")) as idx:
         write_idx_bits(idx, slots, segment.entries_at(slots))
         idx.datasync()
     with segment.flips.lock:
@@ -235,7 +235,7 @@ def _flag_places(segment: Flippable, slots: list[int]) -> tuple[list[int], list[
 def write_flags(segment: Flippable, places: list[int]) -> None:
     """A flag byte at each of these places of `.data`."""
     if places:
-        with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
+        with segment.place.env.files.borrow_writable(segment.place.file(segment.first_seq, "data")) as file:
             for at in places:
                 write_byte(file, at, FLAG)
 

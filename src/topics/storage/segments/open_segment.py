@@ -89,11 +89,11 @@ def _places(entries: Idx, slots: I64) -> I64:
 
 def _write_anew(place: TopicDir, first_seq: int, places: list[int], bits: dict[int, int]) -> None:
     """`.data` first: a flag in the index must never be older than the one it mirrors."""
-    with place.env.files.borrow(place.file(first_seq, "data"), "rw") as data:
+    with place.env.files.borrow_writable(place.file(first_seq, "data")) as data:
         for at in places:
             write_byte(data, at, FLAG)
         data.datasync()
-    with place.env.files.borrow(place.file(first_seq, "idx"), "rw") as idx:
+    with place.env.files.borrow_writable(place.file(first_seq, "idx")) as idx:
         for slot, value in bits.items():
             write_byte(idx, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))
         idx.datasync()
@@ -157,7 +157,7 @@ def open_anew(segment: SealedSegment) -> SegmentArrays | None:
 
 def _map(segment: SealedSegment, part: Literal["data", "idx"]) -> memoryview | None:
     try:
-        file = segment.place.fs.open(segment.place.file(segment.first_seq, part), "r")
+        file = segment.place.read_fs.open(segment.place.file(segment.first_seq, part))
     except FileNotFoundError:
         return None
     try:

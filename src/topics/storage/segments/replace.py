@@ -25,7 +25,7 @@ from topics.formats.file_names import (
     parse_topic_dir,
     topic_dir_name,
 )
-from topics.storage.fs import Buffer, Fs, remove_tree, write_all
+from topics.storage.fs import Buffer, ReadFs, remove_tree, write_all
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.topic_dir import SegmentEnv
 
@@ -117,7 +117,7 @@ class TopicDirs:
         return max([0, *self.ids, *deleted])
 
 
-def list_topic_dirs(fs: Fs, topics_dir: str) -> TopicDirs:
+def list_topic_dirs(fs: ReadFs, topics_dir: str) -> TopicDirs:
     found = TopicDirs()
     for name in fs.listdir(topics_dir):
         topic_id = parse_topic_dir(name)

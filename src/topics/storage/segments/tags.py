@@ -72,7 +72,7 @@ def load_tag_index(segment: SealedSegment, *, wait: bool) -> TagIndex:
 def _read_sidecar(segment: SealedSegment) -> memoryview | None:
     place = segment.place
     try:
-        file = place.fs.open(place.file(segment.first_seq, "tags"), "r")
+        file = place.read_fs.open(place.file(segment.first_seq, "tags"))
     except FileNotFoundError:
         return None
     try:

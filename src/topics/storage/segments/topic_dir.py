@@ -28,10 +28,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from topics.formats.file_names import SegmentPart, segment_name, topic_dir_name
-from topics.storage.fs import File, Fs, Mode
+from topics.storage.fs import File, Fs, ReadFile, ReadFs
 
 if TYPE_CHECKING:
     from topics.storage.segments.findings import Finding
@@ -111,43 +111,59 @@ IDLE_FILES_MAX = 256
 class _Held:
     __slots__ = ("file", "stale", "users")
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: ReadFile) -> None:
         self.file = file
         self.users = 0
         self.stale = False
 
 
 class OpenFiles:
-    def __init__(self, fs: Fs, *, limit: int = IDLE_FILES_MAX) -> None:
+    def __init__(self, fs: ReadFs, *, limit: int = IDLE_FILES_MAX) -> None:
         self._fs = fs
+        self._writer: Fs | None = None
         self._limit = limit
-        self._held: OrderedDict[tuple[str, Mode], _Held] = OrderedDict()
+        self._held: OrderedDict[str, _Held] = OrderedDict()
         self._lock = Lock()
 
     @contextmanager
-    def borrow(self, path: str, mode: Mode = "r") -> Iterator[File]:
-        held = self._take(path, mode)
+    def borrow(self, path: str) -> Iterator[ReadFile]:
+        held = self._take(path)
         try:
             yield held.file
         finally:
             self._give_back(held)
 
-    def _take(self, path: str, mode: Mode) -> _Held:
+    @contextmanager
+    def borrow_writable(self, path: str) -> Iterator[File]:
+        """As `borrow`; readers and writers share one descriptor."""
+        assert self._writer is not None, "a directory that is only looked at is not written"
+        with self.borrow(path) as file:
+            yield cast(File, file)
+
+    def allow_writes(self, fs: Fs) -> None:
+        """From now on files are opened to be written too."""
+        self.close()
+        self._writer = fs
+
+    def _open(self, path: str) -> ReadFile:
+        return self._fs.open(path) if self._writer is None else self._writer.open(path, "rw")
+
+    def _take(self, path: str) -> _Held:
         with self._lock:
-            held = self._held.get((path, mode))
+            held = self._held.get(path)
             if held is not None:
-                self._held.move_to_end((path, mode))
+                self._held.move_to_end(path)
                 held.users += 1
                 return held
-        fresh = _Held(self._fs.open(path, mode))  # may wait for the disk: not under the lock
-        fresh.users = 1
+        opened = _Held(self._open(path))  # may wait for the disk: not under the lock
+        opened.users = 1
         with self._lock:
-            if (path, mode) in self._held:
-                fresh.stale = True  # another thread was faster; ours is closed when given back
+            if path in self._held:
+                opened.stale = True  # another thread was faster; ours is closed when given back
             else:
-                self._held[path, mode] = fresh
+                self._held[path] = opened
                 self._close_idle()
-        return fresh
+        return opened
 
     def _give_back(self, held: _Held) -> None:
         with self._lock:
@@ -174,8 +190,8 @@ class OpenFiles:
     def forget(self, *paths: str) -> None:
         """These names mean other files from now on."""
         with self._lock:
-            for key in [key for key in self._held if key[0] in paths]:
-                held = self._held.pop(key)
+            for path in [path for path in self._held if path in paths]:
+                held = self._held.pop(path)
                 held.stale = True
                 if not held.users:
                     held.file.close()
@@ -215,30 +231,34 @@ class SegmentCounters:
 
 
 class SegmentEnv:
-    """`may_write` is False while recovery may still refuse the directory: repairs are then noted in `deferred`.
+    """Reads only, until recovery has accepted the directory (`allow_writes`); repairs are put off until then.
 
     `keeps_all`: log or metadata are lost, so segments that no mark covers may be all that is left of their records.
     """
 
     def __init__(
-        self,
-        fs: Fs,
-        topics_dir: str,
-        *,
-        index_cache_bytes: int = 1 << 28,
-        may_write: bool = True,
-        keeps_all: bool = False,
+        self, fs: ReadFs, topics_dir: str, *, index_cache_bytes: int = 1 << 28, keeps_all: bool = False
     ) -> None:
-        self.fs = fs
+        self.read_fs = fs
+        self._writer: Fs | None = None
         self.topics_dir = topics_dir
         self.files = OpenFiles(fs)
         self.maps = MapCache(index_cache_bytes)
         self.counters = SegmentCounters()
         self.findings: list[Finding] = []
-        self.may_write = may_write
         self.keeps_all = keeps_all
         self.deferred: list[Callable[[], None]] = []
         self.sidecar_lock = Lock()
+
+    @property
+    def may_write(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def fs(self) -> Fs:
+        """The disk, once it may be written."""
+        assert self._writer is not None, "a directory that is only looked at is not written"
+        return self._writer
 
     def report(self, finding: Finding) -> None:
         """Keep a finding made at run time until the runtime collects it."""
@@ -256,9 +276,10 @@ class SegmentEnv:
         else:
             self.deferred.append(action)
 
-    def allow_writes(self) -> None:
+    def allow_writes(self, fs: Fs) -> None:
         """Recovery has accepted the directory: do what was put off, in order."""
-        self.may_write = True
+        self._writer = fs
+        self.files.allow_writes(fs)
         deferred, self.deferred = self.deferred, []
         for action in deferred:
             action()
@@ -289,6 +310,10 @@ class TopicDir:
     @property
     def fs(self) -> Fs:
         return self.env.fs
+
+    @property
+    def read_fs(self) -> ReadFs:
+        return self.env.read_fs
 
     def file(self, first_seq: int, part: SegmentPart) -> str:
         """Path of one part of a segment."""

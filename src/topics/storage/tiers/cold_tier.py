@@ -138,11 +138,9 @@ class ColdTier:
         try:
             self._refuse_data_dir()
             owner = self.root.read_owner()
-            if owner is None and not used:
-                self.root.probe()
         except OSError as error:
             if not used:
-                raise ColdStoreMismatch(f"the cold store {self.label} cannot be used: {error}") from error
+                raise self._unusable(error) from error
             self._lose(str(error))
             return
         if owner is None:
@@ -156,6 +154,17 @@ class ColdTier:
                 f"the cold store {self.label} belongs to another data directory (instance {owner}); "
                 "set TOPICS_COLD_DIR to the one of this directory"
             )
+
+    def probe_unclaimed(self) -> None:
+        """A store that nobody owns has to prove that it can be written, before the start writes anything of ours."""
+        if self.unclaimed:
+            try:
+                self.root.probe()
+            except OSError as error:
+                raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> ColdStoreMismatch:
+        return ColdStoreMismatch(f"the cold store {self.label} cannot be used: {error}")
 
     def _refuse_data_dir(self) -> None:
         """A segment moved into a data directory would replace a hot one of the same name: another server's, or, where

@@ -188,7 +188,7 @@ def flush_cold_flips(segment: SealedSegment) -> Flagged | None:
 def _flag_remnant(segment: SealedSegment, places: list[int]) -> None:
     try:
         write_flags(segment, places)
-        with segment.place.env.files.borrow(segment.place.file(segment.first_seq, "data"), "rw") as file:
+        with segment.place.env.files.borrow_writable(segment.place.file(segment.first_seq, "data")) as file:
             file.datasync()
     except FileNotFoundError:
         pass

@@ -22,7 +22,7 @@ from msgspec.structs import replace as replace_struct
 from topics.errors import WalMissing
 from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
 from topics.formats.wal.frame import FRAME_LEN_MIN, HEAD_BYTES, LEN_BYTES, OVERHEAD_BYTES, SUM_BYTES
-from topics.storage.fs import File, Fs, read_full
+from topics.storage.fs import ReadFile, ReadFs, read_full
 from topics.storage.wal.ends import (
     CutPiece,
     EndKind,
@@ -59,7 +59,7 @@ _STREAK: Final = 16
 _unpack_len: Final = Struct("<I").unpack_from
 
 
-def read_used(file: File) -> bytes:
+def read_used(file: ReadFile) -> bytes:
     """A file's bytes without the zeros at its end, of which a few are kept: a frame may end in zeros of its checksum.
 
     In steps, because most of a preallocated file may be zeros and need not be held."""
@@ -123,7 +123,7 @@ _ROW_FIELDS: Final = tuple(field.name for field in fields(WalColumns))[:10]
 
 
 def scan_group(
-    fs: Fs,
+    fs: ReadFs,
     listing: GroupListing,
     files: WalFiles,
     *,
@@ -152,7 +152,7 @@ class _Scan:
 
     def __init__(
         self,
-        fs: Fs,
+        fs: ReadFs,
         listing: GroupListing,
         files: WalFiles,
         start: LogPosition | None,
@@ -187,7 +187,7 @@ class _Scan:
         ours: list[WalFile] = []
         for number, name in self.listing.names.items():
             path = f"{self.listing.dir}/{name}"
-            handle = self.fs.open(path, "rw")
+            handle = self.fs.open(path)
             found = read_open_frame(handle)
             if found is not None and found.mark.group != self.listing.key:
                 handle.close()

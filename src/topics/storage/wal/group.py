@@ -207,7 +207,7 @@ class WalGroup:
         assert file is not None
         began_s = self._clock.monotonic()
         try:
-            _write(file.file, self._tail, _joined(subs))
+            _write(file.writer, self._tail, _joined(subs))
         except (OSError, MemoryError) as error:
             raise self._write_failed(error, file, size) from error
         self.stats.last_write_s = self._clock.monotonic() - began_s
@@ -261,7 +261,7 @@ class WalGroup:
         for at in range(start, end, len(_ZEROS)):
             zeros = memoryview(_ZEROS)[: end - at]
             try:
-                write_all(file.file, at, zeros)
+                write_all(file.writer, at, zeros)
             except OSError as error:
                 if writable or not _is_no_space(error) or not is_zero(memoryview(read_full(file.file, at, len(zeros)))):
                     raise
@@ -290,7 +290,7 @@ class WalGroup:
                 return OSError(errno.EIO, "an earlier sync failed", file.path)
             began_s = self._clock.monotonic()
             try:
-                file.file.datasync()
+                file.writer.datasync()
             except OSError as error:
                 return self._break_sync(error, "sync")
             self.stats.count_sync(self._clock.monotonic() - began_s)
@@ -383,6 +383,7 @@ class WalGroup:
             file_bytes=self._file_bytes,
         )
         self._active = self._files.add(key=self.key, number=number, path=opened.path, file=opened.file)
+        self._active.written_through(opened.file)
         self._tail = opened.tail
         self._capacity = opened.capacity
         self._next_number = number + 1

@@ -20,7 +20,7 @@ from topics.formats.wal import WalColumns, scan_wal
 from topics.formats.wal.bodies import OpenMark
 from topics.formats.wal.frame import FRAME_LEN_MAX, LEN_BYTES
 from topics.storage.data_dir import DataDir
-from topics.storage.fs import File, Fs, read_file, read_full
+from topics.storage.fs import ReadFile, ReadFs, read_file, read_full
 from topics.storage.wal.ends import GroupEnd
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.wal_files import LogPosition, WalFile
@@ -46,7 +46,7 @@ class OpenFrame(NamedTuple):
     size: int
 
 
-def discover(fs: Fs, data: DataDir) -> list[GroupListing]:
+def discover(fs: ReadFs, data: DataDir) -> list[GroupListing]:
     """Every group on disk, the flat one first; directories of shards count even when they are empty."""
     if not fs.is_dir(data.wal):
         return []
@@ -64,7 +64,7 @@ def discover(fs: Fs, data: DataDir) -> list[GroupListing]:
     return groups
 
 
-def list_group(fs: Fs, key: str, dir: str, found: list[str]) -> GroupListing:
+def list_group(fs: ReadFs, key: str, dir: str, found: list[str]) -> GroupListing:
     """What `found`, the names in `dir`, says about a group."""
     chosen, doubles = names.pick_canonical(found, parse=names.parse_wal, build=names.wal_name)
     has_current = names.CURRENT in found
@@ -78,7 +78,7 @@ def list_group(fs: Fs, key: str, dir: str, found: list[str]) -> GroupListing:
     )
 
 
-def read_open_frame(file: File) -> OpenFrame | None:
+def read_open_frame(file: ReadFile) -> OpenFrame | None:
     """The first frame of a file if it is a valid `open` mark."""
     head = read_full(file, 0, _HEAD_READ)
     frame_len = int.from_bytes(head[:LEN_BYTES], "little")

@@ -27,7 +27,7 @@ from topics.clock import Clock
 from topics.errors import StartRefused
 from topics.formats import file_names as names
 from topics.storage.data_dir import DataDir
-from topics.storage.fs import Fs, install, make_dirs, parent, read_file, read_full
+from topics.storage.fs import Fs, ReadFs, install, make_dirs, parent, read_file, read_full
 from topics.storage.wal.ends import CutPiece, GroupEnd
 from topics.storage.wal.file_scan import GroupScan
 from topics.storage.wal.group import NO_SPACE, WalGroup
@@ -88,7 +88,7 @@ def repair_group(
     if anew:
         _write_anew(fs, scan)
     else:
-        _cut_last(scan)
+        _cut_last(fs, scan)
     _remove_whole(fs, scan, files)
     repaired = _allocate_last(scan.last, tail=scan.tail, file_bytes=file_bytes)
     if not _catch_up_current(fs, scan):
@@ -161,7 +161,7 @@ def _report(scan: GroupScan, end: GroupEnd) -> None:
     )
 
 
-def quarantined_ceilings(fs: Fs, data: DataDir) -> dict[int, int]:
+def quarantined_ceilings(fs: ReadFs, data: DataDir) -> dict[int, int]:
     """Per topic the highest seq that was ever set aside in any group, from the notes; 0 if only its id was."""
     top = f"{data.wal}/{names.QUARANTINE_DIR}"
     highest: dict[int, int] = {}
@@ -173,7 +173,7 @@ def quarantined_ceilings(fs: Fs, data: DataDir) -> dict[int, int]:
     return highest
 
 
-def _merge_note(fs: Fs, path: str, highest: dict[int, int]) -> None:
+def _merge_note(fs: ReadFs, path: str, highest: dict[int, int]) -> None:
     try:
         note = msgspec.json.decode(read_file(fs, path), type=QuarantineNote)
     except msgspec.MsgspecError as error:
@@ -186,11 +186,12 @@ def _merge_note(fs: Fs, path: str, highest: dict[int, int]) -> None:
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def _cut_last(scan: GroupScan) -> None:
+def _cut_last(fs: Fs, scan: GroupScan) -> None:
     """Also when nothing is to be cut: what was replayed is durable once this returned."""
     if scan.last is None:
         return
-    file = scan.last.file
+    file = fs.open(scan.last.path, "rw")
+    scan.last.written_through(file)
     if file.size() > scan.tail:
         file.truncate(scan.tail)
     file.fsync()
@@ -201,7 +202,7 @@ def _write_anew(fs: Fs, scan: GroupScan) -> None:
         return
     entry = scan.last
     install(fs, entry.path, read_full(entry.file, 0, scan.tail))
-    entry.reopen(fs.open(entry.path, "rw"))
+    entry.written_through(fs.open(entry.path, "rw"))
 
 
 def _remove_whole(fs: Fs, scan: GroupScan, files: WalFiles) -> None:
@@ -222,13 +223,13 @@ def _allocate_last(last: WalFile | None, *, tail: int, file_bytes: int) -> Repai
         return Repaired(0, no_space=False)
     capacity = max(tail, file_bytes)
     try:
-        last.file.allocate(capacity)
+        last.writer.allocate(capacity)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
         log.error("no space to allocate %s again: %s", last.path, error)
         return Repaired(tail, no_space=True)
-    last.file.fsync()
+    last.writer.fsync()
     return Repaired(capacity, no_space=False)
 
 

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from topics.errors import StorageIo
-from topics.storage.fs import File, read_full
+from topics.storage.fs import File, ReadFile, read_full
 
 ReadWal = Callable[[int, int, int], bytes]
 """`(file index, offset, length)`: `WalFiles.pread`."""
@@ -28,22 +28,23 @@ class LogPosition(NamedTuple):
 
 
 class WalFile:
-    """One file of a group and the handle it is read (and, while active, written) through."""
+    """One file of a group and the handle it is read through; while a group writes it, that is `writer` too."""
 
-    __slots__ = ("_dropped", "_lock", "_readers", "file", "index", "key", "number", "path")
+    __slots__ = ("_dropped", "_lock", "_readers", "_writer", "file", "index", "key", "number", "path")
 
-    def __init__(self, index: int, *, key: str, number: int, path: str, file: File) -> None:
+    def __init__(self, index: int, *, key: str, number: int, path: str, file: ReadFile) -> None:
         self.index = index
         self.key = key
         self.number = number
         self.path = path
         self.file = file
+        self._writer: File | None = None
         self._lock = Lock()
         self._readers = 0
         self._dropped = False
 
     @contextmanager
-    def held(self) -> Iterator[File]:
+    def held(self) -> Iterator[ReadFile]:
         """The handle, kept open for the length of the block even if the file is dropped meanwhile."""
         with self._lock:
             if self._dropped and not self._readers:
@@ -58,10 +59,17 @@ class WalFile:
             if last:
                 self.file.close()
 
-    def reopen(self, file: File) -> None:
-        """The path names another file with the same bytes now. Only while nobody reads."""
-        old, self.file = self.file, file
-        old.close()
+    @property
+    def writer(self) -> File:
+        """The handle of a file that a group writes."""
+        assert self._writer is not None, f"{self.path} is not open for writing"
+        return self._writer
+
+    def written_through(self, file: File) -> None:
+        """Read and write the file through this handle from now on. Only while nobody reads."""
+        old, self.file, self._writer = self.file, file, file
+        if old is not file:
+            old.close()
 
     def close(self) -> None:
         """Close now, or when the last reader leaves."""
@@ -80,7 +88,7 @@ class WalFiles:
         self._next_index = 0
         self._lock = Lock()
 
-    def add(self, *, key: str, number: int, path: str, file: File) -> WalFile:
+    def add(self, *, key: str, number: int, path: str, file: ReadFile) -> WalFile:
         with self._lock:
             index = self._next_index
             self._next_index += 1

@@ -25,7 +25,7 @@ from topics.formats.file_names import (
     segment_name,
 )
 from topics.formats.segments.idx import idx_agrees
-from topics.storage.fs import Fs
+from topics.storage.fs import ReadFs
 from topics.storage.segments.findings import Finding, Severity
 from topics.storage.segments.topic_dir import TopicDir
 
@@ -41,7 +41,7 @@ class Listing:
     ignored: list[str] = field(default_factory=list)
 
 
-def list_topic_dir(fs: Fs, path: str) -> Listing:
+def list_topic_dir(fs: ReadFs, path: str) -> Listing:
     """The files of one topic; a directory that is not there is an empty one."""
     try:
         names = fs.listdir(path)
@@ -162,7 +162,7 @@ def _unlink_all(place: TopicDir, names: Iterable[str]) -> None:
 def map_file(place: TopicDir, path: str) -> memoryview | None:
     """A mapping of the file; None when there is none."""
     try:
-        file = place.fs.open(path, "r")
+        file = place.read_fs.open(path)
     except FileNotFoundError:
         return None
     try:

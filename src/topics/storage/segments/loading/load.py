@@ -107,7 +107,7 @@ class _Loader:
         self.torn = False  # a torn tail was met: unmarked segments behind it are refilled from the log
 
     def run(self) -> None:
-        self.listing = list_topic_dir(self.place.fs, self.place.path)
+        self.listing = list_topic_dir(self.place.read_fs, self.place.path)
         note_names(self.place, self.listing)
         remove_temps(self.place, self.listing)
         self._remove_gone()
@@ -183,8 +183,8 @@ class _Loader:
 
     def _load_sealed(self, first: int, parts: Parts) -> None:
         item = self.recorded.get(first)
-        data_len = self.place.fs.stat_len(self.place.file(first, "data"))
-        idx_len = self.place.fs.stat_len(self.place.file(first, "idx")) if "idx" in parts else -1
+        data_len = self.place.read_fs.stat_len(self.place.file(first, "data"))
+        idx_len = self.place.read_fs.stat_len(self.place.file(first, "idx")) if "idx" in parts else -1
         if item is not None and item.sealed and (data_len, idx_len) == (item.data_len, item.count * ENTRY_BYTES):
             self._add(self._sealed(first, item.count, data_len), item)
             return
@@ -208,7 +208,7 @@ class _Loader:
     def _load_without_data(self, first: int, parts: Parts) -> None:
         count = self._recorded_count(first)
         if count is None and "idx" in parts:
-            count = self.place.fs.stat_len(self.place.file(first, "idx")) // ENTRY_BYTES
+            count = self.place.read_fs.stat_len(self.place.file(first, "idx")) // ENTRY_BYTES
         if count is None and self.expected.unknown and self.place.cold is not None:
             count = self.place.cold.len(first, "idx") // ENTRY_BYTES
         if count is None or first + count <= self.expected.earliest_seq:

@@ -88,6 +88,8 @@ class LoadedTopic:
     missing: list[SealedSegment] = field(default_factory=list)
     cold_garbage: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    not_found: set[int] = field(default_factory=set)
+    """First seqs of the segments that lie nowhere, whether the log could stand in for them or not."""
 
     @property
     def last_seq(self) -> int:

@@ -30,6 +30,7 @@ FindWal = Callable[[int, Sequence[int]], Mapping[int, bytes]]
 
 def repair_loaded(loaded: LoadedTopic, find_wal: FindWal) -> None:
     """Repair what loading found damaged or missing. In memory at once, on disk when writing is allowed."""
+    loaded.not_found = {segment.first_seq for segment in loaded.missing}
     for segment in loaded.damaged:
         repair_segment(segment, find_wal)
     loaded.missing = [segment for segment in loaded.missing if segment.damaged]
