@@ -11,7 +11,6 @@ from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop, size_of
 from topics.core.reading.walk import ReadRequest
 from topics.engine.deletes import Deleted
-from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.reading.reads import ReadDone
@@ -48,9 +47,9 @@ class _Written:
             call.fail(ticket.error)
             return
         try:
-            done = ticket.result()
+            done: Appended = ticket.value  # type: ignore[assignment]
             return_seqs = not call.request.query or bool_param(call.query(), "return_seqs", default=True)
-            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=waited_ms(ticket))
+            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=ticket.wait_ms)
             body = append_reply(call.name, done, return_seqs=return_seqs, performance=spent)
         except Exception as error:
             call.fail(error)

@@ -23,7 +23,6 @@ from topics.api.live.outbound import Messages
 from topics.api.live.subscription import Subscription
 from topics.api.live.watch import WatchServices, epoch_of_start, start_of, still_there
 from topics.core.topic import TopicLog
-from topics.engine.delivery.admission import waited_ms
 from topics.engine.ticket import Ticket
 from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
 from topics.model.config import resolve_config
@@ -194,7 +193,7 @@ class Socket:
         self._when(ticket, command.request_id, partial(self._published, command, began_ms, ticket))
 
     def _published(self, command: ws.Publish, began_ms: float, ticket: Ticket[Appended], done: Appended) -> None:
-        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=waited_ms(ticket))
+        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=ticket.wait_ms)
         frame = ws.ack_frame(
             command.request_id, command.topic, done, return_seqs=command.return_seqs, performance=spent
         )
