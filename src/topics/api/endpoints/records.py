@@ -72,11 +72,11 @@ def _forbidden_if_absent(ticket: Ticket[Appended], topic: str) -> Ticket[Appende
 
 
 class RecordEndpoints:
-    def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
+    def __init__(self, engine: Engine, long_polls: LongPolls, cache: RenderCache, *, off_loop: OffLoop) -> None:
         self._engine = engine
         self._long_polls = long_polls
         self._off_loop = off_loop
-        self._texts = RenderCache()
+        self._cache = cache
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class RecordEndpoints:
 
     def _diff_body(self, call: RequestCall, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
-        records = self._texts.join(outcome.runs, view)
+        records = self._cache.join(outcome.runs, view)
         return diff_reply(
             call.name,
             records,

@@ -202,7 +202,7 @@ class Socket:
     def _ping(self, command: ws.Ping) -> None:
         self._reply(ws.pong_frame(command.request_id))
 
-    # --- Channel: what feeds push ---------------------------------------------------------------------------------
+    # --- Channel: what subscriptions push -------------------------------------------------------------------------
 
     def has_room(self, subscription: Subscription) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
@@ -220,7 +220,7 @@ class Socket:
         return _frames_of(batch, subscription)
 
     def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
-        """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
+        """As many of the batch's messages as there are places; the subscription goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, subscription)
         self._subscriptions[subscription.name] = self._subscriptions.pop(subscription.name)
         subscription.epoch = batch.epoch

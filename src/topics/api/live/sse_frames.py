@@ -20,7 +20,7 @@ _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class FrameTarget(Protocol):
-    """Who is sent frames: a feed, or many at once."""
+    """Who is sent frames: a subscription, or a group of them."""
 
     name: str
     at: int

@@ -39,7 +39,7 @@ from topics.wire.outgoing.sse import STREAM_HEADERS, decode_id
 
 
 class Mark(NamedTuple):
-    """Where a feed stands once these frames are handed over."""
+    """Where a subscription stands once these frames are handed over."""
 
     subscription: Subscription
     at: int
@@ -84,9 +84,9 @@ class WatchStream:
         self._heartbeat_ms = session.heartbeat_ms
         self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.slow_limits, services.streams.monitor)
         self._subscriptions: list[Subscription] = []
-        self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
+        self._pieces: list[bytes] = []  # `"name":cursor` of each subscription, for ids
         self._open_count = 0
-        self._turn = 0  # of the feed that has room first, when there is room again
+        self._turn = 0  # number of the subscription that is woken first when the client has taken something
         self._sent_ms = services.streams.now_ms()
         self._is_ending = False  # with the last frame that is held
         self._is_leaving = False  # the server stops
@@ -109,7 +109,7 @@ class WatchStream:
             self._end_when_empty()
 
     def _attach(self) -> None:
-        """All feeds come before the first of them is served: each id shows every topic."""
+        """All subscriptions are made before the first of them is served: each id shows every topic."""
         services, session = self._services, self._session
         for number, place in enumerate(session.places):
             subscription = Subscription(
@@ -126,10 +126,11 @@ class WatchStream:
             else:
                 subscription.attach(services.delivery, services.batches, topic, now_ms=now_ms)
 
-    # --- Channel: what feeds push -----------------------------------------------------------------------------------
+    # --- Channel: what subscriptions push ---------------------------------------------------------------------------
 
     def has_room(self, subscription: Subscription) -> bool:
-        """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
+        """With several topics a subscription waits until its last batch was handed over, so a backlog delays nobody
+        else."""
         return self._outbound.has_room and (not subscription.queued or len(self._subscriptions) == 1)
 
     def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
