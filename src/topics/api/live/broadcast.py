@@ -23,6 +23,7 @@ from topics.engine.ticket import Ticket
 from topics.net.messages import Line
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
+from topics.wire.outgoing.live_json import deferred_json, resumed_json
 
 log = logging.getLogger("topics.delivery")
 
@@ -154,11 +155,11 @@ class BroadcastGroup:
 
     def deferred(self, wait_ms_max: int, now_ms: float) -> None:
         """Nobody here has anything left to take, so everybody is told."""
-        self._tell(sse.DEFERRED, sse.deferred_data(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
+        self._tell(sse.DEFERRED, deferred_json(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
 
     def resumed(self, now_ms: float) -> None:
         if any(subscription.is_told_deferred for subscription in self._members):
-            self._tell(sse.RESUMED, sse.resumed_data(self.name), now_ms, is_deferred=False)
+            self._tell(sse.RESUMED, resumed_json(self.name), now_ms, is_deferred=False)
 
     def _tell(self, event: bytes, data: bytes, now_ms: float, *, is_deferred: bool) -> None:
         for subscription in self._members:
