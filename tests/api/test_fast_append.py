@@ -17,7 +17,7 @@ from topics import limits
 from topics.api.build import ServerApp
 from topics.api.fast_append import BODY_BYTES_MAX, FastAppendHead, FastAppends
 from topics.core.reading.walk import ReadRequest
-from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
+from topics.engine.writing.writes import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config
 from topics.server.connections.h1_answers import H1Exchange

@@ -20,7 +20,6 @@ from topics.wire.incoming.requests import (
     decode_router,
     decode_watch,
     decode_write,
-    header_text,
     lease_text,
     node_set,
     parse_lease,
@@ -35,26 +34,7 @@ U32, U64 = 2**32 - 1, 2**64 - 1
 def test_write_defaults() -> None:
     request = decode_write(b'{"records":[{"data":1}]}')
     assert (request.node, request.idempotency_key, request.create, request.config) == (None, None, None, None)
-    assert request.may_create
     assert not request.disable_backpressure
-
-
-@pytest.mark.parametrize(
-    ("fields", "may_create"),
-    [
-        (b"", True),
-        (b',"create":true', True),
-        (b',"create":false', False),
-        (b',"create":null', True),
-        (b',"config":{}', True),
-        (b',"config":{"auto_create":false}', False),
-        (b',"create":true,"config":{"auto_create":false}', True),
-        (b',"create":false,"config":{"auto_create":true}', False),
-        (b',"config":null', True),
-    ],
-)
-def test_who_decides_whether_a_write_creates(fields: bytes, may_create: bool) -> None:
-    assert decode_write(b'{"records":[]%b}' % fields).may_create == may_create
 
 
 def test_the_key_of_the_body_beats_the_header() -> None:
@@ -64,13 +44,6 @@ def test_the_key_of_the_body_beats_the_header() -> None:
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":"body"}').batch("header").key == b"body"
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":""}').batch("header").key == b""
     assert decode_write(b'{"records":[{"data":1}],"idempotency_key":null}').batch("header").key == b"header"
-
-
-def test_header_text() -> None:
-    assert header_text(None) is None
-    assert header_text("clé".encode()) == "clé"
-    with pytest.raises(InvalidRequest):
-        header_text(b"\xff")
 
 
 def test_a_batch_carries_node_tag_and_payload() -> None:

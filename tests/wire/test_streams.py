@@ -14,6 +14,7 @@ from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.incoming.requests import TopicStart
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import ws_messages as ws
+from topics.wire.outgoing.live_json import caught_up_json, deleted_json, record_json, tombstone_json
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
 PERFORMANCE = b'{"server_total_ms":0.2}'
@@ -25,15 +26,15 @@ SEVEN = msgspec.Raw(b"7")
 
 def test_record_event() -> None:
     record = b'{"$seq":8,"$ts":1755000000123,"data":{"n":8}}'
-    assert sse.record_data("invoices", record, from_seq=7, to_seq=8, head_seq=12, epoch=255) == (
+    assert record_json("invoices", record, from_seq=7, to_seq=8, head_seq=12, epoch=255) == (
         b'{"topic":"invoices","from_seq":7,"head_seq":12,"records":[{"$seq":8,"$ts":1755000000123,"data":{"n":8}}],'
         b'"to_seq":8,"next":"8-eff"}'
     )
 
 
 def test_other_events() -> None:
-    assert sse.caught_up_data("t", head_seq=12, epoch=1) == b'{"topic":"t","head_seq":12,"next":"12-e1"}'
-    assert sse.deleted_data("t") == b'{"topic":"t","head_seq":0,"reason":"deleted"}'
+    assert caught_up_json("t", head_seq=12, epoch=1) == b'{"topic":"t","head_seq":12,"next":"12-e1"}'
+    assert deleted_json("t") == b'{"topic":"t","head_seq":0,"reason":"deleted"}'
     assert msgspec.json.decode(sse.shutdown_data())["code"] == "server_shutting_down"
     assert sse.work_error_data("t", code=409, error="gone") == b'{"code":409,"error":"gone","topic":"t"}'
     assert sse.job_data("mailer", b'{"$seq":3}') == b'{"topic":"mailer","$seq":3}'
@@ -56,7 +57,7 @@ def test_tombstones_are_labelled_by_the_first_read(reason: str, first: str, late
     for is_first_read, label in ((True, first), (False, later)):
         shown = msgspec.json.decode(sse.tombstone_data("t", gap, is_first_read=is_first_read, at=7, epoch=1))
         assert (list(shown), shown["reason"]) == (keys, label)
-    assert msgspec.json.decode(ws.tombstone_frame("t", gap, at=7, epoch=1))["reason"] == reason
+    assert msgspec.json.decode(tombstone_json("t", gap, gap.reason, at=7, epoch=1, op=ws.TOMBSTONE))["reason"] == reason
 
 
 def test_ids_are_compact_unpadded_base64url() -> None:
@@ -165,12 +166,12 @@ def test_publish() -> None:
         b'{"records":[{"data": {"a" : 1},"tag":"t"}],"topic":"x","op":"publish","node":"n","idempotency_key":"k"}'
     )
     assert isinstance(command, ws.Publish)
-    assert (command.topic, command.return_seqs, command.may_create) == ("x", True, True)
+    assert (command.topic, command.return_seqs, command.create) == ("x", True, None)
     batch = command.batch()
     assert (batch.blobs, batch.nodes, batch.tags, batch.key) == ([b'{"d":{"a" : 1}}'], b"n", [b"t"], b"k")
     refused = ws.decode_command(b'{"op":"publish","topic":"x","records":[],"create":false}')
     assert isinstance(refused, ws.Publish)
-    assert not refused.may_create
+    assert refused.create is False
     with pytest.raises(InvalidRequest):
         refused.batch()
     many = ws.decode_command(b'{"op":"publish","topic":"x","records":[%b]}' % b",".join([b'{"data":1}'] * 10_001))
@@ -228,13 +229,15 @@ def test_frames() -> None:
         b'{"op":"subscribed","request_id":7,"topics":{"t":{"from_seq":3,"head_seq":12,"earliest_seq":1}}}'
     )
     assert ws.unsubscribed_frame(SEVEN, ['a"b']) == b'{"op":"unsubscribed","request_id":7,"topics":["a\\"b"]}'
-    assert ws.record_frame("t", b'{"$seq":8}', from_seq=7, to_seq=8, head_seq=12, epoch=1) == (
+    assert record_json("t", b'{"$seq":8}', from_seq=7, to_seq=8, head_seq=12, epoch=1, op=ws.RECORD) == (
         b'{"op":"record","topic":"t","from_seq":7,"head_seq":12,"records":[{"$seq":8}],"to_seq":8,"next":"8-e1"}'
     )
     shown = b'{"op":"caught_up","topic":"t","head_seq":12,"next":"12-e1"}'
-    assert ws.caught_up_frame("t", head_seq=12, epoch=1) == shown
-    assert ws.topic_deleted_frame("t") == b'{"op":"topic_deleted","topic":"t","head_seq":0,"reason":"deleted"}'
-    assert ws.tombstone_frame("t", GAP, at=7, epoch=1) == (
+    assert caught_up_json("t", head_seq=12, epoch=1, op=ws.CAUGHT_UP) == shown
+    assert (
+        deleted_json("t", op=ws.TOPIC_DELETED) == b'{"op":"topic_deleted","topic":"t","head_seq":0,"reason":"deleted"}'
+    )
+    assert tombstone_json("t", GAP, GAP.reason, at=7, epoch=1, op=ws.TOMBSTONE) == (
         b'{"op":"tombstone","topic":"t","reason":"cap","gap_from":1,"gap_to":7,"earliest_seq":8,"head_seq":12,'
         b'"next":"7-e1"}'
     )

@@ -27,6 +27,7 @@ from topics.runtime.drivers.aio import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import Key, KeyRing
+from topics.wire.outgoing.render_cache import RenderCache
 
 log = logging.getLogger("topics.api")
 
@@ -72,9 +73,10 @@ class ServerApp:
     def attach(self, kernel: Kernel) -> None:
         """Recovery is over: serve."""
         engine, off_loop = kernel.engine, kernel.driver.run_read
-        live = Live(kernel, self._settings, keys=self._keys, busy=BusyShare())
+        cache = RenderCache()  # one for diffs and streams
+        live = Live(kernel, self._settings, cache, keys=self._keys, busy=BusyShare())
         long_polls = LongPolls(engine, live.delivery)
-        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=off_loop)
+        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, cache, off_loop=off_loop)
         bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine, off_loop=off_loop)
         self.app.handlers |= {

@@ -15,7 +15,7 @@ from typing import Any
 from topics.api.app import InFlight, error_response
 from topics.engine.engine import Engine
 from topics.engine.ticket import guarded
-from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX
+from topics.engine.writing.writes import BYTES_MAX, RECORDS_EACH_MAX
 from topics.errors import InvalidRequest, RecordTooLarge, Throttled
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import WriteBatch, build_batch, build_plain_batch

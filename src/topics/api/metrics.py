@@ -23,6 +23,7 @@ from topics.model.results import QueueCounters
 from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
 from topics.storage.wal.group import SYNC_BUCKETS_US, WalStats
+from topics.wire.incoming.request_head import wants_json
 
 Kind = Literal["gauge", "counter", "histogram"]
 Sample = tuple[str, str, float]
@@ -38,8 +39,12 @@ class Family(msgspec.Struct, frozen=True):
     samples: list[Sample]
 
 
-def single(name: str, kind: Kind, help: str, value: float) -> Family:
-    return Family(name, kind, help, [("", "", value)])
+def gauge(name: str, help: str, value: float) -> Family:
+    return Family(name, "gauge", help, [("", "", value)])
+
+
+def counter(name: str, help: str, value: float) -> Family:
+    return Family(name, "counter", help, [("", "", value)])
 
 
 def labelled(name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
@@ -89,12 +94,11 @@ class Metrics:
             return
         floor_log, topics = self.kernel.engine.floor_log, self._topics()
         mortal = [topic for topic in topics if topic.config.ttl_ms or topic.config.cap_bytes]
-        settled = chain(floor_log.log_soon(mortal), lambda _: floor_log.log_all(topics[:METRICS_TOPICS_MAX]))
-        call.when(settled, lambda _: self._answer(call))
+        logged = chain(floor_log.log_soon(mortal), lambda _: floor_log.log_all(topics[:METRICS_TOPICS_MAX]))
+        call.when(logged, lambda _: self._answer(call))
 
     def _answer(self, call: RequestCall) -> None:
-        accept = call.request.header(b"accept") or b""
-        if b"application/json" in accept:
+        if wants_json(call.request.header(b"accept")):
             call.reply(200, msgspec.json.encode(self._json()))
         else:
             permits = (lambda _: True) if call.key is None else call.key.permits_name
@@ -125,7 +129,7 @@ class Metrics:
         """Sums are over all topics; topics are named only to whom `permits` them."""
         topics = self._topics()
         families = [
-            single("topics_topics", "gauge", "number of topics", len(topics)),
+            gauge("topics_topics", "number of topics", len(topics)),
             labelled(
                 "topics_topics_by_class",
                 "gauge",
@@ -133,15 +137,14 @@ class Metrics:
                 "class",
                 list(_by_class(topics).items()),
             ),
-            single("topics_routers", "gauge", "number of routers", self._routers()),
-            single("topics_records_live", "gauge", "live records, all topics", sum(t.count for t in topics)),
-            single("topics_bytes_live", "gauge", "live bytes, all topics", sum(t.bytes for t in topics)),
+            gauge("topics_routers", "number of routers", self._routers()),
+            gauge("topics_records_live", "live records, all topics", sum(t.count for t in topics)),
+            gauge("topics_bytes_live", "live bytes, all topics", sum(t.bytes for t in topics)),
             *self._topic_families([topic for topic in topics if permits(topic.name)]),
             *self._process_families(topics),
             *self._wal_families(),
-            single(
+            counter(
                 "topics_queue_lost_in_flight_total",
-                "counter",
                 "leased jobs that a cap or TTL took",
                 0 if self.kernel is None else self.kernel.engine.queues.lost_in_flight(),
             ),
@@ -175,9 +178,8 @@ class Metrics:
             labelled("topics_topic_bytes_live", "gauge", "live bytes", by, [(t.name, t.bytes) for t in shown]),
             labelled("topics_topic_queue_ready", "gauge", "ready jobs", by, [(n, c.ready) for n, c in queues]),
             labelled("topics_topic_queue_in_flight", "gauge", "leased jobs", by, [(n, c.in_flight) for n, c in queues]),
-            single(
+            gauge(
                 "topics_topic_metrics_truncated",
-                "gauge",
                 "1 if per-topic families stop before the last topic",
                 int(len(topics) > METRICS_TOPICS_MAX),
             ),
@@ -204,30 +206,28 @@ class Metrics:
         progress = self._progress()
         queues = sum(t.config.is_queue for t in topics)
         return [
-            single("topics_queue_topics", "gauge", "queue topics", queues),
-            single("topics_queue_leases_in_flight", "gauge", "unexpired leases", self._leases(topics)),
-            single("topics_sse_connections", "gauge", "open streams and sockets", self._streams()),
-            single("topics_watch_sessions", "gauge", "watch sessions", self._watch_sessions()),
-            single("topics_ready", "gauge", "1 while everything is served", int(self._ready())),
-            single(
-                "topics_recovery_progress", "gauge", "share of the log replayed", 1 if progress is None else progress
-            ),
-            single("topics_uptime_ms", "counter", "milliseconds since start", self._uptime_ms()),
+            gauge("topics_queue_topics", "queue topics", queues),
+            gauge("topics_queue_leases_in_flight", "unexpired leases", self._leases(topics)),
+            gauge("topics_sse_connections", "open streams and sockets", self._streams()),
+            gauge("topics_watch_sessions", "watch sessions", self._watch_sessions()),
+            gauge("topics_ready", "1 while everything is served", int(self._ready())),
+            gauge("topics_recovery_progress", "share of the log replayed", 1 if progress is None else progress),
+            counter("topics_uptime_ms", "milliseconds since start", self._uptime_ms()),
         ]
 
     def _wal_families(self) -> list[Family]:
         wal, commit = self._wal(), None if self.kernel is None else self.kernel.commit
         depth, peak, full = (0, 0, 0) if commit is None else (commit.depth(), commit.depth_peak, commit.full_total)
         return [
-            single("topics_wal_frames_total", "counter", "frames logged for clients", wal.client_frames),
-            single("topics_wal_batches_total", "counter", "group commits", wal.batches),
-            single("topics_wal_fsyncs_total", "counter", "syncs", wal.syncs),
-            single("topics_wal_bytes_written_total", "counter", "bytes written to the log", wal.bytes_written),
-            single("topics_wal_rotations_total", "counter", "log file rotations", wal.rotations),
-            single("topics_wal_queue_depth", "gauge", "submissions accepted and not yet committed", depth),
-            single("topics_wal_queue_depth_peak", "gauge", "highest depth since start", peak),
-            single("topics_wal_submit_full_total", "counter", "submissions refused for a full queue", full),
-            single("topics_wal_read_only", "gauge", "1 if a log group takes no writes", self._read_only()),
+            counter("topics_wal_frames_total", "frames logged for clients", wal.client_frames),
+            counter("topics_wal_batches_total", "group commits", wal.batches),
+            counter("topics_wal_fsyncs_total", "syncs", wal.syncs),
+            counter("topics_wal_bytes_written_total", "bytes written to the log", wal.bytes_written),
+            counter("topics_wal_rotations_total", "log file rotations", wal.rotations),
+            gauge("topics_wal_queue_depth", "submissions accepted and not yet committed", depth),
+            gauge("topics_wal_queue_depth_peak", "highest depth since start", peak),
+            counter("topics_wal_submit_full_total", "submissions refused for a full queue", full),
+            gauge("topics_wal_read_only", "1 if a log group takes no writes", self._read_only()),
             histogram(
                 "topics_wal_fsync_latency_us",
                 "sync latency",
@@ -254,9 +254,8 @@ class Metrics:
                 "log groups that take no writes, and why",
                 [("", f'{{group="{group}",cause="{cause}"}}', 1) for group, cause in causes],
             ),
-            single(
+            gauge(
                 "topics_wal_at_risk_frames",
-                "gauge",
                 "acked frames whose sync failed",
                 sum(group.at_risk_frames for group in store.groups),
             ),
@@ -267,24 +266,14 @@ class Metrics:
                 "op",
                 sorted(kernel.commit.failures_total.items()),
             ),
-            single("topics_wal_slow_writes_total", "counter", "writes over 5 ms in the loop", wal.slow_writes),
-            single(
-                "topics_wal_truncated_bytes_total",
-                "counter",
-                "log bytes cut off at start",
-                kernel.recovered.truncated_bytes,
-            ),
-            single("topics_wal_damage_total", "counter", "damaged log groups found at start", kernel.recovered.damage),
-            single("topics_lost_seqs_total", "counter", "seqs announced as lost at start", kernel.recovered.lost_seqs),
-            single("topics_checkpoints_total", "counter", "checkpoints", kernel.checkpointer.runs_total),
-            single(
-                "topics_checkpoint_failures_total",
-                "counter",
-                "abandoned checkpoints",
-                kernel.checkpointer.failures_total,
-            ),
-            single("topics_snapshots_total", "counter", "snapshots", kernel.snapshotter.total),
-            single("topics_snapshot_failures_total", "counter", "failed snapshots", kernel.snapshotter.failures_total),
+            counter("topics_wal_slow_writes_total", "writes over 5 ms in the loop", wal.slow_writes),
+            counter("topics_wal_truncated_bytes_total", "log bytes cut off at start", kernel.recovered.truncated_bytes),
+            counter("topics_wal_damage_total", "damaged log groups found at start", kernel.recovered.damage),
+            counter("topics_lost_seqs_total", "seqs announced as lost at start", kernel.recovered.lost_seqs),
+            counter("topics_checkpoints_total", "checkpoints", kernel.checkpointer.runs_total),
+            counter("topics_checkpoint_failures_total", "abandoned checkpoints", kernel.checkpointer.failures_total),
+            counter("topics_snapshots_total", "snapshots", kernel.snapshotter.total),
+            counter("topics_snapshot_failures_total", "failed snapshots", kernel.snapshotter.failures_total),
             *_segment_families(kernel),
         ]
 
@@ -347,13 +336,13 @@ def _segment_families(kernel: Kernel) -> list[Family]:
             "tier",
             [(tier, sum(s.view.data_len for s in sealed if s.view.tier == tier)) for tier in tiers],
         ),
-        single("topics_segment_idx_rebuilt_total", "counter", "indexes rebuilt", counters.idx_rebuilt),
-        single("topics_segments_dropped_total", "counter", "segments dropped", counters.dropped),
-        single("topics_segments_rewritten_total", "counter", "segments rewritten", counters.rewritten),
-        single("topics_segments_relocated_total", "counter", "segments moved to the cold tier", counters.relocated),
-        single("topics_delete_flips_total", "counter", "delete flags set", counters.flips),
-        single("topics_delete_flip_failures_total", "counter", "delete flags not set", counters.flip_failures),
-        single("topics_cold_reads_total", "counter", "ranges read from the cold store", counters.cold_reads),
+        counter("topics_segment_idx_rebuilt_total", "indexes rebuilt", counters.idx_rebuilt),
+        counter("topics_segments_dropped_total", "segments dropped", counters.dropped),
+        counter("topics_segments_rewritten_total", "segments rewritten", counters.rewritten),
+        counter("topics_segments_relocated_total", "segments moved to the cold tier", counters.relocated),
+        counter("topics_delete_flips_total", "delete flags set", counters.flips),
+        counter("topics_delete_flip_failures_total", "delete flags not set", counters.flip_failures),
+        counter("topics_cold_reads_total", "ranges read from the cold store", counters.cold_reads),
     ]
 
 
@@ -361,12 +350,12 @@ def _live_families(live: Live) -> list[Family]:
     """Of streams and sockets; beyond the contract's table."""
     delivery, streams = live.delivery, live.streams
     return [
-        single("topics_delivery_pressure", "gauge", "how short of time the process is, 0 to 1", delivery.pressure),
-        single("topics_delivery_stage", "gauge", "highest stage of the ladder that holds", delivery.stage),
-        single("topics_delivery_ready", "gauge", "topics that wait for a worker", delivery.depth()),
-        single("topics_delivery_services_total", "counter", "services of topics", delivery.services_total),
-        single("topics_streams_shed_total", "counter", "slow streams whose frames were dropped", streams.shed_total),
-        single("topics_streams_too_slow_total", "counter", "streams cut off for being stuck", streams.too_slow_total),
+        gauge("topics_delivery_pressure", "how short of time the process is, 0 to 1", delivery.pressure),
+        gauge("topics_delivery_stage", "highest stage of the ladder that holds", delivery.stage),
+        gauge("topics_delivery_ready", "topics that wait for a worker", delivery.depth()),
+        counter("topics_delivery_services_total", "services of topics", delivery.services_total),
+        counter("topics_streams_shed_total", "slow streams whose frames were dropped", streams.shed_total),
+        counter("topics_streams_too_slow_total", "streams cut off for being stuck", streams.too_slow_total),
     ]
 
 
@@ -377,9 +366,9 @@ def _tier_families(kernel: Kernel) -> list[Family]:
     if cold is None:
         return []
     return [
-        single("topics_cold_store_up", "gauge", "1 if the cold store is ours and answered last", int(cold.answers)),
-        single("topics_relocation_bytes_total", "counter", "bytes moved to cold", counters.relocated_bytes),
-        single("topics_relocation_failures_total", "counter", "moves that failed", counters.relocation_failures),
-        single("topics_relocation_last_success_ms", "gauge", "time of the last move, 0: none", tiers.last_success_ms),
-        single("topics_relocation_waiting", "gauge", "segments waiting for the cold pool", tiers.waiting),
+        gauge("topics_cold_store_up", "1 if the cold store is ours and answered last", int(cold.answers)),
+        counter("topics_relocation_bytes_total", "bytes moved to cold", counters.relocated_bytes),
+        counter("topics_relocation_failures_total", "moves that failed", counters.relocation_failures),
+        gauge("topics_relocation_last_success_ms", "time of the last move, 0: none", tiers.last_success_ms),
+        gauge("topics_relocation_waiting", "segments waiting for the cold pool", tiers.waiting),
     ]

@@ -188,12 +188,22 @@ def apply_append(topic: TopicLog, op: Append, recent: RecentCache | None = None)
         return _apply_by_time(topic, op, recent)
     if op.first_seq <= topic.head:
         return _apply_overlap(topic, op, recent)
-    _add_slots(topic, op, recent)
+    size = total_bytes(op.sizes)
+    _add_slots(topic, op, recent, size)
     head = topic.head = op.first_seq + op.count - 1
     ts = topic.last_write_ts = op.ts[-1]
     if ts > topic.last_ts:
         topic.last_ts = ts
-    _release_reservation(topic, op)
+    if topic.staged_count:  # never in recovery: the reservation is used up
+        topic.staged_count -= op.count
+        topic.staged_bytes -= size
+    if topic.reserved_head < head:
+        topic.reserved_head = head
+    if topic.reserved_ts < topic.last_ts:
+        topic.reserved_ts = topic.last_ts
+    if op.key is not None and topic.config.idempotency_window_ms:
+        topic.idem.staged.discard(op.key)
+        topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, head))
     removal = _trim_behind(topic, op) if topic.config.cap_records or topic.replaying else None
     return Effect(OpResult.APPLIED, topic.id, first_seq=op.first_seq, last_seq=head, removal=removal)
 
@@ -221,7 +231,8 @@ def _apply_overlap(topic: TopicLog, op: Append, recent: RecentCache | None) -> E
     """Some records are at or below the head: those without a slot are filled in, the ones above are published."""
     unknown = _unknown_runs(topic, op)
     for at, stop in unknown:
-        _add_slots(topic, sliced(op, at, stop), None)
+        filled = sliced(op, at, stop)
+        _add_slots(topic, filled, None, total_bytes(filled.sizes))
     effect = Effect(OpResult.FILLED if unknown else OpResult.DUPLICATE, topic.id)
     known = min(topic.head + 1 - op.first_seq, op.count)
     written_until(topic, op.ts[known - 1])
@@ -231,8 +242,9 @@ def _apply_overlap(topic: TopicLog, op: Append, recent: RecentCache | None) -> E
     return effect
 
 
-def _add_slots(topic: TopicLog, op: Append, recent: RecentCache | None) -> None:
-    """Slots, tags and bytes of records that have none yet, and their share of the totals."""
+def _add_slots(topic: TopicLog, op: Append, recent: RecentCache | None, size: int) -> None:
+    """Slots, tags and bytes of records that have none yet, and their share of the totals; `size` is the sum of their
+    sizes."""
     run = topic.tail.run_for_append(op.first_seq)
     if op.count == 1:  # the commonest write of all
         run.push(op.file << 32 | op.base + op.offs[0], op.lens[0], op.ts[0], op.sizes[0], op.flags[0])
@@ -240,7 +252,7 @@ def _add_slots(topic: TopicLog, op: Append, recent: RecentCache | None) -> None:
         run.extend(locs=locations(op.file, op.base, op.offs), lens=op.lens, ts=op.ts, sizes=op.sizes, flags=op.flags)
     below = topic.floors.earliest_seq - op.first_seq
     if below <= 0:
-        topic.count_in(op.count, total_bytes(op.sizes))
+        topic.count_in(op.count, size)
     elif below < op.count:  # recovery: the floors had passed some of these records before
         topic.count_in(op.count - below, total_bytes(op.sizes[below:]))
     if op.tags is not None:
@@ -250,19 +262,6 @@ def _add_slots(topic: TopicLog, op: Append, recent: RecentCache | None) -> None:
             topic.resident.add(op.first_seq, op.frames, op.offs, op.flags)
         elif recent is not None:
             recent.add(topic.id, op.first_seq, op.frames, op.offs, op.flags)
-
-
-def _release_reservation(topic: TopicLog, op: Append) -> None:
-    if topic.staged_count:  # never in recovery
-        topic.staged_count -= op.count
-        topic.staged_bytes -= total_bytes(op.sizes)
-    if topic.reserved_head < topic.head:
-        topic.reserved_head = topic.head
-    if topic.reserved_ts < topic.last_ts:
-        topic.reserved_ts = topic.last_ts
-    if op.key is not None and topic.config.idempotency_window_ms:
-        topic.idem.staged.discard(op.key)
-        topic.idem.remember(op.key, WriteMemo(op.ts[0], op.first_seq, op.count, topic.head))
 
 
 def _unknown_runs(topic: TopicLog, op: Append) -> list[tuple[int, int]]:

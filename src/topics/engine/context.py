@@ -1,7 +1,6 @@
 """Context: what the engine's services share: state, commit, clock, name locks, ceilings, and the ways out.
 
     NameLocks     names held by a lifecycle command, and the commands that wait for them
-    Ceilings      seqs reserved durably before they are handed out
     FileRequests  the file work that the engine asks for; implemented by `runtime.file_work`
     Pressure      how short of time the process is; implemented by `delivery.delivery`
     Context       all of these, and the listeners that are told what happened to a topic
@@ -24,12 +23,13 @@ from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.engine.routers.evidence import RouterEvidence
 from topics.engine.ticket import Ticket, callback_failed, guarded
+from topics.engine.writing.ceilings import Ceilings
 from topics.engine.writing.commit import Commit
 from topics.engine.writing.encode import submission
 from topics.errors import TopicNotFound
 from topics.formats.file_names import shard_of
 from topics.model.config import TopicConfig
-from topics.model.ops import HeadMark, Op
+from topics.model.ops import Op
 from topics.model.run import RecordRun
 from topics.model.submission import Submission
 
@@ -105,86 +105,30 @@ class NameLocks:
     that is half there. Always holds: a name that is not held has no waiters."""
 
     def __init__(self) -> None:
-        self._held: dict[str, deque[Callable[[], None]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def is_held(self, name: str) -> bool:
-        return name in self._held
+        self.held: dict[str, deque[Callable[[], None]]] = {}
+        """By name: the commands that wait for it."""
 
     def first_held(self, names: Iterable[str]) -> str | None:
-        return next((name for name in names if name in self._held), None)
+        return next((name for name in names if name in self.held), None)
 
     def hold(self, names: Iterable[str]) -> None:
         for name in names:
-            assert name not in self._held, "a name was held twice"
-            self._held[name] = deque()
+            assert name not in self.held, "a name was held twice"
+            self.held[name] = deque()
 
     def wait(self, name: str, resume: Callable[[], None]) -> None:
         """Call `resume` when the name is free. It must check again: another waiter may have taken the name first."""
-        self._held[name].append(resume)
+        self.held[name].append(resume)
 
     def release(self, names: Iterable[str]) -> None:
         """Free all names first, then resume their waiters in order of arrival."""
-        queues = [(name, self._held.pop(name)) for name in names]
+        queues = [(name, self.held.pop(name)) for name in names]
         for name, queue in queues:
             while queue:
-                if name in self._held:  # taken again by one of them: the rest stays ahead of newcomers
-                    self._held[name].extendleft(reversed(queue))
+                if name in self.held:  # taken again by one of them: the rest keeps its order in front of newcomers
+                    self.held[name].extendleft(reversed(queue))
                     break
                 guarded(queue.popleft())
-
-
-BLOCK_MAX = 65_536
-BUSY_MS = 1_000
-"""A topic that needs a new block within this time of the last one doubles its block; a slower one goes back."""
-
-
-class Ceilings:
-    """The durable seq reservations of classes that ack before syncing (`docs/spec/storage.md#sec-5-2`).
-
-    No seq above a topic's synced ceiling is acked or visible, so after any crash the next seq lies above everything
-    anyone has seen. Always holds: `topic.ceiling` (applied, hence synced) <= what is staged here. A busy topic takes
-    larger blocks, so that steady writing costs a few background syncs per second at most."""
-
-    def __init__(self, *, block: int) -> None:
-        self._block = block
-        self._staged: dict[int, int] = {}
-        self._raised_ms: dict[int, int] = {}
-
-    def staged(self, topic: TopicLog) -> int:
-        """The highest seq that a ceiling covers once everything submitted is synced."""
-        return max(topic.ceiling, self._staged.get(topic.id, 0))
-
-    def raise_over(self, topic: TopicLog, last_seq: int, now: int) -> HeadMark | None:
-        """The mark to be synced before `last_seq` may be seen; None if one that was submitted covers it already."""
-        if last_seq <= self.staged(topic):
-            return None
-        return self._mark(topic, last_seq, now)
-
-    def refill(self, topic: TopicLog, now: int) -> HeadMark | None:
-        """The mark to sync in the background when less than half a block is left; None if there is enough."""
-        if self.staged(topic) - topic.reserved_head >= topic.block // 2:
-            return None
-        return self._mark(topic, topic.reserved_head, now)
-
-    def release(self, topic: TopicLog) -> None:
-        """Whatever was staged for this topic is applied or has failed as far as `topic.ceiling` says."""
-        if self._staged.get(topic.id, 0) <= topic.ceiling:
-            self._staged.pop(topic.id, None)
-
-    def forget(self, topic_id: int) -> None:
-        self._staged.pop(topic_id, None)
-        self._raised_ms.pop(topic_id, None)
-
-    def _mark(self, topic: TopicLog, last_seq: int, now: int) -> HeadMark:
-        busy = now - self._raised_ms.get(topic.id, -BUSY_MS) < BUSY_MS
-        topic.block = min(topic.block * 2, BLOCK_MAX) if busy else self._block
-        self._raised_ms[topic.id] = now
-        ceiling = last_seq + topic.block
-        self._staged[topic.id] = ceiling
-        return HeadMark(topic_id=topic.id, ceiling=ceiling)
 
 
 Listener = Callable[[TopicLog], None]
@@ -218,7 +162,7 @@ class Context:
         self.name_locks = NameLocks()
         self._groups: dict[int, int] = {}  # a hash per write is too dear
         self.evidence = RouterEvidence(state)
-        self.ceilings = Ceilings(block=settings.seq_reserve)
+        self.ceilings = Ceilings(state, commit, block=settings.seq_reserve)
         self.fed = state.fed
         """Ids of topics that a router feeds: they keep a ceiling in every class."""
         self.creating = 0

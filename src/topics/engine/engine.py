@@ -26,10 +26,9 @@ from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.routers.routers import Routers
 from topics.engine.ticket import Ticket
-from topics.engine.writing.coalesced import AppendWaiter
 from topics.engine.writing.commit import Commit
 from topics.engine.writing.quota import Quota
-from topics.engine.writing.writes import Writes
+from topics.engine.writing.writes import AppendWaiter, Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.names import TagMatch
@@ -138,19 +137,19 @@ class Engine:
         may_refuse: bool = True,
     ) -> Ticket[Appended]:
         """Append; an absent topic is created if the write may do so. `may_refuse` is off for `disable_backpressure`."""
-        if self.admission.is_open:
+        if not self.admission.waiting and not self.context.commit.some_full:  # the common case
             return self._write_within(name, batch, create, config)
         return self.admit(name, lambda: self._write_within(name, batch, create, config), may_refuse=may_refuse)
 
-    def join(self, name: str, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
+    def join(self, name: str, records: WriteBatch, waiter: AppendWaiter, *, runs: list[int]) -> bool:
         """Append writes, `runs` of records, in one submission with others of their turn. False if some of them may not
         be coalesced; then nothing has happened."""
         topic = self.state.topics.get(name)
-        if topic is None or not self.admission.is_open:
+        if topic is None or self.admission.waiting or self.context.commit.some_full:
             return False
-        if self.context.name_locks and self.context.name_locks.is_held(name):
+        if name in self.context.name_locks.held:
             return False
-        return self.writes.join(topic, records, writer, runs=runs)
+        return self.writes.join(topic, records, waiter, runs)
 
     def _write_letter(self, name: str, batch: WriteBatch) -> Ticket[Appended]:
         return self.write(name, batch, create=True, may_refuse=False)
@@ -163,7 +162,7 @@ class Engine:
         return self._quota.within(name, lambda: self._write(name, batch, create, config))
 
     def _write(self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None) -> Ticket[Appended]:
-        if self.context.name_locks and self.context.name_locks.is_held(name):
+        if name in self.context.name_locks.held:
             return self.lifecycle.when_free(name, lambda: self._write(name, batch, create, config))
         topic = self.state.topics.get(name)
         if topic is not None:

@@ -24,7 +24,7 @@ from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
 from topics.engine.writing.encode import submission
-from topics.engine.writing.writes import Writes
+from topics.engine.writing.writes import Writes, encode_append
 from topics.errors import Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
@@ -70,7 +70,7 @@ class Lifecycle:
 
     def when_free(self, name: str, command: Callable[[], Ticket[T]]) -> Ticket[T]:
         """Run `command` now, or once nobody holds the name."""
-        if not self._ctx.name_locks.is_held(name):
+        if name not in self._ctx.name_locks.held:
             return command()
         target: Ticket[T] = Ticket()
 
@@ -243,7 +243,7 @@ class CreatingWrites:
             mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
             assert mark is not None, "a new topic has no ceiling yet"
             controls.append(mark)
-        return self._commit(controls, topic, self._writes.encode(topic, batch, reservation, durable=True), batch)
+        return self._commit(controls, topic, encode_append(topic, batch, reservation, durable=True), batch)
 
     def _commit(self, controls: list[Op], topic: TopicLog, op: Append, batch: WriteBatch) -> Ticket[Appended]:
         ctx = self._ctx

@@ -44,6 +44,9 @@ class Ticket(Generic[T]):
 
     __slots__ = ("_waiters", "done", "error", "value")
 
+    wait_ms: float = 0.0
+    """How long the command waited for a place in the log's queue; only an `AdmittedTicket` did."""
+
     def __init__(self) -> None:
         self.done = False
         self.value: T | None = None

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 from tests.engine.world import JobList
 
-from topics.api.live.batches import Bodies, Pool, seqs_of
 from topics.wire.cursors import encode_base64url
 from topics.wire.outgoing.records import View, render_list
+from topics.wire.outgoing.render_cache import BodyPool, TopicBodies, seqs_of
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]
 
@@ -28,9 +28,9 @@ records = st.fixed_dictionaries(
 )
 
 
-def cache_of(rig: Rig) -> Bodies:
+def cache_of(rig: Rig) -> TopicBodies:
     bodies = rig.live.delivery._of(rig.topic("a")).bodies
-    assert isinstance(bodies, Bodies)
+    assert isinstance(bodies, TopicBodies)
     return bodies
 
 
@@ -44,7 +44,7 @@ def test_cached_and_private_renderings_are_equal_in_all_eight_variants(
 ) -> None:
     rig = Rig()
     rig.write("a", *data)
-    cache = Bodies(Pool(), seqs_max=12)
+    cache = TopicBodies(BodyPool(), seqs_max=12)
     for _ in range(4):
         runs = rig.diff("a", chance.randrange(len(data)), limit=chance.randint(1, 30)).runs
         for view in VIEWS:
@@ -110,7 +110,7 @@ def test_neither_is_one_that_expired() -> None:
 def test_the_cache_keeps_the_highest_seqs_it_saw_and_never_more_than_its_bound(
     reads: list[tuple[int, int, View]],
 ) -> None:
-    rig, cache = Rig(), Bodies(Pool(), seqs_max=50)
+    rig, cache = Rig(), TopicBodies(BodyPool(), seqs_max=50)
     rig.write("a", *range(300))
     seen: set[int] = set()
     for from_seq, limit, view in reads:
@@ -127,7 +127,7 @@ def test_the_bound_is_1024_seqs_and_a_lagging_reader_adds_nothing() -> None:
     rig = Rig()
     for _ in range(3):
         rig.write("a", *range(1000))
-    cache = Bodies(Pool())
+    cache = TopicBodies(BodyPool())
     for from_seq in range(0, 3000, 500):
         for run in rig.diff("a", from_seq, limit=1000, budget=1 << 23).runs:
             cache.render(run, View())
@@ -142,7 +142,7 @@ def test_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() -> N
     rig = Rig()
     rig.put("a")
     streams = [rig.watch({"a": 0}), rig.watch({"a": 0})]
-    cache = Bodies(Pool(), bytes_max=10_000)
+    cache = TopicBodies(BodyPool(), bytes_max=10_000)
     for number in range(30):
         rig.write("a", "x" * 1000)
         for run in rig.diff("a", number).runs:
@@ -155,8 +155,8 @@ def test_the_cache_is_bounded_in_bytes_too_and_goes_with_the_last_watcher() -> N
 
 
 def test_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_first() -> None:
-    rig, pool = Rig(), Pool(bytes_max=20_000)
-    caches = {name: Bodies(pool) for name in map(str, range(12))}
+    rig, pool = Rig(), BodyPool(bytes_max=20_000)
+    caches = {name: TopicBodies(pool) for name in map(str, range(12))}
     for number in range(3):
         for name, cache in caches.items():
             rig.write(name, "x" * 1000)
@@ -171,8 +171,8 @@ def test_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_firs
 
 
 def test_one_topic_may_fill_the_pool_but_not_more() -> None:
-    rig, pool = Rig(), Pool(bytes_max=5_000)
-    cache = Bodies(pool)
+    rig, pool = Rig(), BodyPool(bytes_max=5_000)
+    cache = TopicBodies(pool)
     for number in range(20):
         rig.write("a", "x" * 1000)
         for run in rig.diff("a", number).runs:

@@ -34,6 +34,7 @@ from topics.testing.simfs import SimFs
 from topics.wire.access.keys import Key
 from topics.wire.incoming.requests import decode_write
 from topics.wire.outgoing.records import View, render_list
+from topics.wire.outgoing.render_cache import RenderCache
 from topics.wire.outgoing.sse import decode_id
 
 TICK_MS = 50
@@ -218,6 +219,7 @@ class Rig:
         self.live = Live(
             self.sim.kernel,
             self.sim.kernel.settings,
+            RenderCache(),
             keys=None,
             busy=lambda: self.busy,
             tuning=tuning,

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.delivery.rig import Rig, bodies_of, write_body
 
-from topics.engine.delivery.admission import waited_ms
 from topics.engine.delivery.ready import B0, B1, B2, B3
 from topics.engine.ticket import Ticket
 from topics.errors import Throttled, WalFull
@@ -278,8 +277,8 @@ def test_below_full_pressure_a_write_waits_for_room_and_says_how_long() -> None:
     assert full.facts() == before
     full.rig.pump()
     assert [ticket.result().first_seq for ticket in waiting] == [4, 5]
-    assert [waited_ms(ticket) for ticket in waiting] == [400, 400]
-    assert waited_ms(full.accepted[0]) == 0
+    assert [ticket.wait_ms for ticket in waiting] == [400, 400]
+    assert full.accepted[0].wait_ms == 0
     assert full.rig.sim.kernel.commit.full_total == 0
 
 

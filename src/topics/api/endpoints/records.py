@@ -10,7 +10,6 @@ from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop, size_of
 from topics.core.reading.walk import ReadRequest
-from topics.engine.delivery.admission import waited_ms
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.reading.reads import ReadDone
@@ -47,9 +46,9 @@ class _Written:
             call.fail(ticket.error)
             return
         try:
-            done = ticket.result()
+            done: Appended = ticket.value  # type: ignore[assignment]
             return_seqs = not call.request.query or bool_param(call.query(), "return_seqs", default=True)
-            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=waited_ms(ticket))
+            spent = append_performance(call.elapsed_ms(), done, throttle_wait_ms=ticket.wait_ms)
             body = append_reply(call.name, done, return_seqs=return_seqs, performance=spent)
         except Exception as error:
             call.fail(error)
@@ -72,11 +71,11 @@ def _forbidden_if_absent(ticket: Ticket[Appended], topic: str) -> Ticket[Appende
 
 
 class RecordEndpoints:
-    def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
+    def __init__(self, engine: Engine, long_polls: LongPolls, cache: RenderCache, *, off_loop: OffLoop) -> None:
         self._engine = engine
         self._long_polls = long_polls
         self._off_loop = off_loop
-        self._texts = RenderCache()
+        self._cache = cache
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class RecordEndpoints:
 
     def _diff_body(self, call: RequestCall, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
-        records = self._texts.join(outcome.runs, view)
+        records = self._cache.join(outcome.runs, view)
         return diff_reply(
             call.name,
             records,

@@ -1,24 +1,15 @@
-"""Bodies: rendered records of one topic, shared by its watchers (`docs/spec/delivery.md#sec-11`).
-
-Always holds: a shared body equals what a private rendering gives, byte for byte; at most 1024 seqs are kept, the
-highest ones, in eight variants each; a reader that lags behind them renders for itself and adds nothing. All topics
-together stay within a pool; those that nobody rendered for the longest go first. Whether a record may be sent at all is
-decided by the read before this is asked. Kept by `Watched`, gone with its last watcher.
-
-Batches: what one read found, rendered for those who were served by it.
+"""Batches: what one read found, rendered for those who were served by it.
 
 Watchers at one position with equal bounds share one read; a watcher that hides its own node's records shares it too
 whenever the read reached the head, for then hiding is all that differs. Always holds: a batch equals what the watcher's
-own read would have given. Nothing large is rendered on the loop. Asked by `Feed`.
+own read would have given. Nothing large is rendered on the loop. Asked by `Subscription` and `BroadcastGroup`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
-from weakref import WeakSet
 
 from topics import limits
 from topics.api.live.history_throttle import SMALL_BATCH_BYTES, SMALL_BATCH_RECORDS, HistoryThrottle
@@ -28,142 +19,9 @@ from topics.core.topic import TopicLog
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.model.run import BODY_HEAD, RecordRun
+from topics.model.run import RecordRun
 from topics.wire.outgoing.records import View, render_list, render_runs
-
-BYTES_MAX = 8 * limits.MIB
-"""All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""
-
-POOL_BYTES_MAX = 64 * limits.MIB
-"""All bodies of all topics; as much as the records they are made of have in memory."""
-
-Variants = list[bytes | None]
-
-
-class Pool:
-    """Bounds the bodies of all topics; one for each server, used on its thread alone.
-
-    `_bytes` is never too low: what goes with its topic is found out when the bound seems to be reached."""
-
-    def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._turn = 0
-        self._caches: WeakSet[Bodies] = WeakSet()
-
-    def __len__(self) -> int:
-        return len(self._caches)
-
-    def add(self, cache: Bodies) -> None:
-        self._caches.add(cache)
-
-    def grown(self, cache: Bodies, size: int) -> None:
-        self._turn = cache.turn = self._turn + 1
-        self._bytes += size
-        if self._bytes > self._bytes_max:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """A quarter is freed at a time: then looking at all of them is rare, however many there are."""
-        caches = sorted(self._caches, key=lambda cache: cache.turn)
-        self._bytes = sum(cache.bytes for cache in caches)
-        if self._bytes <= self._bytes_max:
-            return
-        excess = self._bytes - self._bytes_max * 3 // 4
-        for cache in caches:
-            freed = cache.free(excess)
-            self._bytes -= freed
-            excess -= freed
-            if excess <= 0:
-                break
-
-
-class Bodies:
-    __slots__ = (
-        "__weakref__",
-        "_by_seq",
-        "_bytes_max",
-        "_pool",
-        "_seqs",
-        "_seqs_max",
-        "bytes",
-        "rendered_total",
-        "turn",
-    )
-
-    def __init__(self, pool: Pool, *, seqs_max: int = limits.RENDER_CACHE_SEQS, bytes_max: int = BYTES_MAX) -> None:
-        self._seqs_max = seqs_max
-        self._bytes_max = bytes_max
-        self._pool = pool
-        self.turn = 0
-        """Of the pool, when it rendered last."""
-        pool.add(self)
-        self._by_seq: dict[int, Variants] = {}
-        self._seqs: list[int] = []  # ascending
-        self.bytes = 0
-        self.rendered_total = 0
-
-    def __len__(self) -> int:
-        return len(self._seqs)
-
-    def render(self, run: RecordRun, view: View) -> list[bytes]:
-        """Every record of the run as JSON; what is new is rendered once and kept."""
-        variant = variant_of(view)
-        by_seq, seqs = self._by_seq, seqs_of(run)
-        bodies = [None if (known := by_seq.get(seq)) is None else known[variant] for seq in seqs]
-        missing = [at for at, body in enumerate(bodies) if body is None]
-        if missing:
-            picks = None if len(missing) == len(bodies) else missing
-            before = self.bytes
-            for at, body in zip(missing, render_list(run, picks, view), strict=True):
-                bodies[at] = body
-                self._keep(seqs[at], variant, body)
-            self.rendered_total += len(missing)
-            self._shrink()
-            self._pool.grown(self, self.bytes - before)
-        return bodies  # type: ignore[return-value]  # none is missing any more
-
-    def _keep(self, seq: int, variant: int, body: bytes) -> None:
-        known = self._by_seq.get(seq)
-        if known is None:
-            if len(self._seqs) >= self._seqs_max and seq < self._seqs[0]:
-                return
-            known = self._by_seq[seq] = [None] * limits.RENDER_VARIANTS
-            if not self._seqs or seq > self._seqs[-1]:
-                self._seqs.append(seq)
-            else:
-                self._seqs.insert(bisect_left(self._seqs, seq), seq)
-        known[variant] = body
-        self.bytes += len(body)
-
-    def _shrink(self) -> None:
-        drop = max(len(self._seqs) - self._seqs_max, 0)
-        for seq in self._seqs[:drop]:
-            self._forget(seq)
-        del self._seqs[:drop]
-        if self.bytes > self._bytes_max:
-            self.free(self.bytes - self._bytes_max)
-
-    def free(self, wanted: int) -> int:
-        """Give up the lowest seqs until so many bytes are free, or none are left; how many are."""
-        before, drop = self.bytes, 0
-        while drop < len(self._seqs) and before - self.bytes < wanted:
-            self._forget(self._seqs[drop])
-            drop += 1
-        del self._seqs[:drop]
-        return before - self.bytes
-
-    def _forget(self, seq: int) -> None:
-        self.bytes -= sum(len(body) for body in self._by_seq.pop(seq) if body is not None)
-
-
-def variant_of(view: View) -> int:
-    return view.data | view.tags << 1 | view.meta << 2
-
-
-def seqs_of(run: RecordRun) -> list[int]:
-    buf, unpack = run.buf, BODY_HEAD.unpack_from
-    return [unpack(buf, off)[0] for off in run.body_offs]
+from topics.wire.outgoing.render_cache import PAGE_RECORDS, BodyPool, RenderCache, TopicBodies
 
 
 def nodes_of(run: RecordRun) -> list[bytes | None]:
@@ -208,10 +66,11 @@ class RenderedBatch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_building", "_built", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+    __slots__ = ("_building", "_built", "_cache", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
-    def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
+    def __init__(self, outcome: ReadOutcome, watched: Watched, cache: RenderCache, *, is_old: bool = False) -> None:
         self.outcome = outcome
+        self._cache = cache
         self.records = outcome.records
         self.epoch = watched.topic.epoch
         self._watched = watched
@@ -236,7 +95,7 @@ class RenderedBatch:
 
     def bodies(self, view: View) -> list[bytes]:
         cache = self._watched.bodies
-        assert isinstance(cache, Bodies)
+        assert isinstance(cache, TopicBodies)
         runs = self.outcome.runs
         if len(runs) == 1:
             return cache.render(runs[0], view)
@@ -246,7 +105,7 @@ class RenderedBatch:
         runs = self.outcome.runs
         if self.outcome.records == len(runs) == 1:  # live delivery is mostly one record at a time
             return render_list(runs[0], None, view)[0]
-        return render_runs(runs, view)
+        return self._cache.join(runs, view) if self.outcome.records >= PAGE_RECORDS else render_runs(runs, view)
 
     def is_built(self, key: object) -> bool:
         """Are the frames of this key there, or is there too little of them to matter?"""
@@ -280,7 +139,7 @@ class WithoutNodes(RenderedBatch):
     __slots__ = ("_picks", "_whole")
 
     def __init__(self, whole: RenderedBatch, picks: list[int], watched: Watched) -> None:
-        super().__init__(whole.outcome, watched)
+        super().__init__(whole.outcome, watched, whole._cache)
         self._whole = whole
         self._picks = picks
         self.records = len(picks)
@@ -307,13 +166,20 @@ class NextBatch:
     """Finds a watcher's next batch. `head_limit` says how far a strong watcher of a topic may see."""
 
     def __init__(
-        self, reads: Reads, *, head_limit: Callable[[TopicLog], int], off_loop: OffLoop, throttle: HistoryThrottle
+        self,
+        reads: Reads,
+        cache: RenderCache,
+        *,
+        head_limit: Callable[[TopicLog], int],
+        off_loop: OffLoop,
+        throttle: HistoryThrottle,
     ) -> None:
         self._reads = reads
+        self._cache = cache
         self._head_limit = head_limit
         self.off_loop = off_loop
         self.throttle = throttle
-        self._pool = Pool()
+        self._pool = BodyPool()
 
     def shared(self, service: Service, reader: Reader, granted_bytes: int) -> RenderedBatch | Ticket[RenderedBatch]:
         """In a service: with others, if they ask for the same. `granted_bytes`: more cannot be sent now."""
@@ -369,8 +235,8 @@ class NextBatch:
 
     def _batch(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool) -> RenderedBatch:
         if watched.bodies is None:
-            watched.bodies = Bodies(self._pool)
-        return RenderedBatch(outcome, watched, is_old=is_old)
+            watched.bodies = TopicBodies(self._pool)
+        return RenderedBatch(outcome, watched, self._cache, is_old=is_old)
 
 
 def is_large(outcome: ReadOutcome) -> bool:

@@ -1,11 +1,11 @@
-"""BroadcastGroup: level streams of one topic that are sent the same bytes, in one go.
+"""BroadcastGroup: streams of one topic that have caught up and are sent the same bytes, in one go.
 
-A stream whose client has taken everything there is, and that asked for the same as others, sits down among them: one
+A stream joins when its client has taken everything there is, and when others asked for the same as it did: then one
 read, one frame and one chunk serve them all, and what remains per stream is a write.
-Always holds: everyone seated stands at `at`, and nothing waits for a client but what was sent since the last look, no
-more than a transport is given ahead of its client anyway. Whoever turns out to be slow, and everybody when there is
-more to say than plain records up to the head, gets up and is served alone, so bounds, lagging and gaps stay the
-business of the single stream. Joined by `WatchStream`, served by `Watched` like any other watcher."""
+Always holds: every member stands at `at`, and what its client has not taken was sent since the last check, no more than
+a transport is given ahead of its client anyway. A member that turns out to be slow leaves and is served alone. So do
+all of them when there is more to say than plain records up to the head. So bounds, lagging and gaps are handled in the
+single stream only. Joined by `WatchStream`, served by `Watched` like any other watcher."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from topics.engine.ticket import Ticket
 from topics.net.messages import Line
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
+from topics.wire.outgoing.live_json import deferred_json, resumed_json
 
 log = logging.getLogger("topics.delivery")
 
 
 class GroupMember(Protocol):
-    """A seated stream."""
+    """A stream, as its group sees it."""
 
     def left(self, *, sent_bytes: int, sent_ms: float) -> None:
-        """It is served alone again; while it sat it was sent so much, for the last time then."""
+        """It is served alone again; as a member it was sent so many bytes, the last of them then."""
 
 
 class _Member(NamedTuple):
     waiting: Callable[[], int]
     listener: GroupMember
-    sent_bytes: int  # of the audience, when the stream sat down
+    sent_bytes: int  # by the group, when the stream joined
 
 
 def join_group(
@@ -50,9 +51,10 @@ def join_group(
     monitor: Callable[[Monitored], None],
     bytes_max: int,
 ) -> None:
-    """Let a feed at rest join those who stand where it does, if they do, or be the first of them."""
+    """Let a subscription that has caught up join the group of those who asked for the same, or found it. It does not
+    join a group that stands elsewhere."""
     watched = subscription.watched
-    assert watched is not None, "a feed at rest is attached"
+    assert watched is not None, "a subscription that has caught up is attached"
     group = watched.groups.get((subscription.options, line.framed))
     if group is None:
         group = BroadcastGroup(
@@ -131,7 +133,7 @@ class BroadcastGroup:
         subscription.group = self
 
     def leave(self, subscription: Subscription) -> None:
-        """From here on the feed is a watcher by itself, standing where everyone here stands."""
+        """From here on the subscription is a watcher by itself, at the position of the group."""
         member = self._members.pop(subscription)
         del self._lines[subscription]
         subscription.group, subscription.at = None, self.at
@@ -154,11 +156,11 @@ class BroadcastGroup:
 
     def deferred(self, wait_ms_max: int, now_ms: float) -> None:
         """Nobody here has anything left to take, so everybody is told."""
-        self._tell(sse.DEFERRED, sse.deferred_data(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
+        self._tell(sse.DEFERRED, deferred_json(self.name, max_wait_ms=wait_ms_max), now_ms, is_deferred=True)
 
     def resumed(self, now_ms: float) -> None:
         if any(subscription.is_told_deferred for subscription in self._members):
-            self._tell(sse.RESUMED, sse.resumed_data(self.name), now_ms, is_deferred=False)
+            self._tell(sse.RESUMED, resumed_json(self.name), now_ms, is_deferred=False)
 
     def _tell(self, event: bytes, data: bytes, now_ms: float, *, is_deferred: bool) -> None:
         for subscription in self._members:
@@ -209,7 +211,7 @@ class BroadcastGroup:
             self._monitor(self)
 
     def _late(self) -> list[Subscription]:
-        """Whose client has not taken what it was sent."""
+        """Members whose client has not taken what it was sent."""
         self._checked_bytes = self._sent_bytes
         return [subscription for subscription, member in self._members.items() if member.waiting()]
 
@@ -223,7 +225,7 @@ class BroadcastGroup:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def check(self, now_ms: float) -> bool:
-        """A moment after something was sent: whoever has not taken it is looked after alone."""
+        """A moment after something was sent: a member that has not taken it leaves, and is monitored alone."""
         self._is_monitored = False
         for subscription in self._late():
             self.leave(subscription)

@@ -1,10 +1,11 @@
-"""Pace: how long a feed in old history rests between two batches, so that reading history slows nobody down.
+"""HistoryThrottle: how long a subscription in old history pauses between two batches, so that reading history slows
+nobody.
 
-Reading and rendering old records takes the interpreter, on whatever thread it is done. While others write, all feeds in
-history together are given a small share of it, and take it in small bites, for a write waits until the bite is over
-that it meets; while nobody does, they go as fast as they can. Always holds: what was spent waiting for a store hardly
-counts; no rest is longer than REST_MS_MAX; and a feed rests only as long as it still comes closer to the head, several
-times as fast as the head moves away. Asked by `Feed`."""
+Reading and rendering old records takes the GIL, on whatever thread it is done. While others write, all subscriptions in
+history together get a small share of it, in small batches, because a write waits for the batch that is under way; while
+nobody writes, they go as fast as they can. Always holds: time spent waiting for a store hardly counts as work; no delay
+is longer than DELAY_MS_MAX; and a subscription is delayed only as long as it still comes closer to the head, several
+times as fast as the head moves away. Asked by `Subscription`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from topics.core.reading.request import ReadAhead
 
 DELAY_RATIO = 16.0
-"""Rest for each millisecond of work: a seventeenth of the time is left for history."""
+"""Delay for each millisecond of work: a seventeenth of the time is left for history."""
 WORK_MS_MAX = 2.0
 """A batch takes no longer than this by itself; the rest of it was waiting."""
 DELAY_MS_MAX = 1000.0
@@ -22,9 +23,9 @@ DELAY_MS_MIN = 1.0
 LIVE_MS = 500.0
 """So long after a write there is live traffic."""
 CLOSING_IN = 4
-"""A feed reads at least so many records for each that is written, if it can."""
+"""A subscription reads at least so many records for each that is written, if it can."""
 SMALL_BATCH_RECORDS = 128
-"""A batch of a feed in history while somebody writes: about half a millisecond of the loop."""
+"""A batch from history while somebody writes: about half a millisecond of the loop."""
 SMALL_BATCH_BYTES = 64 * 1024
 
 
@@ -46,7 +47,7 @@ class HistoryThrottle:
         self._traffic = traffic
         self._traffic_seen = traffic()
         self._live_until_ms = 0.0
-        self._paid_until_ms = 0.0  # rests of all feeds follow each other
+        self._paid_until_ms = 0.0  # delays of all subscriptions follow each other
 
     def tick(self) -> None:
         """Look whether somebody writes; to be called every 50 ms."""
@@ -55,7 +56,7 @@ class HistoryThrottle:
             self._live_until_ms = self.now_ms() + LIVE_MS
 
     def after(self, delay_ms: float, step: Callable[[], None]) -> None:
-        """Run the step after a rest, which may be none."""
+        """Run the step after a delay, which may be none."""
         if delay_ms:
             self._later(delay_ms, step)
         else:
@@ -67,7 +68,7 @@ class HistoryThrottle:
         return self.now_ms() < self._live_until_ms
 
     def delay_ms(self, began_ms: float, *, most_ms: float = DELAY_MS_MAX) -> float:
-        """For a batch that was begun then and is done now; 0 if there is no need to rest."""
+        """For a batch that was begun then and is done now; 0 if nobody writes."""
         if not self.is_live:
             return 0.0
         now = self.now_ms()
@@ -78,8 +79,8 @@ class HistoryThrottle:
 
 
 class CatchUp:
-    """One feed on its way to the head, and what it was brought ahead of its batches; `begin` is called whenever it
-    begins to wait for a batch."""
+    """One subscription on its way to the head, and what was read ahead for it; `begin` is called whenever it begins to
+    wait for a batch."""
 
     __slots__ = ("_began_ms", "_head", "_seen_ms", "_throttle", "ahead")
 

@@ -1,7 +1,7 @@
 """Live: everything behind streams and sockets, put together over one kernel.
 
-Delivery wakes feeds, feeds read through `NextBatch` and push into streams and sockets, `Streams` looks after those; one
-tick of the kernel drives all clocks. Made by `build` when recovery is over."""
+Delivery serves subscriptions, subscriptions read through `NextBatch` and push into streams and sockets, `Streams`
+monitors those; one tick of the kernel drives all clocks. Made by `build` when recovery is over."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.delivery.pressure import Tuning, commit_window_ms
 from topics.runtime.kernel import Kernel
 from topics.wire.access.keys import KeyRing, share_of
+from topics.wire.outgoing.render_cache import RenderCache
 
 
 class Live:
@@ -27,6 +28,7 @@ class Live:
         self,
         kernel: Kernel,
         settings: Settings,
+        cache: RenderCache,
         *,
         keys: KeyRing | None,
         busy: Callable[[], float],
@@ -60,7 +62,7 @@ class Live:
             traffic=lambda: sum(group.stats.batches for group in kernel.store.groups),
         )
         batches = NextBatch(
-            engine.reads, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, throttle=throttle
+            engine.reads, cache, head_limit=self.delivery.synced.limit, off_loop=driver.run_read, throttle=throttle
         )
         self.services = WatchServices(
             engine, self.delivery, batches, self.streams, self.sessions, slow_limits or SlowConsumerLimits()

@@ -184,7 +184,7 @@ class Outbound(ClientProgress, Generic[T]):
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is held and nobody looks after it, so all was taken when something was last sent."""
+        """Nothing is held and nothing is monitored, so all was taken when something was last sent."""
         return self._queue is None and not self.is_monitored and not self.is_shed and self.lagged_ms is None
 
     @property

@@ -1,10 +1,9 @@
-"""Sockets: one WebSocket: its commands, in order, and its subscriptions (`docs/spec/http-api.md#sec-18`).
+"""Sockets: the WebSocket endpoint, and one socket: its commands, in order, and its subscriptions
+(`docs/spec/http-api.md#sec-18`).
 
 Always holds: a command is taken up only when a place for its reply is free and the one before it was answered; its
 reply comes before every frame it gave rise to; after `unsubscribed` nothing of that topic is sent; at most four
 messages wait for the client, and while they do no command is read, so its own socket slows the client down.
-
-WebSocket endpoint: the handshake and the caps; what follows is a `Socket` (`docs/spec/http-api.md#sec-18`).
 """
 
 from __future__ import annotations
@@ -21,20 +20,26 @@ from topics.api.app import RequestCall
 from topics.api.live.batches import Bounds, Options, RenderedBatch
 from topics.api.live.outbound import Messages
 from topics.api.live.subscription import Subscription
-from topics.api.live.watch import WatchServices, epoch_of_start, start_of, still_there
-from topics.core.topic import TopicLog
-from topics.engine.delivery.admission import waited_ms
+from topics.api.live.watch import FoundStart, WatchServices, find_starts
 from topics.engine.ticket import Ticket
-from topics.errors import Internal, InvalidRequest, TopicNotFound, TopicsError
+from topics.errors import Internal, InvalidRequest, TopicsError
 from topics.model.config import resolve_config
-from topics.model.results import Appended, WatchStart
+from topics.model.results import Appended
 from topics.net.messages import WsSink
 from topics.net.websocket import GOING_AWAY, POLICY_VIOLATION, handshake_problem
 from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.access.keys import READ, WRITE, ClientId, Key
 from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
-from topics.wire.incoming.requests import TopicStart, node_set
+from topics.wire.incoming.requests import node_set
 from topics.wire.outgoing import ws_messages as ws
+from topics.wire.outgoing.live_json import (
+    caught_up_json,
+    deferred_json,
+    deleted_json,
+    record_json,
+    resumed_json,
+    tombstone_json,
+)
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.replies import append_performance
 
@@ -136,35 +141,19 @@ class Socket:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     def _subscribe(self, command: ws.Subscribe) -> None:
-        starts = command.starts()
-        engine = self._services.engine
-        known = engine.state.topics
-        missing = [name for name in starts if name not in known]
-        if missing and not command.lenient:
-            raise TopicNotFound(missing[0])
-        topics = [known[name] for name in starts if name in known]
-        logged = engine.floor_log.ensure_shown_logged(topics)
-        self._when(
-            logged,
-            command.request_id,
-            lambda _: self._subscribed(command, starts, still_there(self._services, topics, command.lenient)),
-        )
+        starts = find_starts(self._services.engine, command.starts(), lenient=command.lenient)
+        self._when(starts, command.request_id, partial(self._subscribed, command))
 
-    def _subscribed(self, command: ws.Subscribe, starts: dict[str, TopicStart], topics: list[TopicLog]) -> None:
-        engine, options = self._services.engine, _options(command)
-        durable_earliest = engine.floor_log.durable_earliest
-        shown: dict[str, WatchStart] = {
-            topic.name: start_of(topic, starts[topic.name], durable_earliest(topic)) for topic in topics
-        }
-        for name in shown:
-            self._drop(name)
-        self._reply(ws.subscribed_frame(command.request_id, shown))
-        now_ms = engine.context.clock.now_ms()
-        for topic in sorted(topics, key=lambda topic: topic.name):
-            at, epoch = shown[topic.name].from_seq, epoch_of_start(topic, starts)
-            subscription = Subscription(self, topic.name, options, at=at, epoch=epoch)
+    def _subscribed(self, command: ws.Subscribe, starts: list[FoundStart]) -> None:
+        services, options = self._services, _options(command)
+        for start in starts:
+            self._drop(start.topic.name)
+        self._reply(ws.subscribed_frame(command.request_id, {start.topic.name: start.shown for start in starts}))
+        now_ms = services.engine.context.clock.now_ms()
+        for topic, shown, epoch in sorted(starts, key=lambda start: start.topic.name):
+            subscription = Subscription(self, topic.name, options, at=shown.from_seq, epoch=epoch)
             self._subscriptions[topic.name] = subscription
-            subscription.attach(self._services.delivery, self._services.batches, topic, now_ms=now_ms)
+            subscription.attach(services.delivery, services.batches, topic, now_ms=now_ms)
 
     def _unsubscribe(self, command: ws.Unsubscribe) -> None:
         names = command.names()
@@ -194,7 +183,7 @@ class Socket:
         self._when(ticket, command.request_id, partial(self._published, command, began_ms, ticket))
 
     def _published(self, command: ws.Publish, began_ms: float, ticket: Ticket[Appended], done: Appended) -> None:
-        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=waited_ms(ticket))
+        spent = append_performance(self._now_ms() - began_ms, done, throttle_wait_ms=ticket.wait_ms)
         frame = ws.ack_frame(
             command.request_id, command.topic, done, return_seqs=command.return_seqs, performance=spent
         )
@@ -203,7 +192,7 @@ class Socket:
     def _ping(self, command: ws.Ping) -> None:
         self._reply(ws.pong_frame(command.request_id))
 
-    # --- Channel: what feeds push ---------------------------------------------------------------------------------
+    # --- Channel: what subscriptions push -------------------------------------------------------------------------
 
     def has_room(self, subscription: Subscription) -> bool:
         return not self.closed and not self._gone and self._messages.places() > 0
@@ -221,7 +210,7 @@ class Socket:
         return _frames_of(batch, subscription)
 
     def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
-        """As many of the batch's messages as there are places; the feed goes on from the last one sent."""
+        """As many of the batch's messages as there are places; the subscription goes on from the last one sent."""
         outcome, frames = batch.outcome, _frames_of(batch, subscription)
         self._subscriptions[subscription.name] = self._subscriptions.pop(subscription.name)
         subscription.epoch = batch.epoch
@@ -237,7 +226,10 @@ class Socket:
         subscription.at = outcome.next_from_seq
         if outcome.caught_up and not subscription.is_caught_up and self._messages.places() > 0:
             subscription.is_caught_up = True
-            self._send(ws.caught_up_frame(subscription.name, head_seq=outcome.head_seq, epoch=outcome.epoch), now_ms)
+            self._send(
+                caught_up_json(subscription.name, head_seq=outcome.head_seq, epoch=outcome.epoch, op=ws.CAUGHT_UP),
+                now_ms,
+            )
 
     def _send(self, payload: bytes, now_ms: float) -> None:
         """Into a free place; when it was the last one, commands wait too."""
@@ -252,17 +244,17 @@ class Socket:
 
     def _tell_gone(self) -> None:
         while self._gone and self._messages.places() > 0:
-            self._send(ws.topic_deleted_frame(self._gone.popleft()), self._now_ms())
+            self._send(deleted_json(self._gone.popleft(), op=ws.TOPIC_DELETED), self._now_ms())
 
     def topic_deferred(self, subscription: Subscription, wait_ms_max: int) -> bool:
         if not self.has_room(subscription):
             return False
-        self._send(ws.deferred_frame(subscription.name, max_wait_ms=wait_ms_max), self._now_ms())
+        self._send(deferred_json(subscription.name, max_wait_ms=wait_ms_max, op=ws.DEFERRED), self._now_ms())
         return True
 
     def topic_resumed(self, subscription: Subscription) -> None:
         if self.has_room(subscription):
-            self._send(ws.resumed_frame(subscription.name), self._now_ms())
+            self._send(resumed_json(subscription.name, op=ws.RESUMED), self._now_ms())
 
     def read_failed(self, subscription: Subscription, error: BaseException) -> None:
         if not subscription.has_failed and self._messages.places() > 0:
@@ -345,12 +337,18 @@ def _make_frames(batch: RenderedBatch, subscription: Subscription) -> _Frames:
     if outcome.tombstone is not None:
         gap = outcome.tombstone
         gap_at = gap.earliest_seq - 1 if gap.reason == "recreated" else gap.gap_to
-        tombstone = ws.tombstone_frame(subscription.name, gap, at=gap_at, epoch=outcome.epoch)
+        tombstone = tombstone_json(subscription.name, gap, gap.reason, at=gap_at, epoch=outcome.epoch, op=ws.TOMBSTONE)
     if batch.records:
         text = batch.text(subscription.options.view)
         to_seq, head_seq, epoch = outcome.next_from_seq, outcome.head_seq, outcome.epoch
-        record = ws.record_frame(
-            subscription.name, text, from_seq=subscription.at, to_seq=to_seq, head_seq=head_seq, epoch=epoch
+        record = record_json(
+            subscription.name,
+            text,
+            from_seq=subscription.at,
+            to_seq=to_seq,
+            head_seq=head_seq,
+            epoch=epoch,
+            op=ws.RECORD,
         )
     return _Frames(tombstone, record, gap_at)
 

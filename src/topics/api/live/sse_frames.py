@@ -14,13 +14,14 @@ from typing import Protocol
 from topics.api.live.batches import Options, RenderedBatch
 from topics.model.position import Position
 from topics.wire.outgoing import sse
+from topics.wire.outgoing.live_json import caught_up_json, record_json
 from topics.wire.outgoing.sse import one_line
 
 _URLSAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class FrameTarget(Protocol):
-    """Who is sent frames: a feed, or many at once."""
+    """Who is sent frames: a subscription, or a group of them."""
 
     name: str
     at: int
@@ -49,12 +50,10 @@ class SseFrames:
         if batch.records:
             text = batch.text(subscription.options.view)
             head_seq = outcome.head_seq
-            data = sse.record_data(
-                name, text, from_seq=subscription.at, to_seq=self._at, head_seq=head_seq, epoch=epoch
-            )
+            data = record_json(name, text, from_seq=subscription.at, to_seq=self._at, head_seq=head_seq, epoch=epoch)
             self.record = _tail(sse.RECORD, data)
         self.count = bool(self.record) + bool(self.tombstone)  # without `caught_up`
-        data = sse.caught_up_data(name, head_seq=outcome.head_seq, epoch=epoch)
+        data = caught_up_json(name, head_seq=outcome.head_seq, epoch=epoch)
         self.caught_up = b"\nevent: %b\ndata: %b\n\n" % (sse.CAUGHT_UP, data)  # our own words: one line
 
     def joined(self, gap_id: bytes, own_id: bytes, *, with_caught_up: bool) -> bytes:

@@ -1,8 +1,8 @@
 """Streams: all open streams and sockets: how many there may be, what time asks of them, and their last words.
 
-Always holds: a place is taken before a stream opens and given back exactly once, whatever ends it; one tick looks after
-all of them, there is no timer per stream. `cap` 0 means no cap; a holder is a key, or an address while there are
-none."""
+Always holds: a place is taken before a stream opens and given back exactly once, whatever ends it; one tick monitors
+all of them, there is no timer per stream. `cap` 0 means no cap; a client is a key, or a network where there are no
+keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topics.wire.access.keys import ClientId
 BEAT_SLOT_MS = 50.0
 """Silence is looked at once per tick, so streams due in one tick share a slot."""
 RETRY_READ_MS = 1000.0
-"""A feed whose read failed tries again after this long."""
+"""A subscription whose read failed tries again after this long."""
 FAREWELL_MS = 2000.0
 """When the server stops, a client that is behind has so long to take what it was sent; the last words follow."""
 

@@ -1,8 +1,8 @@
-"""Feed: one connection's subscription to one topic: where it stands, and what it does when it is served.
+"""Subscription: the interest of one connection in one topic: where it stands, and what it does when it is served.
 
-Always holds: batches of one feed are pushed one after the other, in seq order; a feed that waits for files or for a
-thread is skipped by services and goes on by itself until it reaches what is in memory; after `close` nothing is pushed
-for it. Served by `Delivery` through `Watched`; pushes into its channel, which is a stream or a socket."""
+Always holds: batches of one subscription are pushed one after the other, in seq order; one that waits for files or for
+a thread is skipped by services and goes on by itself (`CatchUp`) until it reaches what is in memory; after `close`
+nothing is pushed for it. Served by `DeliveryLoop` through `Watched`; pushes into its channel, a stream or a socket."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ log = logging.getLogger("topics.delivery")
 
 
 class Channel(Protocol):
-    """A connection that feeds push into."""
+    """A connection that subscriptions push into."""
 
     def has_room(self, subscription: Subscription) -> bool:
-        """Does the connection hold less than it may? If not, the channel wakes the feed when that changes."""
+        """Does the connection hold less than it may? If not, the channel wakes the subscription when that changes."""
 
     def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
-        """How much may be read and rendered for this feed now, of its connection's bound and of the budget of all. If
-        that is less than `least_bytes` it is 0, and the channel wakes the feed when that changes."""
+        """How much may be read and rendered for this subscription now, of its connection's bound and of the budget of
+        all. If that is less than `least_bytes` it is 0, and the channel wakes the subscription when that changes."""
 
     def making(self, change_bytes: int) -> None:
-        """So much is read ahead or being rendered for one of its feeds, or no longer is."""
+        """So much is read ahead or being rendered for one of its subscriptions, or no longer is."""
 
     def frames_key(self, subscription: Subscription) -> object:
-        """Feeds of one batch with equal keys are sent the same frames."""
+        """Subscriptions that take one batch and have equal keys are sent the same frames."""
 
     def build(self, subscription: Subscription, batch: RenderedBatch) -> object:
-        """Build the frames of a large batch, for `push` to find; called on a thread while the feed waits."""
+        """Build the frames of a large batch, for `push` to find; called on a thread while the subscription waits."""
 
     def push(self, subscription: Subscription, batch: RenderedBatch, now_ms: float) -> None:
-        """Send what the batch says, and move the feed."""
+        """Send what the batch says, and move the subscription."""
 
     def topic_gone(self, subscription: Subscription) -> None: ...
 
@@ -54,7 +54,7 @@ class Channel(Protocol):
     def topic_resumed(self, subscription: Subscription) -> None: ...
 
     def read_failed(self, subscription: Subscription, error: BaseException) -> None:
-        """The feed stands still; the channel wakes it after a while."""
+        """The subscription stands still; the channel wakes it after a while."""
 
 
 class Subscription:
@@ -138,7 +138,7 @@ class Subscription:
 
     @property
     def is_at_rest(self) -> bool:
-        """Level, with nothing under way, and asking for what is visible to all."""
+        """Caught up, with nothing under way, and asking for what is visible to all."""
         watched, options = self.watched, self.options
         if watched is None or watched.deleted or self.closed or self._busy or self.queued or self.group is not None:
             return False
@@ -230,7 +230,7 @@ class Subscription:
         return not self.closed
 
     def _count(self, rendered_bytes: int) -> None:
-        """What is held for the feed besides its frames: in the budget of all connections."""
+        """What is held for it besides its frames counts in the budget of all connections."""
         ahead_bytes = 0 if self._catch_up is None or self.closed else self._catch_up.ahead.size_bytes
         change_bytes = rendered_bytes + ahead_bytes - self._making_bytes
         if change_bytes:
@@ -238,7 +238,7 @@ class Subscription:
             self.channel.making(change_bytes)
 
     def _let_go(self) -> None:
-        """There is no room: what was read ahead is read again when there is."""
+        """It may not push now: what was read ahead is dropped, and read again when it may."""
         if self._catch_up is not None:
             self._catch_up.ahead.let_go()
             self._count(0)
@@ -258,7 +258,7 @@ class Subscription:
                 self._push_and_go_on(batch, granted_bytes=self.options.bounds.budget_bytes)
 
     def _push_and_go_on(self, batch: RenderedBatch, *, granted_bytes: int) -> None:
-        """Push what was waited for, or lay ready; then rest, and read on."""
+        """Push a batch that has come, or was read ahead; then pause, and read on."""
         before = self.at
         if not self.channel.has_room(self) or not self._take(batch, self._delivery.now_ms(), granted_bytes):
             if not self._busy:
@@ -277,7 +277,7 @@ class Subscription:
             self._read_on(self.channel.grant(self, self.options.bounds.budget_bytes))
 
     def _read_on(self, granted_bytes: int) -> None:
-        """The next batch of a pursuit; services take over again once a read ends in memory."""
+        """The next batch while it catches up; services take over again once a read ends in memory."""
         watched, catch_up = self.watched, self._catch_up
         assert watched is not None
         assert catch_up is not None

@@ -1,14 +1,14 @@
-"""Watch streams: the server-sent events of one session on one connection (`docs/spec/http-api.md#sec-17`).
+"""Watch: the endpoints that make a session and open its stream, and that stream: the server-sent events of one session
+on one connection (`docs/spec/http-api.md#sec-17`).
 
 Always holds: frames of one topic are in seq order, a tombstone before what follows the gap; the id of a frame is the
 position of every topic after it; a cursor of the session moves when its frame is handed to the transport, so a session
-goes on where the transport got to. One batch is one write. Opened by `watch_endpoints`.
-
-Watch endpoints: make a session, open its stream (`docs/spec/http-api.md#sec-17`).
+goes on where the transport got to. One batch is one write.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from topics import limits
@@ -24,8 +24,9 @@ from topics.core.lineage import epoch_to_read
 from topics.core.topic import TopicLog
 from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.engine import Engine
+from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
-from topics.model.position import position_of
+from topics.model.position import Position, position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.messages import StreamSink
 from topics.wire.access.auth import check_session, presented_secret
@@ -34,12 +35,13 @@ from topics.wire.incoming.request_head import bool_param, takes_events
 from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
+from topics.wire.outgoing.live_json import deferred_json, deleted_json, resumed_json
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.sse import STREAM_HEADERS, decode_id
 
 
 class Mark(NamedTuple):
-    """Where a feed stands once these frames are handed over."""
+    """Where a subscription stands once these frames are handed over."""
 
     subscription: Subscription
     at: int
@@ -84,9 +86,9 @@ class WatchStream:
         self._heartbeat_ms = session.heartbeat_ms
         self._outbound: Outbound[Mark | None] = Outbound(self, sink, services.slow_limits, services.streams.monitor)
         self._subscriptions: list[Subscription] = []
-        self._pieces: list[bytes] = []  # `"name":cursor` of each feed, for ids
+        self._pieces: list[bytes] = []  # `"name":cursor` of each subscription, for ids
         self._open_count = 0
-        self._turn = 0  # of the feed that has room first, when there is room again
+        self._turn = 0  # number of the subscription that is woken first when the client has taken something
         self._sent_ms = services.streams.now_ms()
         self._is_ending = False  # with the last frame that is held
         self._is_leaving = False  # the server stops
@@ -109,7 +111,7 @@ class WatchStream:
             self._end_when_empty()
 
     def _attach(self) -> None:
-        """All feeds come before the first of them is served: each id shows every topic."""
+        """All subscriptions are made before the first of them is served: each id shows every topic."""
         services, session = self._services, self._session
         for number, place in enumerate(session.places):
             subscription = Subscription(
@@ -126,10 +128,11 @@ class WatchStream:
             else:
                 subscription.attach(services.delivery, services.batches, topic, now_ms=now_ms)
 
-    # --- Channel: what feeds push -----------------------------------------------------------------------------------
+    # --- Channel: what subscriptions push ---------------------------------------------------------------------------
 
     def has_room(self, subscription: Subscription) -> bool:
-        """With several topics a feed waits until its last batch was handed over, so a backlog delays nobody else."""
+        """With several topics a subscription waits until its last batch was handed over, so a backlog delays nobody
+        else."""
         return self._outbound.has_room and (not subscription.queued or len(self._subscriptions) == 1)
 
     def grant(self, subscription: Subscription, wanted_bytes: int, *, least_bytes: int = 0) -> int:
@@ -191,7 +194,7 @@ class WatchStream:
     def topic_gone(self, subscription: Subscription) -> None:
         self._open_count -= 1
         frame = framing.frame(
-            self._id(subscription, subscription.at), sse.TOPIC_DELETED, sse.deleted_data(subscription.name)
+            self._id(subscription, subscription.at), sse.TOPIC_DELETED, deleted_json(subscription.name)
         )
         self._say(frame)
         if not self._open_count:
@@ -200,12 +203,12 @@ class WatchStream:
     def topic_deferred(self, subscription: Subscription, wait_ms_max: int) -> bool:
         if not self.has_room(subscription):
             return False
-        self._say(framing.frame(None, sse.DEFERRED, sse.deferred_data(subscription.name, max_wait_ms=wait_ms_max)))
+        self._say(framing.frame(None, sse.DEFERRED, deferred_json(subscription.name, max_wait_ms=wait_ms_max)))
         return True
 
     def topic_resumed(self, subscription: Subscription) -> None:
         if self.has_room(subscription):
-            self._say(framing.frame(None, sse.RESUMED, sse.resumed_data(subscription.name)))
+            self._say(framing.frame(None, sse.RESUMED, resumed_json(subscription.name)))
 
     def read_failed(self, subscription: Subscription, error: BaseException) -> None:
         if not subscription.has_failed:
@@ -344,24 +347,11 @@ class WatchEndpoints:
     def create_watch(self, call: RequestCall) -> None:
         request = call.take(decode_watch)
         lenient = bool_param(call.query(), "lenient", default=False)
-        topics = self._known_topics(request, lenient=lenient)
-        logged = self._services.engine.floor_log.ensure_shown_logged(topics)
-        call.when(logged, lambda _: self._created(call, request, still_there(self._services, topics, lenient)))
+        starts = find_starts(self._services.engine, request.topics, lenient=lenient)
+        call.when(starts, partial(self._created, call, request))
 
-    def _known_topics(self, request: WatchRequest, *, lenient: bool) -> list[TopicLog]:
-        known = self._services.engine.state.topics
-        missing = [name for name in request.topics if name not in known]
-        if missing and not lenient:
-            raise TopicNotFound(missing[0])
-        return [known[name] for name in request.topics if name in known]
-
-    def _created(self, call: RequestCall, request: WatchRequest, topics: list[TopicLog]) -> None:
-        durable_earliest = self._services.engine.floor_log.durable_earliest
-        starts = {topic.name: start_of(topic, request.topics[topic.name], durable_earliest(topic)) for topic in topics}
-        places = [
-            SessionCursor(topic.name, cursor=starts[topic.name].from_seq, epoch=epoch_of_start(topic, request.topics))
-            for topic in topics
-        ]
+    def _created(self, call: RequestCall, request: WatchRequest, starts: list[FoundStart]) -> None:
+        places = [SessionCursor(start.topic.name, cursor=start.shown.from_seq, epoch=start.epoch) for start in starts]
         session = self._services.sessions.add(
             places,
             _options(request),
@@ -373,7 +363,7 @@ class WatchEndpoints:
             wid=session.wid,
             stream_url=f"/v0/watch/{session.wid}",
             session_ttl_ms=limits.SESSION_TTL_MS,
-            topics=starts,
+            topics={start.topic.name: start.shown for start in starts},
         )
         call.answer(result)
 
@@ -394,26 +384,39 @@ class WatchEndpoints:
         WatchStream(services, session, sink, client).begin()
 
 
-def still_there(services: WatchServices, topics: list[TopicLog], lenient: bool) -> list[TopicLog]:
-    """After a wait: topics that were dropped meanwhile do not exist, as if they never had."""
-    context = services.engine.context
-    if lenient:
-        return [topic for topic in topics if context.state.by_id.get(topic.id) is topic]
-    for topic in topics:
-        context.check_exists(topic)
-    return topics
+class FoundStart(NamedTuple):
+    """Where a subscription begins: what the client is told about it, and the life of the topic that it belongs to."""
+
+    topic: TopicLog
+    shown: WatchStart
+    epoch: int
 
 
-def start_of(topic: TopicLog, start: TopicStart, earliest_seq: int) -> WatchStart:
-    """Where a subscription begins, and what there is."""
-    from_seq = topic.head if start.tail else position_of(start.from_seq).seq
-    return WatchStart(from_seq=from_seq, head_seq=topic.head, earliest_seq=earliest_seq)
+def find_starts(engine: Engine, starts: dict[str, TopicStart], *, lenient: bool) -> Ticket[list[FoundStart]]:
+    """The topics that are to be watched, once the floors that the client will be shown are logged. One that does not
+    exist is left out if `lenient`, else it is a TopicNotFound."""
+    known = engine.state.topics
+    missing = [name for name in starts if name not in known]
+    if missing and not lenient:
+        raise TopicNotFound(missing[0])
+    topics = [known[name] for name in starts if name in known]
+
+    def found(_: None) -> Ticket[list[FoundStart]]:
+        """Topics that were dropped meanwhile do not exist, as if they never had."""
+        if not lenient:
+            for topic in topics:
+                engine.context.check_exists(topic)
+        there = [topic for topic in topics if engine.context.exists(topic)]
+        return resolved([_start_of(engine, topic, starts[topic.name]) for topic in there])
+
+    return chain(engine.floor_log.ensure_shown_logged(topics), found)
 
 
-def epoch_of_start(topic: TopicLog, starts: dict[str, TopicStart]) -> int:
-    """The life of the topic that the start belongs to."""
-    start = starts[topic.name]
-    return topic.epoch if start.tail else epoch_to_read(topic, position_of(start.from_seq))
+def _start_of(engine: Engine, topic: TopicLog, start: TopicStart) -> FoundStart:
+    position = Position(topic.head, topic.epoch) if start.tail else position_of(start.from_seq)
+    earliest_seq = engine.floor_log.durable_earliest(topic)
+    shown = WatchStart(from_seq=position.seq, head_seq=topic.head, earliest_seq=earliest_seq)
+    return FoundStart(topic, shown, topic.epoch if start.tail else epoch_to_read(topic, position))
 
 
 def _options(request: WatchRequest) -> Options:

@@ -47,22 +47,19 @@ class Admission:
         self._ctx = context
         self._commit = context.commit
         self.tuning = tuning or Tuning()
-        self._waiting: dict[int, deque[_Waiting]] = {}
+        self.waiting: dict[int, deque[_Waiting]] = {}
+        """By shard, in order of arrival. While it is empty and no queue is full (`Commit.some_full`), commands need not
+        come here."""
         self._listening = False
-
-    @property
-    def is_open(self) -> bool:
-        """Nobody waits, and every queue has a place: the common case, asked before anything is prepared for waiting."""
-        return not self._waiting and not self._commit.some_full
 
     def admit(self, group: int, command: Callable[[], Ticket[T]], *, may_refuse: bool = True) -> Ticket[T]:
         """Run `command` now, or when its shard has a place; `may_refuse` is off for `disable_backpressure`."""
-        if group not in self._waiting and self._commit.has_room(group):
+        if group not in self.waiting and self._commit.has_room(group):
             return command()
         if may_refuse and self._ctx.pressure.pressure >= self.tuning.refuse_from:
             self._commit.count_full(group)
             raise Throttled.shed(round(self.tuning.admit_wait_ms))
-        waiting = self._waiting.setdefault(group, deque())
+        waiting = self.waiting.setdefault(group, deque())
         if len(waiting) >= self.tuning.admit_waiting_max:
             self._commit.count_full(group)
             raise WalFull
@@ -78,13 +75,13 @@ class Admission:
     def tick(self) -> None:
         """Refuse those who waited too long."""
         now = self._now_ms()
-        for group, waiting in list(self._waiting.items()):
+        for group, waiting in list(self.waiting.items()):
             while waiting and waiting[0].deadline_ms <= now:
                 entry = waiting.popleft()
                 self._commit.count_full(group)
                 entry.ticket.fail(WalFull())
             if not waiting:
-                self._waiting.pop(group, None)
+                self.waiting.pop(group, None)
 
     def _listen(self) -> None:
         if not self._listening:
@@ -94,12 +91,12 @@ class Admission:
     def _places_free(self) -> None:
         """Places came free somewhere: let the first commands of each shard go, as many as there are places."""
         self._listening = False
-        for group, waiting in list(self._waiting.items()):
+        for group, waiting in list(self.waiting.items()):
             while waiting and self._commit.has_room(group):
                 self._go(waiting.popleft())
             if not waiting:
-                self._waiting.pop(group, None)
-        if self._waiting:
+                self.waiting.pop(group, None)
+        if self.waiting:
             self._listen()
 
     def _go(self, entry: _Waiting) -> None:
@@ -112,9 +109,4 @@ class Admission:
             forward(following, entry.ticket)
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
-
-def waited_ms(ticket: Ticket[Any]) -> float:
-    """How long a command waited for a place; 0 if it did not."""
-    return ticket.wait_ms if isinstance(ticket, AdmittedTicket) else 0.0
+        return sum(map(len, self.waiting.values()))

@@ -17,13 +17,13 @@ from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy, batch_of
 from topics.core.state import State
 from topics.core.topic import TopicLog
-from topics.engine.writing.writes import Writes
+from topics.engine.writing.writes import encode_append
 from topics.model.ops import HOPS_SHIFT, RESIDENT, Append
 
 
 def copies_op(dest: TopicLog, reservation: Reservation, copies: Sequence[Copy]) -> Append:
     """The op of copies that have their seqs and one time."""
-    op = Writes.encode(dest, batch_of(copies), reservation, durable=False)
+    op = encode_append(dest, batch_of(copies), reservation, durable=False)
     op.file = RESIDENT
     op.hops = max([copy.hops for copy in copies])
     flags = op.flags

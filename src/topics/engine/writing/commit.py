@@ -18,11 +18,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from topics.engine.ticket import Ticket, guarded
 from topics.errors import CommitFailed, ReadOnlyCause, WalFull, log_refusal
 from topics.model.submission import Submission
+
+if TYPE_CHECKING:
+    from topics.engine.writing.writes import CoalescedWrite
 
 log = logging.getLogger("topics.engine")
 
@@ -39,11 +42,12 @@ class CommitTicket(Ticket[Any]):
         on_failure: Callable[[BaseException], None] | None,
         gate: Callable[[], bool] | None,
         barrier: bool,
+        answer: Callable[[Ticket[Any]], None] | None,
     ) -> None:
         self.done = False
         self.value = None
         self.error = None
-        self._waiters = None
+        self._waiters = None if answer is None else [answer]
         self.finish = finish
         self.on_failure = on_failure
         self.gate = gate
@@ -59,13 +63,6 @@ class CommitTicket(Ticket[Any]):
     @property
     def sync_ms(self) -> float:
         return (self.synced_s - self.written_s) * 1e3 if self.synced_s else 0.0
-
-
-class GrowingSubmission(Protocol):
-    """A submission that takes in further writes of its topic until it is sealed."""
-
-    def seal(self) -> None:
-        """Encode what came together; called once, before anybody asks for the frames."""
 
 
 class _Group:
@@ -110,8 +107,9 @@ class Commit:
         self._groups = [_Group() for _ in range(groups)]
         self._queue_max = queue_max
         self._wake = wake
-        self.growing: dict[int, GrowingSubmission] = {}
-        """By topic id; each is queued, and the last of its topic."""
+        self.growing: dict[int, CoalescedWrite] = {}
+        """By topic id: what was submitted last for the topic and may take in more writes, until another submission of
+        the topic comes or it is taken to be written."""
         self.failures_total: dict[str, int] = {}
         self.room_waiters: deque[Callable[[], None]] = deque()
         self.some_full = False
@@ -147,14 +145,16 @@ class Commit:
         barrier: bool = True,
         internal: bool = False,
         reclaims: bool = False,
+        answer: Callable[[Ticket[Any]], None] | None = None,
     ) -> CommitTicket:
         """Accept a submission whole, or refuse it whole.
 
-        `finish` applies its ops and makes the reply. `gate`, asked after the write, says whether it must wait for a
-        sync although its class does not ask for one (its seqs lie above the applied ceiling). `barrier=False` is for
-        ops that commute with everything else of their topic: later submissions need not wait for them. `internal`
-        submissions (marks, floors) are not refused for a full queue: they are few, and they are what drains it. They
-        and what `reclaims` space (deletes, acks) may use the log's reserve when the disk is full."""
+        `finish` applies its ops and makes the reply; `answer` is the first waiter of the ticket. `gate`, asked after
+        the write, says whether it must wait for a sync although its class does not ask for one (its seqs lie above the
+        applied ceiling). `barrier=False` is for ops that commute with everything else of their topic: later submissions
+        need not wait for them. `internal` submissions (marks, floors) are not refused for a full queue: they are few,
+        and they are what drains it. They and what `reclaims` space (deletes, acks) may use the log's reserve when the
+        disk is full."""
         state = self._groups[group]
         submission.reclaims = reclaims or internal
         if state.read_only is not None:
@@ -164,7 +164,7 @@ class Commit:
             raise WalFull()
         if self.growing:
             self._stop_growing(submission.topic_id)
-        ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier)
+        ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier, answer=answer)
         submission.ticket = ticket
         state.queued.append(submission)
         self._deepen(state, submission.writes)
@@ -179,11 +179,6 @@ class Commit:
             self.some_full = True
 
     # --- submissions that grow -----------------------------------------------------------------------------------
-
-    def accept_more(self, topic_id: int, submission: GrowingSubmission) -> None:
-        """What was just submitted for this topic may take in more, until another submission of the topic comes or it
-        is written."""
-        self.growing[topic_id] = submission
 
     def grow(self, group: int, submission: Submission, writes: int) -> bool:
         """More writes want to travel with a submission that grows; False if there is no place for all of them."""

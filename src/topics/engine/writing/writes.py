@@ -1,12 +1,19 @@
-"""Writes: the path of an append, from admission to the published batch (`docs/spec/semantics.md#sec-4-2`).
+"""Writes: the path of an append, from its decision to its answer (`docs/spec/semantics.md#sec-4-2`).
 
-Always holds: a refused write has consumed no seq and left no trace; a write is acked only after `finish` published it.
-The commonest write (existing topic, nothing due) goes straight through: one decision, one encoding, one submission."""
+    append   -> join       a plain write: nothing to decide but its seqs. It travels with others of its topic and turn
+                           as one submission, `CoalescedWrite`, whether it came alone or as one of many
+             -> _decide    every other write: a key, many records, a cap that refuses, a ceiling in front, no file
+    commit   -> seal       the runtime takes the submission to write it: its frames are encoded
+             -> finish     its class is satisfied: apply, publish; then everyone who waits is answered
+
+Always holds: a refused write has consumed no seq and left no trace; a write is acked only after it was published."""
 
 from __future__ import annotations
 
 from array import array
 from functools import partial
+from time import perf_counter
+from typing import Protocol
 
 from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release, reserve
 from topics.core.apply import apply
@@ -15,19 +22,173 @@ from topics.core.retention.rules import due
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
-from topics.engine.ticket import Ticket, chain, either_way, resolved
-from topics.engine.writing.coalesced import BYTES_MAX, RECORDS_EACH_MAX, AppendWaiter, CoalescedWrite, WriteTicket
+from topics.engine.ticket import Ticket, callback_failed, chain, either_way, guarded, resolved
 from topics.engine.writing.commit import CommitTicket
 from topics.engine.writing.encode import append_submission, submission
 from topics.errors import CommitFailed, Throttled, TopicsError
 from topics.formats.wal.frame import encode_appends
+from topics.limits import KIB
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
-from topics.model.record import WriteBatch
+from topics.model.record import WriteBatch, joined
 from topics.model.results import Appended
 from topics.model.submission import Submission
 
 LEAST_MS = 0.001
 """A wait that happened is shown as more than nothing."""
+WRITES_MAX = 1024
+BYTES_MAX = 256 * KIB
+"""Of one coalesced submission: what grows must end before it holds up the turn that writes it."""
+RECORDS_EACH_MAX = 256
+"""Of one write that travels with others; a larger one gains nothing by it."""
+
+
+class AppendWaiter(Protocol):
+    """Whoever waits for one of the writes of a submission, or for several that came together."""
+
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
+        """They are committed and published."""
+
+    def fail(self, error: BaseException) -> None:
+        """They are not, for all that is known."""
+
+    def abandon(self, error: BaseException) -> None:
+        """As `fail`, for those that are not answered."""
+
+
+class WriteTicket(Ticket[Appended]):
+    """The ticket of one of the writes of a submission: an `AppendWaiter`."""
+
+    __slots__ = ("submitted_s",)
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value = None
+        self.error = None
+        self._waiters = None
+        self.submitted_s = perf_counter()
+
+    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
+        append_ms = (written_s - self.submitted_s) * 1e3
+        self.resolve(Appended(first_seq, count, first_seq + count - 1, epoch, append_ms=append_ms, sync_ms=sync_ms))
+
+
+class CoalescedWrite(Submission):
+    """Plain writes of one topic and one turn as one submission: encoded, written, applied and published together. Each
+    is still a run of its own in the log and is answered for itself.
+
+    Always holds: the seqs of its writes are consecutive, in order of arrival, and their times do not fall; all have one
+    class and one config. Opened and filled by `Writes`, sealed by `Commit` when it is taken to be written."""
+
+    __slots__ = (
+        "_batches",
+        "_moments",
+        "_runs",
+        "_waiters",
+        "bytes",
+        "config",
+        "count",
+        "first_seq",
+        "group",
+        "topic",
+        "ts",
+    )
+
+    def __init__(self, topic: TopicLog, *, group: int, first_seq: int, ts: int, writes: int) -> None:
+        super().__init__([], frame_count=0, durable=topic.config.durability == "fsync", topic_id=topic.id, size=0)
+        self.writes = writes
+        self.topic = topic
+        self.group = group
+        self.config = topic.config
+        self.first_seq = first_seq
+        self.ts = ts  # of the last write
+        self.count = 0  # records
+        self.bytes = 0  # accounted
+        self._moments = [(ts, 0)]  # times, and the number of records before each
+        self._batches: list[WriteBatch] = []
+        self._runs: list[int] = []  # records of each write
+        self._waiters: list[tuple[AppendWaiter, int]] = []  # with the number of records each waits for
+
+    def takes(self, writes: int, size: int) -> bool:
+        """Whether more writes can be like the others: all that would differ is checked here."""
+        is_alike = self.config is self.topic.config
+        return is_alike and self.bytes + size <= BYTES_MAX and self.writes + writes <= WRITES_MAX
+
+    def move_on(self, ts: int) -> None:
+        """Whatever is added from now on has this time."""
+        self.ts = ts
+        self._moments.append((ts, self.count))
+
+    def add(self, batch: WriteBatch, waiter: AppendWaiter, runs: list[int]) -> None:
+        """Take in writes, `runs` of records, whose seqs are the next ones."""
+        assert not self.ops, "a write was added to a submission that is sealed"
+        self.count += batch.count
+        self.bytes += batch.total_bytes
+        self._batches.append(batch)
+        self._runs += runs
+        self._waiters.append((waiter, batch.count))
+
+    def reservation(self) -> Reservation:
+        return Reservation(self.first_seq, self.count, self.bytes, self.ts, None)
+
+    def seal(self) -> None:
+        """All are there: encode them. The op is `ops[0]` from now on."""
+        batch = self._batches[0] if len(self._batches) == 1 else joined(self._batches)
+        times = None if len(self._moments) == 1 else self._times()
+        op = encode_append(self.topic, batch, self.reservation(), durable=self.durable, times=times, runs=self._runs)
+        assert op.frames is not None
+        self.ops.append(op)
+        self.frames.append(op.frames)
+        self.size = len(op.frames)
+        self.frame_count = self.client_frames = self.count
+
+    def _times(self) -> array[int]:
+        """The time of each record."""
+        ends = [at for _, at in self._moments[1:]] + [self.count]
+        times: array[int] = array("Q")
+        for (ts, at), end in zip(self._moments, ends, strict=True):
+            times += array("Q", (ts,)) * (end - at)
+        return times
+
+    def answer(self, done: Ticket[float]) -> None:
+        """It is committed, or failed: so are all of its writes."""
+        commit: CommitTicket = self.ticket  # type: ignore[assignment]
+        self.ticket = None  # the ticket knows us: a cycle would be left to the collector
+        if done.error is not None:
+            for waiter, _ in self._waiters:
+                guarded(waiter.fail, done.error)
+            return
+        written_s, sync_ms = commit.written_s, done.value or 0.0
+        seq, epoch = self.first_seq, self.topic.epoch
+        for waiter, count in self._waiters:
+            try:
+                waiter.written(seq, count, epoch=epoch, written_s=written_s, sync_ms=sync_ms)
+            except Exception as error:
+                callback_failed(error, waiter.abandon)
+            seq += count
+
+
+def encode_append(
+    topic: TopicLog,
+    batch: WriteBatch,
+    reservation: Reservation,
+    *,
+    durable: bool,
+    times: array[int] | None = None,
+    runs: list[int] | None = None,
+) -> Append:
+    """The op of a reserved write, with its frames: one run, or `runs` of records with their own `times`."""
+    encoded = encode_appends(
+        topic_id=topic.id,
+        first_seq=reservation.first_seq,
+        ts=reservation.ts if times is None else times,
+        datas=batch.blobs,
+        nodes=batch.nodes,
+        tags=batch.tags,
+        durable=durable,
+        runs=runs,
+    )
+    offs, lens = array("I", encoded.offsets), array("I", encoded.lengths)
+    return make_append(topic, reservation, batch, frames=encoded.buffer, offs=offs, lens=lens, ts=times)
 
 
 class Writes:
@@ -41,10 +202,103 @@ class Writes:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
         if batch.key is None and batch.count <= RECORDS_EACH_MAX:
-            joint = self._ctx.commit.growing.get(topic.id)
-            if joint is not None and (ticket := self._join(joint, batch, now)) is not None:  # type: ignore[arg-type]
+            ticket = WriteTicket()
+            if self._join(topic, batch, ticket, [batch.count], now):
                 return ticket
-        if self._admission_needs_room(topic) and due(topic, now) is not None:
+        return self._decide(topic, batch, now)
+
+    # --- plain writes travel together -----------------------------------------------------------------------------
+
+    def join(self, topic: TopicLog, records: WriteBatch, waiter: AppendWaiter, runs: list[int]) -> bool:
+        """Plain writes, `runs` of records that have one waiter. False, and nothing has happened, if some of them have
+        to be decided by themselves."""
+        return self._join(topic, records, waiter, runs, self._ctx.clock.now_ms())
+
+    def _join(self, topic: TopicLog, records: WriteBatch, waiter: AppendWaiter, runs: list[int], now: int) -> bool:
+        """Into the submission of the topic that still grows, or as the first writes of a new one."""
+        coalesced = self._ctx.commit.growing.get(topic.id)
+        if coalesced is None or not self._reserve_in(coalesced, records, now, writes=len(runs)):
+            coalesced = self._open(topic, records, now, writes=len(runs))
+            if coalesced is None:
+                return False
+        coalesced.add(records, waiter, runs)
+        # Only now: a mark of the topic is a submission of its own, and what grows must not grow behind it.
+        if topic.ceiling - topic.reserved_head < topic.block >> 1:
+            self._ctx.ceilings.refill(topic, coalesced.group, coalesced.ts)
+        return True
+
+    def _reserve_in(self, coalesced: CoalescedWrite, records: WriteBatch, now: int, *, writes: int) -> bool:
+        ctx, topic, count, size = self._ctx, coalesced.topic, records.count, records.total_bytes
+        config, last_seq = coalesced.config, topic.reserved_head + count
+        if not coalesced.takes(writes, size) or (last_seq > topic.ceiling and not coalesced.durable):
+            return False
+        if (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self.fits(size):
+            return False
+        if not ctx.commit.grow(coalesced.group, coalesced, writes):
+            return False
+        if now > coalesced.ts:
+            coalesced.move_on(now)
+            topic.reserved_ts = now
+        topic.reserved_head = last_seq
+        topic.staged_count += count
+        topic.staged_bytes += size
+        ctx.state.staged_bytes += size
+        return True
+
+    def _open(self, topic: TopicLog, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
+        """A submission that begins with these writes, which are to be added at once; None if some are not plain, or if
+        there is no place for all of them: each may find one for itself."""
+        ctx, config, size = self._ctx, topic.config, records.total_bytes
+        if config.durability == "ephemeral" or config.discard == "reject" or topic.id in ctx.fed:
+            return None
+        if config.durability != "fsync" and topic.reserved_head + records.count > topic.ceiling:
+            return None
+        if size > BYTES_MAX or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self.fits(size):
+            return None
+        group = ctx.group_of(topic.id)
+        if not ctx.commit.has_room(group, writes):
+            return None
+        reservation = reserve(topic, count=records.count, size=size, now=now)
+        coalesced = CoalescedWrite(
+            topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, writes=writes
+        )
+        try:
+            ctx.commit.submit(
+                group,
+                coalesced,
+                finish=self._finish_coalesced,
+                on_failure=lambda error: self._release(topic, coalesced.reservation(), error),
+                answer=coalesced.answer,
+            )
+        except TopicsError:
+            release(topic, reservation, reuse_seqs=True)
+            return None
+        ctx.state.staged_bytes += size
+        ctx.commit.growing[topic.id] = coalesced
+        return coalesced
+
+    def _finish_coalesced(self, coalesced: Submission) -> float:
+        """The class is satisfied: publish all of them at once. Gives the time their sync took."""
+        assert isinstance(coalesced, CoalescedWrite)
+        self._ctx.state.staged_bytes -= coalesced.bytes
+        op: Append = coalesced.ops[0]  # type: ignore[assignment]
+        op.file = coalesced.file
+        op.base = coalesced.offset
+        self._publish(coalesced.topic, op)
+        return _sync_ms(coalesced) if coalesced.durable else 0.0
+
+    def _publish(self, topic: TopicLog, op: Append) -> None:
+        effect = apply(self._ctx.state, op)
+        self._ctx.published(topic)
+        if effect.removal is not None:
+            self._ctx.removed(topic, effect)
+
+    # --- writes that are decided by themselves --------------------------------------------------------------------
+
+    def _decide(self, topic: TopicLog, batch: WriteBatch, now: int) -> Ticket[Appended]:
+        config = topic.config
+        if config.ttl_ms and config.discard == "reject" and due(topic, now) is not None:
+            # Expired records make place for new ones, so their floor must be logged before the decision.
             return chain(self._floor_log.ensure_logged(topic), lambda _: self._append_again(topic, batch))
         decision = decide_append(topic, batch, now)
         if isinstance(decision, Repeat):
@@ -52,7 +306,9 @@ class Writes:
             epoch = epoch_of(topic, memo.first_seq + memo.count - 1)
             return resolved(Appended(memo.first_seq, memo.count, memo.head, epoch, deduped=True))
         if isinstance(decision, Busy):
-            return self._take_turns(topic, batch, decision.key)
+            # Wait for the write that has the key now, then look again: it has appended, or failed without a trace.
+            first = self._by_key[topic.id, decision.key]
+            return chain(either_way(first), lambda _: self._append_again(topic, batch))
         try:
             self.check_quota(batch.total_bytes)
             ticket = self._commit(topic, batch, decision)
@@ -60,29 +316,13 @@ class Writes:
             release(topic, decision, reuse_seqs=True)
             self._ctx.ceilings.forget(topic.id)  # a mark that was refused with it is not on its way
             raise
-        if decision.key is not None:
-            self._remember_turn(topic, decision.key, ticket)
+        if decision.key is not None and not ticket.done:
+            self._by_key[topic.id, decision.key] = ticket
+            ticket.then(partial(self._key_is_free, topic.id, decision.key))
         return ticket
 
-    @staticmethod
-    def _admission_needs_room(topic: TopicLog) -> bool:
-        """Expired records of a `reject` topic make room, so their floor must be logged before the decision."""
-        return bool(topic.config.ttl_ms) and topic.config.discard == "reject"
-
-    # --- idempotency: concurrent writes with one key take turns ---------------------------------------------------
-
-    def _remember_turn(self, topic: TopicLog, key: bytes, ticket: Ticket[Appended]) -> None:
-        if not ticket.done:
-            self._by_key[topic.id, key] = ticket
-            ticket.then(lambda _: self._turn_over(topic.id, key))
-
-    def _turn_over(self, topic_id: int, key: bytes) -> None:
+    def _key_is_free(self, topic_id: int, key: bytes, _: Ticket[Appended]) -> None:
         self._by_key.pop((topic_id, key), None)
-
-    def _take_turns(self, topic: TopicLog, batch: WriteBatch, key: bytes) -> Ticket[Appended]:
-        """Wait for the write that has the key now, then look again: it has appended, or failed without a trace."""
-        first = self._by_key[topic.id, key]
-        return chain(either_way(first), lambda _: self._append_again(topic, batch))
 
     def _append_again(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """A config that is in the log already would come between the decision and the records, so it is waited for. A
@@ -99,24 +339,29 @@ class Writes:
             return False
         return topic.idem.find(batch.key, now=self._ctx.clock.now_ms(), window_ms=window_ms) is not None
 
-    # --- commit ---------------------------------------------------------------------------------------------------
+    def check_quota(self, size: int) -> None:
+        if not self.fits(size):
+            raise Throttled.cap("max_total_bytes", max=self._total_bytes_max)
+
+    def fits(self, size: int) -> bool:
+        """Whether so many bytes more are within the quota of all topics."""
+        cap, state = self._total_bytes_max, self._ctx.state
+        return not cap or state.total_bytes + state.staged_bytes + size <= cap
 
     def _commit(self, topic: TopicLog, batch: WriteBatch, reservation: Reservation) -> Ticket[Appended]:
         ctx = self._ctx
         group = ctx.group_of(topic.id)
         config = topic.config
         mark = None
-        last_seq = reservation.first_seq + reservation.count - 1
+        last_seq = reservation.last_seq
         if last_seq > topic.ceiling and (not config.is_fsync or topic.id in ctx.fed):
             mark = ctx.ceilings.raise_over(topic, last_seq, reservation.ts)
         if config.is_ephemeral:
-            op = self.encode(topic, batch, reservation, durable=False)
+            op = encode_append(topic, batch, reservation, durable=False)
             return self._commit_resident(topic, op, reservation, group, mark)
-        if mark is None and self._is_plain(topic, batch, reservation):
-            return self._add(self._open_joint(topic, reservation, group), batch)
-        controls = self._pins(topic, reservation, mark) if mark is not None or topic.id in ctx.fed else ()
-        durable = config.durability == "fsync" or bool(controls)
-        op = self.encode(topic, batch, reservation, durable=durable)
+        controls = self._controls(topic, reservation, mark)
+        durable = config.is_fsync or bool(controls)
+        op = encode_append(topic, batch, reservation, durable=durable)
         sub = (
             submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
             if controls
@@ -133,148 +378,16 @@ class Writes:
         )
         ctx.state.staged_bytes += batch.total_bytes
         if mark is None and topic.ceiling - last_seq < topic.block >> 1:
-            self._refill(topic, group, reservation.ts)
+            ctx.ceilings.refill(topic, group, reservation.ts)
         return ticket
 
-    # --- small writes travel together -------------------------------------------------------------------------------
-
-    def _is_plain(self, topic: TopicLog, batch: WriteBatch, reservation: Reservation) -> bool:
-        if reservation.key is not None or batch.count > RECORDS_EACH_MAX:
-            return False
-        return self._may_join(topic, size=batch.total_bytes, last_seq=reservation.last_seq)
-
-    def _may_join(self, topic: TopicLog, *, size: int, last_seq: int) -> bool:
-        """A plain write: small, no ceiling to wait for, nothing to decide but its seqs."""
-        if size > BYTES_MAX or topic.config.discard == "reject" or topic.id in self._ctx.fed:
-            return False
-        return topic.config.is_fsync or last_seq <= topic.ceiling
-
-    def _open_joint(self, topic: TopicLog, reservation: Reservation, group: int, *, writes: int = 1) -> CoalescedWrite:
-        """Refused like any submission; the first writes are to be added at once."""
-        commit = self._ctx.commit
-        joint = CoalescedWrite(
-            topic,
-            group=group,
-            first_seq=reservation.first_seq,
-            ts=reservation.ts,
-            durable=topic.config.is_fsync,
-            writes=writes,
-        )
-        commit.submit(
-            group,
-            joint,
-            finish=self._finish_joint,
-            on_failure=lambda error: self._release(topic, joint.reservation(), error),
-        ).then(joint.answer)
-        self._ctx.state.staged_bytes += reservation.size
-        commit.accept_more(topic.id, joint)
-        return joint
-
-    def join(self, topic: TopicLog, records: WriteBatch, writer: AppendWaiter, *, runs: list[int]) -> bool:
-        """Plain writes of so many records each, with others of their turn or as the first of them; False, and nothing
-        has happened, if some have to go the long way."""
-        now = self._ctx.clock.now_ms()
-        joint: CoalescedWrite | None = self._ctx.commit.growing.get(topic.id)  # type: ignore[assignment]
-        if joint is None or not self._reserve_in(joint, records, now, writes=len(runs)):
-            joint = self._begin(topic, records, now, writes=len(runs))
-        if joint is None:
-            return False
-        joint.add(records, writer, runs=runs)
-        self._refill_ahead(joint)
-        return True
-
-    def _begin(self, topic: TopicLog, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
-        """A submission that begins with plain writes; None if some are not plain enough."""
-        config, count, size = topic.config, records.count, records.total_bytes
-        if config.is_ephemeral or (config.cap_bytes and records.max_bytes > config.cap_bytes) or not self.fits(size):
-            return None
-        if not self._may_join(topic, size=size, last_seq=topic.reserved_head + count):
-            return None
-        group = self._ctx.group_of(topic.id)
-        if not self._ctx.commit.has_room(group, writes):  # for all of them; each may find a place for itself
-            return None
-        reservation = reserve(topic, count=count, size=size, now=now)
-        try:
-            return self._open_joint(topic, reservation, group, writes=writes)
-        except TopicsError:
-            release(topic, reservation, reuse_seqs=True)
-            return None
-
-    def _join(self, joint: CoalescedWrite, batch: WriteBatch, now: int) -> Ticket[Appended] | None:
-        """The short way of a write that differs in nothing but its records; None if it has to go the long one."""
-        if not self._reserve_in(joint, batch, now, writes=1):
-            return None
-        return self._add(joint, batch)
-
-    def _add(self, joint: CoalescedWrite, batch: WriteBatch) -> Ticket[Appended]:
-        ticket = WriteTicket()
-        joint.add(batch, ticket, runs=[batch.count])
-        self._refill_ahead(joint)
-        return ticket
-
-    def _reserve_in(self, joint: CoalescedWrite, batch: WriteBatch, now: int, *, writes: int) -> bool:
-        ctx, topic, count, size = self._ctx, joint.topic, batch.count, batch.total_bytes
-        config, last_seq = joint.config, topic.reserved_head + count
-        if not joint.takes(writes, size) or (last_seq > topic.ceiling and not config.is_fsync):
-            return False
-        if (config.cap_bytes and batch.max_bytes > config.cap_bytes) or not self.fits(size):
-            return False
-        if not ctx.commit.grow(joint.group, joint, writes):
-            return False
-        if now > joint.ts:
-            joint.move_on(now)
-            topic.reserved_ts = now
-        topic.reserved_head = last_seq
-        topic.staged_count += count
-        topic.staged_bytes += size
-        ctx.state.staged_bytes += size
-        return True
-
-    def _finish_joint(self, joint: Submission) -> float:
-        """The class is satisfied: publish all of them at once. Gives the time their sync took."""
-        assert isinstance(joint, CoalescedWrite)
-        self._ctx.state.staged_bytes -= joint.bytes
-        op = joint.op
-        op.file = joint.file
-        op.base = joint.offset
-        self._publish(joint.topic, op)
-        return _sync_ms(joint.ticket) if joint.durable else 0.0  # type: ignore[arg-type]
-
-    def _refill_ahead(self, joint: CoalescedWrite) -> None:
-        """After what was reserved was added: a mark of the topic is a submission of its own, behind this one."""
-        topic = joint.topic
-        if topic.ceiling - topic.reserved_head < topic.block >> 1:
-            self._refill(topic, joint.group, joint.ts)
-
-    # --- control frames in front --------------------------------------------------------------------------------------
-
-    def _pins(self, topic: TopicLog, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
-        """Control frames in front of the records: the ceiling, and the places of the routers that feed the topic."""
+    def _controls(self, topic: TopicLog, reservation: Reservation, mark: HeadMark | None) -> list[Op]:
+        """Control frames in front of the records: the ceiling, and the cursors of the routers that feed the topic."""
         if topic.id not in self._ctx.fed:
             return [] if mark is None else [mark]
         ceiling = topic.ceiling if mark is None else mark.ceiling
         pins = self._ctx.evidence.pins(topic, last_seq=reservation.last_seq)
         return [HeadMark(topic_id=topic.id, ceiling=ceiling, pin=pin) for pin in pins]
-
-    @staticmethod
-    def encode(topic: TopicLog, batch: WriteBatch, reservation: Reservation, *, durable: bool) -> Append:
-        encoded = encode_appends(
-            topic_id=topic.id,
-            first_seq=reservation.first_seq,
-            ts=reservation.ts,
-            datas=batch.blobs,
-            nodes=batch.nodes,
-            tags=batch.tags,
-            durable=durable,
-        )
-        return make_append(
-            topic,
-            reservation,
-            batch,
-            frames=encoded.buffer,
-            offs=array("I", encoded.offsets),
-            lens=array("I", encoded.lengths),
-        )
 
     def _finish(self, topic: TopicLog, size: int, sub: Submission) -> Appended:
         """The class is satisfied: publish."""
@@ -297,14 +410,8 @@ class Writes:
             ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
             append_ms = ticket.append_ms
             if topic.config.is_fsync:
-                sync_ms = _sync_ms(ticket)
+                sync_ms = _sync_ms(sub)
         return Appended(op.first_seq, op.count, op.last_seq, topic.epoch, append_ms=append_ms, sync_ms=sync_ms)
-
-    def _publish(self, topic: TopicLog, op: Append) -> None:
-        effect = apply(self._ctx.state, op)
-        self._ctx.published(topic)
-        if effect.removal is not None:
-            self._ctx.removed(topic, effect)
 
     def _release(self, topic: TopicLog, reservation: Reservation, error: BaseException) -> None:
         certain = not isinstance(error, CommitFailed) or error.outcome == "not_committed"
@@ -312,16 +419,7 @@ class Writes:
         self._ctx.state.staged_bytes -= reservation.size
         self._ctx.ceilings.forget(topic.id)
 
-    def check_quota(self, size: int) -> None:
-        if not self.fits(size):
-            raise Throttled.cap("max_total_bytes", max=self._total_bytes_max)
-
-    def fits(self, size: int) -> bool:
-        """Whether so many bytes more are within the quota of all topics."""
-        cap, state = self._total_bytes_max, self._ctx.state
-        return not cap or state.total_bytes + state.staged_bytes + size <= cap
-
-    # --- ephemeral topics and copies ------------------------------------------------------------------------------
+    # --- records that lie in no file: of ephemeral topics, and router copies ----------------------------------------
 
     def append_copies(self, topic: TopicLog, op: Append, reservation: Reservation) -> Ticket[Appended]:
         """Router copies: no record frames, in any class; the ceiling above them is what makes their seqs safe."""
@@ -331,22 +429,18 @@ class Writes:
     def _commit_resident(
         self, topic: TopicLog, op: Append, reservation: Reservation, group: int, mark: HeadMark | None
     ) -> Ticket[Appended]:
-        """Records that are written nowhere: only the ceiling above them is."""
+        """Only the ceiling above the records is logged, if there is one to log."""
         op.file = RESIDENT
-        if mark is not None:
-            sub = submission([mark], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
-        elif reservation.last_seq > topic.ceiling:
-            # A mark on its way covers it: an empty submission keeps the order and shares that mark's sync.
-            sub = submission([], None, topic_id=topic.id, ts=reservation.ts, durable=True, client_frames=0)
-        elif reservation.first_seq != topic.head + 1:
-            # Copies behind writes that are being committed: an empty submission keeps the order.
-            sub = submission([], None, topic_id=topic.id, ts=reservation.ts, durable=False, client_frames=0)
-        else:
-            self._refill(topic, group, reservation.ts)
+        is_above_ceiling = reservation.last_seq > topic.ceiling
+        if not is_above_ceiling and reservation.first_seq == topic.head + 1:
+            self._ctx.ceilings.refill(topic, group, reservation.ts)
             return resolved(self.publish(topic, op, None))
+        # Without a mark the submission is empty. It keeps the order behind writes that are being committed; and if a
+        # mark on its way has yet to cover the records, it shares the sync of that mark.
+        controls = [] if mark is None else [mark]
         ticket = self._ctx.commit.submit(
             group,
-            sub,
+            submission(controls, None, topic_id=topic.id, ts=reservation.ts, durable=is_above_ceiling, client_frames=0),
             finish=partial(self._finish_resident, topic, op, reservation.size),
             on_failure=partial(self._release, topic, reservation),
         )
@@ -360,29 +454,7 @@ class Writes:
             self._ctx.ceilings.release(topic)
         return self.publish(topic, op, None)
 
-    # --- ceilings in the background -------------------------------------------------------------------------------
 
-    def _refill(self, topic: TopicLog, group: int, now: int) -> None:
-        """Reserve the next block before it is needed, so that writers rarely wait."""
-        if topic.config.is_fsync and topic.id not in self._ctx.fed:
-            return
-        mark = self._ctx.ceilings.refill(topic, now)
-        if mark is None:
-            return
-        sub = submission([mark], None, topic_id=topic.id, ts=now, durable=True, client_frames=0)
-        self._ctx.commit.submit(
-            group,
-            sub,
-            finish=partial(self._finish_ceiling, topic),
-            on_failure=lambda _: self._ctx.ceilings.forget(topic.id),
-            barrier=False,
-            internal=True,
-        )
-
-    def _finish_ceiling(self, topic: TopicLog, sub: Submission) -> None:
-        apply(self._ctx.state, sub.ops[0])  # type: ignore[arg-type]
-        self._ctx.ceilings.release(topic)
-
-
-def _sync_ms(ticket: CommitTicket) -> float:
+def _sync_ms(sub: Submission) -> float:
+    ticket: CommitTicket = sub.ticket  # type: ignore[assignment]
     return max(ticket.sync_ms, LEAST_MS)

@@ -47,14 +47,6 @@ def check_from_seq(from_seq: int | str) -> None:
     check_u64(position_of(from_seq).seq)
 
 
-def header_text(value: bytes | None) -> str | None:
-    """A header whose text we keep, such as `Idempotency-Key`."""
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        raise InvalidRequest("a header is not valid UTF-8") from None
-
-
 # --- write, read, delete ---------------------------------------------------------------------------------------------
 
 
@@ -70,12 +62,6 @@ class WriteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Checks every record; `header_key` is the `Idempotency-Key` header, which the body's key beats."""
         key = header_key if self.idempotency_key is None else self.idempotency_key
         return build_batch(self.records, default_node=self.node, idempotency_key=key)
-
-    @property
-    def may_create(self) -> bool:
-        if self.create is not None:
-            return self.create
-        return self.config is None or self.config.auto_create
 
 
 class PayloadWrite(WriteRequest, frozen=True, forbid_unknown_fields=True):

@@ -105,15 +105,16 @@ def append_replies(
 
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
     """The part of a write's answer that HTTP and WebSocket share; `seqs` is a field with its comma, or nothing."""
+    last_seq = done.first_seq + done.count - 1
     return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"position":"%d-e%x"' % (
         done.first_seq,
-        done.last_seq,
+        last_seq,
         seqs,
         done.head,
         done.count,
         _BOOLS[done.created],
         _BOOLS[done.deduped],
-        done.last_seq,
+        last_seq,
         done.epoch,
     )
 

@@ -1,14 +1,11 @@
-"""Server-sent events: the frames of `docs/spec/http-api.md#sec-17-5`, as bytes.
+"""Server-sent events: their lines, the `data` that only they have, and resume ids (`docs/spec/http-api.md#sec-17-5`).
 
-Lines end in one LF and a payload never breaks a line; what is inside `data` is the caller's. Called by the streams of
-`topics.api`, once per frame.
-
-Server-sent events: the `data` of each frame, and the resume id.
+Lines end in one LF and a payload never breaks a line. What streams have in common with sockets is in `live_json`.
 
 An id is base64url of `{"<topic>":"<position>","<topic>":<cursor>, ...}` over all topics of a session, after the frame
 it stands on. A JSON reader keeps the last of two equal keys, so it sees the plain map of cursors that an id always was;
 the position beside it tells us the epoch. Decoding is lenient and takes ids without positions: what is not such a map
-is no id at all. Framing the lines is `net`'s work. Called by the streams of api.
+is no id at all. Used by the streams of api, and by clients that follow them.
 """
 
 import json
@@ -20,14 +17,7 @@ from topics import limits
 from topics.model.position import Position, parse_token
 from topics.model.results import Tombstone
 from topics.wire.cursors import decode_base64url, encode_base64url
-from topics.wire.outgoing.live_fields import (
-    caught_up_fields,
-    deferred_fields,
-    deleted_fields,
-    record_fields,
-    resumed_fields,
-    tombstone_fields,
-)
+from topics.wire.outgoing.live_json import tombstone_json
 
 HEARTBEAT = b": hb\n\n"
 RETRY = b"retry: %d\n\n" % limits.SSE_RETRY_MS
@@ -70,36 +60,15 @@ TOO_OLD = "from_seq_too_old"
 SHUTTING_DOWN = "server_shutting_down"
 
 
-def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
-    fields = record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
-    return b"{%b}" % fields
-
-
 def tombstone_data(topic: str, tombstone: Tombstone, *, is_first_read: bool, at: int, epoch: int) -> bytes:
     """The first read of a topic in a connection calls retention's gaps `from_seq_too_old`; later ones tell why."""
     too_old = is_first_read and tombstone.reason in FIRST_READ_REASONS
-    return b"{%b}" % tombstone_fields(topic, tombstone, TOO_OLD if too_old else tombstone.reason, at=at, epoch=epoch)
+    return tombstone_json(topic, tombstone, TOO_OLD if too_old else tombstone.reason, at=at, epoch=epoch)
 
 
-def caught_up_data(topic: str, *, head_seq: int, epoch: int) -> bytes:
-    return b"{%b}" % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
-
-
-def deferred_data(topic: str, *, max_wait_ms: int) -> bytes:
-    return b"{%b}" % deferred_fields(topic, max_wait_ms=max_wait_ms)
-
-
-def resumed_data(topic: str) -> bytes:
-    return b"{%b}" % resumed_fields(topic)
-
-
-def deleted_data(topic: str) -> bytes:
-    return b"{%b}" % deleted_fields(topic)
-
-
-def shutdown_data(message: str = "the server is shutting down") -> bytes:
+def shutdown_data() -> bytes:
     """Last words of a watch stream."""
-    return error_data(SHUTTING_DOWN, message)
+    return error_data(SHUTTING_DOWN, "the server is shutting down")
 
 
 def error_data(code: str, message: str) -> bytes:

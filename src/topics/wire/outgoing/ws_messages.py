@@ -12,17 +12,9 @@ from topics.errors import InvalidRequest, TopicsError
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
-from topics.model.results import Appended, Tombstone, WatchStart
+from topics.model.results import Appended, WatchStart
 from topics.wire.incoming.json import BodyDecoder
 from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
-from topics.wire.outgoing.live_fields import (
-    caught_up_fields,
-    deferred_fields,
-    deleted_fields,
-    record_fields,
-    resumed_fields,
-    tombstone_fields,
-)
 from topics.wire.outgoing.replies import append_outcome, seqs_field
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
@@ -91,12 +83,6 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     def batch(self) -> WriteBatch:
         return build_batch(self.records, default_node=self.node, idempotency_key=self.idempotency_key)
 
-    @property
-    def may_create(self) -> bool:
-        if self.create is not None:
-            return self.create
-        return self.config is None or self.config.auto_create
-
 
 class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="ping"):
     request_id: msgspec.Raw = NO_REQUEST_ID
@@ -109,6 +95,14 @@ decode_command = BodyDecoder[Command](Command, carries_payloads=True)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
+
+# The first field of messages that are pushed; the rest of them is made by `live_json`.
+RECORD = b'"op":"record",'
+CAUGHT_UP = b'"op":"caught_up",'
+TOMBSTONE = b'"op":"tombstone",'
+TOPIC_DELETED = b'"op":"topic_deleted",'
+DEFERRED = b'"op":"deferred",'
+RESUMED = b'"op":"resumed",'
 
 
 def subscribed_frame(request_id: msgspec.Raw, topics: dict[str, WatchStart]) -> bytes:
@@ -131,32 +125,6 @@ def ack_frame(request_id: msgspec.Raw, topic: str, done: Appended, *, return_seq
 
 def pong_frame(request_id: msgspec.Raw) -> bytes:
     return b'{"op":"pong","request_id":%b}' % request_id
-
-
-def record_frame(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int, epoch: int) -> bytes:
-    fields = record_fields(topic, records, from_seq=from_seq, to_seq=to_seq, head_seq=head_seq, epoch=epoch)
-    return b'{"op":"record",%b}' % fields
-
-
-def caught_up_frame(topic: str, *, head_seq: int, epoch: int) -> bytes:
-    return b'{"op":"caught_up",%b}' % caught_up_fields(topic, head_seq=head_seq, epoch=epoch)
-
-
-def tombstone_frame(topic: str, tombstone: Tombstone, *, at: int, epoch: int) -> bytes:
-    """Always with the true reason."""
-    return b'{"op":"tombstone",%b}' % tombstone_fields(topic, tombstone, tombstone.reason, at=at, epoch=epoch)
-
-
-def topic_deleted_frame(topic: str) -> bytes:
-    return b'{"op":"topic_deleted",%b}' % deleted_fields(topic)
-
-
-def deferred_frame(topic: str, *, max_wait_ms: int) -> bytes:
-    return b'{"op":"deferred",%b}' % deferred_fields(topic, max_wait_ms=max_wait_ms)
-
-
-def resumed_frame(topic: str) -> bytes:
-    return b'{"op":"resumed",%b}' % resumed_fields(topic)
 
 
 def error_frame(request_id: msgspec.Raw | None, code: str, message: str) -> bytes:
