@@ -3,7 +3,6 @@
 schema          the columns of the table, for Spark and for Arrow
 task_scan       reads what a task names, from files or from a server
 arrow_columns   decoded frames become Arrow arrays, filtered
-pair            a segment's two files, opened so that they belong together
 
 Stateless: a task that runs again gives the same rows. Never skips a record that fails its checksum.
 """
