@@ -2,6 +2,7 @@
 
 schema          the columns of the table, for Spark and for Arrow
 task_scan       reads what a task names, from files or from a server
+small_blocks    blocks of any topics that are too small to be read alone
 arrow_columns   decoded frames become Arrow arrays, filtered
 
 Stateless: a task that runs again gives the same rows. Never skips a record that fails its checksum.
