@@ -15,14 +15,14 @@ from libc.string cimport memcpy
 
 from topics.formats.codec.native cimport *
 
-from array import array as make_array
+from array import array as _array
 
 import numpy as np
 
 from topics.errors import Corruption
 from topics.formats.codec.plain_log import REASONS, EncodedAppends
 
-cdef array.array _UINTS = make_array("I")
+cdef array.array _UINTS = _array("I")
 
 
 # --- encode -----------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def encode_appends(
     cdef uint64_t topic = topic_id, seq = first_seq
     cdef uint8_t flags = DURABLE if durable else 0
     if not count:
-        return EncodedAppends(b"", make_array("I"), make_array("I"))
+        return EncodedAppends(b"", _array("I"), _array("I"))
     # Tuples of bytes: nobody else can change them while the GIL is free.
     kept = as_bytes(datas)
     kept_nodes = None if nodes is None or common is not None else checked(nodes, count)
@@ -92,7 +92,7 @@ cdef tuple as_bytes(object values):
     cdef tuple kept = tuple(values)
     for value in kept:
         if not PyBytes_CheckExact(value) and value is not None:
-            return tuple([None if value is None else bytes(value) for value in kept])
+            return tuple([None if value is None else memoryview(value).tobytes() for value in kept])
     return kept
 
 
@@ -455,7 +455,7 @@ def encode_bodies(buffer, offsets, bytes flags):
     cdef Py_buffer view
     if PyBytes_GET_SIZE(flags) != count:
         raise ValueError(f"{len(flags)} flags for {count} records")
-    bounds = make_array("q", [0]) * (count + 1)
+    bounds = _array("q", [0]) * (count + 1)
     cdef int64_t *bound = <int64_t *>address(bounds)
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:

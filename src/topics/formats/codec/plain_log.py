@@ -76,7 +76,9 @@ def encode_appends(
     are several writes that only travel together, of so many records each. All frames of a run but its last have `more`
     set; the very last has it too when frames of the same submission follow (`more_after`).
     """
-    count = len(datas)
+    count, buffer, offsets, lengths = len(datas), bytearray(), array("I"), array("I")
+    if not count:
+        return EncodedAppends(b"", offsets, lengths)
     lasts = _lasts(count, runs)
     if more_after:
         lasts.discard(count - 1)
@@ -85,7 +87,6 @@ def encode_appends(
     times = [ts] * count if isinstance(ts, int) else ts
     if len(times) != count:
         raise ValueError(f"{len(times)} times for {count} records")
-    buffer, offsets, lengths = bytearray(), array("I"), array("I")
     for row, (moment, node, tag, data) in enumerate(zip(times, each_node, each_tag, datas, strict=True)):
         flags = (_DURABLE if durable else 0) | (0 if row in lasts else _MORE)
         frame = encode_frame(1, flags, topic_id, first_seq + row, moment, node, tag, data)
@@ -100,7 +101,7 @@ def _lasts(count: int, runs: Sequence[int] | None) -> set[int]:
     lasts, end = set(), 0
     for run in (count,) if runs is None else runs:
         end += run
-        if run < 1 and count:
+        if run < 1:
             raise ValueError("the runs do not add up to the records")
         lasts.add(end - 1)
     if end != count:
