@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from topics.client import blocking, routes, verbs
-from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
 from topics.client.http_door import HttpDoor
 from topics.client.jobs.work import AsyncWork
 from topics.client.jobs.worker import AsyncHandler, AsyncWorker, WorkerOptions

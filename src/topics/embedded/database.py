@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from weakref import WeakSet
 
 from topics.client import blocking, verbs
-from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
 from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
