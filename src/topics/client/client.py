@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from topics.client import blocking, routes, verbs
-from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client import blocking_handles, routes, verbs
+from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
 from topics.client.http_door import HttpDoor
 from topics.client.jobs.work import AsyncWork
 from topics.client.jobs.worker import AsyncHandler, AsyncWorker, WorkerFields, WorkerOptions
@@ -173,7 +173,7 @@ class Topic(BlockingTopic):
 
     _verbs: AsyncTopic
 
-    segments = blocking.blocking(AsyncTopic.segments)
+    segments = blocking_handles.blocking(AsyncTopic.segments)
 
     def producer(self, **options: Unpack[ProducerFields]) -> Producer:
         """A batching producer of this topic; options are those of `ProducerOptions`."""
@@ -216,18 +216,18 @@ class Client:
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
-        return blocking.each(verbs.topic_pages(self._verbs._door, prefix))
+        return blocking_handles.each(verbs.topic_pages(self._verbs._door, prefix))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> Iterator[RouterSummary]:
         """All routers whose names begin so, and of these ends if given."""
-        return blocking.each(verbs.router_pages(self._verbs._door, prefix, source, dest))
+        return blocking_handles.each(verbs.router_pages(self._verbs._door, prefix, source, dest))
 
-    health = blocking.blocking(AsyncClient.health)
-    ready = blocking.blocking(AsyncClient.ready)
-    metrics = blocking.blocking(AsyncClient.metrics)
-    close = blocking.blocking(AsyncClient.close)
+    health = blocking_handles.blocking(AsyncClient.health)
+    ready = blocking_handles.blocking(AsyncClient.ready)
+    metrics = blocking_handles.blocking(AsyncClient.metrics)
+    close = blocking_handles.blocking(AsyncClient.close)
 
     def __enter__(self) -> Self:
         return self

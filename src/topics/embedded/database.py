@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
-from topics.client import blocking, verbs
-from topics.client.blocking import BlockingQueue, BlockingTopic, Router
+from topics.client import blocking_handles, verbs
+from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
 from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text, queue_config
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
@@ -125,13 +125,13 @@ class Database:
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
-        return blocking.each(verbs.topic_pages(self._door, prefix))
+        return blocking_handles.each(verbs.topic_pages(self._door, prefix))
 
     def routers(
         self, prefix: str = "", *, source: str | None = None, dest: str | None = None
     ) -> Iterator[RouterSummary]:
         """All routers whose names begin so, and of these ends if given."""
-        return blocking.each(verbs.router_pages(self._door, prefix, source, dest))
+        return blocking_handles.each(verbs.router_pages(self._door, prefix, source, dest))
 
     # --- commands -------------------------------------------------------------------------------------------------
 

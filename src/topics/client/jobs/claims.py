@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from topics import limits
-from topics.client.blocking import run
+from topics.client.blocking_handles import run
 from topics.client.transport.retry import Attempts, RetryPolicy
 from topics.client.verbs import QueueVerbs
 from topics.errors import TopicsError

@@ -22,7 +22,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from topics import limits
-from topics.client.blocking import run
+from topics.client.blocking_handles import run
 from topics.client.jobs.claims import Claims, JobOutcome, TaskClaims, ThreadClaims, log, node_name
 from topics.client.verbs import QueueVerbs
 from topics.model.results import Job

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from topics.client.blocking import run
+from topics.client.blocking_handles import run
 from topics.client.http_door import HttpDoor
 from topics.client.producing.batching import Batch, Batches, Delivery, ProducerOptions, Report, log
 from topics.client.routes import append_call, piece_of, record_piece
