@@ -14,7 +14,7 @@ import pytest
 from topics.errors import DataDirLocked
 from topics.storage import osfs
 from topics.storage.fs import Mode, install, make_dirs, parent, read_file, remove_tree, write_all
-from topics.storage.osfs import OsFs
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.testing.simfs import SimFs
 
 
@@ -156,7 +156,7 @@ def test_without_fallocate_files_are_extended(fs: OsFs, monkeypatch: pytest.Monk
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
-    file = fs.open("a", "create")
+    file = RetryingFs(fs).open("a", "create")
     write_all(file, 0, b"abc")
     file.allocate(10_000)
     file.allocate(100)

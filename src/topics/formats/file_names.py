@@ -64,9 +64,9 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:02d}"
 
 
-def group_key(shard: int, *, shards: int) -> str:
-    """Group key of a shard: flat when there is only one."""
-    return FLAT_GROUP if shards == 1 else shard_name(shard)
+def group_keys(shards: int) -> list[str]:
+    """Group keys of a layout, by shard index: the flat group when there is only one shard."""
+    return [FLAT_GROUP] if shards == 1 else [shard_name(shard) for shard in range(shards)]
 
 
 def topic_dir_name(topic_id: int) -> str:

@@ -29,26 +29,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 
 from topics.errors import DataDirLocked
 from topics.formats import file_names as names
-from topics.storage.fs import Fs, LockHandle, install, is_in_place, make_dirs, parent, read_file
+from topics.storage.fs import Fs, LockHandle, install, is_in_place, make_dirs, names_in, parent, read_file
 
 _ID: Final = re.compile(r"id=([0-9a-f]{32})\n").fullmatch
 _PLACE: Final = re.compile(r"id=([0-9a-f]{32})\nfile=([0-9]+:[0-9]+)\n((?:log=[^\n]+\n)*)").fullmatch
 _BYTES_MAX: Final = 1 << 16
-
-
-class LogFile(NamedTuple):
-    """The newest file of a log group: its path below the data directory."""
-
-    path: str
-
-    @classmethod
-    def of(cls, key: str, number: int) -> LogFile:
-        below = f"{names.WAL_DIR}/{key}" if key != names.FLAT_GROUP else names.WAL_DIR
-        return cls(f"{below}/{names.wal_name(number)}")
 
 
 class Identity:
@@ -74,16 +63,19 @@ class Identity:
     def _is_same_log(self, line: str) -> bool:
         """A log file that is gone was absorbed; one that is there must be the one that was meant."""
         path, _, inode = line.removeprefix("log=").rpartition(":")
-        path = f"{self._data.root}/{path}"
-        return not self._fs.exists(path) or str(self._fs.file_id(path)[0]) == inode
+        try:
+            return str(self._fs.file_id(f"{self._data.root}/{path}")[0]) == inode
+        except FileNotFoundError:
+            return True
 
-    def settle(self, new_id: str, logs: Iterable[LogFile]) -> None:
-        """Write down what is true now, as far as it is not there already. A copy has logged its forks before."""
+    def write(self, new_id: str, logs: Iterable[str]) -> None:
+        """Write down what is true now, as far as it is not there already. `logs` are the newest log file of each group,
+        as paths below the directory. A copy has logged its forks before."""
         if self.is_copy or self._id is None:
             install(self._fs, self._data.identity, f"id={new_id}\n".encode())
             self._id = f"id={new_id}\n"
         root = self._data.root
-        lines = [f"log={log.path}:{self._fs.file_id(f'{root}/{log.path}')[0]}\n" for log in logs]
+        lines = [f"log={path}:{self._fs.file_id(f'{root}/{path}')[0]}\n" for path in logs]
         place = f"{self._id}file={self._file()}\n{''.join(lines)}"
         if place != self._place:
             install(self._fs, self._data.identity_place, place.encode())
@@ -93,9 +85,10 @@ class Identity:
 
 def _read(fs: Fs, path: str) -> str | None:
     """None if there is no such file; what is no text of ours matches nothing."""
-    if not fs.exists(path):
+    try:
+        return read_file(fs, path)[:_BYTES_MAX].decode("utf-8", "replace")
+    except FileNotFoundError:
         return None
-    return read_file(fs, path)[:_BYTES_MAX].decode("utf-8", "replace")
 
 
 class DataDir:
@@ -134,23 +127,17 @@ class DataDir:
 
         Synced also when all are there: a process that was killed may have made them, and nothing below them is durable
         before they are."""
-        for path in (self.meta, self.wal, self.topics):
-            make_dirs(fs, path)
+        make_dirs(fs, self.meta, self.wal, self.topics)
         fs.sync_dir(self.root)
 
-    def mounted(self, fs: Fs) -> list[str]:
-        """The directories that may lie on file systems of their own, as far as they are there."""
-        shards = [f"{self.wal}/{name}" for name in (fs.listdir(self.wal) if fs.is_dir(self.wal) else [])]
-        return [self.root, *filter(fs.is_dir, (self.meta, self.wal, self.topics, *shards))]
+    def mount_ids(self, fs: Fs) -> set[str]:
+        """The file systems that the directory lies on: each part of it may be a mount point."""
+        shards = [f"{self.wal}/{name}" for name in names_in(fs, self.wal)]
+        return fs.mount_ids([self.root, self.meta, self.wal, self.topics, *shards])
 
     def is_new(self, fs: Fs) -> bool:
         """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""
-        return not any(fs.is_dir(path) and fs.listdir(path) for path in (self.meta, self.wal, self.topics))
-
-
-def group_keys(shards: int) -> list[str]:
-    """Group keys of a layout, by shard index."""
-    return [names.FLAT_GROUP] if shards == 1 else [names.shard_name(shard) for shard in range(shards)]
+        return not any(names_in(fs, path) for path in (self.meta, self.wal, self.topics))
 
 
 BOOT_UNKNOWN = "-"

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from topics.errors import CommitFailed
-from topics.formats.file_names import shard_of
+from topics.formats.file_names import group_keys, shard_of
 from topics.formats.wal import WalColumns
 from topics.formats.wal.frame import MORE, FrameType, encode_appends
 from topics.model.submission import Submission
-from topics.storage.data_dir import DataDir, DataDirLock, group_keys
+from topics.storage.data_dir import DataDir, DataDirLock
 from topics.storage.fs import Fs
 from topics.storage.osfs import RetryingFs
 from topics.storage.wal.file_scan import GroupScan, newest_layout, scan_group

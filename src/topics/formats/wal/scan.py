@@ -194,8 +194,11 @@ def _check_stretch(source: bytes, offset: I64, *, verify: bool) -> tuple[_Column
     columns = {"offset": offset, "length": length, **columns}
     failed = ""
     for reason, check in _CHECKS:
-        good = first_true(~check(source, view, columns)) if verify or reason != "xxh3" else len(offset)
-        if good < len(columns["offset"]):
+        if reason == "xxh3" and not verify:
+            continue
+        holds = check(source, view, columns)
+        if not holds.all():
+            good = first_true(~holds)
             columns, failed = {name: column[:good] for name, column in columns.items()}, reason
     bodies, good = _decode_bodies(view, columns)
     if good < len(columns["offset"]):
@@ -236,8 +239,8 @@ def _texts_valid(source: bytes, _: memoryview, c: _Columns) -> Bools:
     node_at, node_len = c["offset"] + HEAD_BYTES, c["node_len"].astype(np.int64)
     tag_len = c["tag_len"].astype(np.int64)
     count = len(node_at)
-    # Node and tag are neighbours, so texts that are all ASCII need one piece per frame.
-    if all_ascii(source, node_at, node_len + tag_len):
+    # Control frames have no texts. Node and tag are neighbours, so texts that are all ASCII need one piece per frame.
+    if not (node_len.any() or tag_len.any()) or all_ascii(source, node_at, node_len + tag_len):
         return np.ones(count, np.bool_)
     starts, lengths = np.concatenate((node_at, node_at + node_len)), np.concatenate((node_len, tag_len))
     if valid_utf8(source, starts, lengths):
@@ -252,6 +255,8 @@ def _blob_wrapped(_: bytes, view: memoryview, c: _Columns) -> Bools:
     is_append = c["type"] == FrameType.APPEND
     good: Bools = ~is_append | (data_len >= _blob.BLOB_BYTES_MIN)
     rows = np.flatnonzero(is_append & good)
+    if not len(rows):
+        return good
     start, last = at[rows], at[rows] + data_len[rows] - 1
     good[rows] = (
         (gather_u32(view, start) == _HEAD_WORD)
