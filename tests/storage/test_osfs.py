@@ -129,13 +129,13 @@ def test_a_killed_holder_is_no_obstacle(fs: OsFs, tmp_path: Path) -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(osfs.__file__).parents[2])}
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
         with pytest.raises(DataDirLocked):
             fs.lock("l")
-        holder.kill()
-        holder.wait(timeout=60)
+        other.kill()
+        other.wait(timeout=60)
     fs.lock("l").close()
 
 

@@ -118,7 +118,7 @@ def test_an_invalid_newest_snapshot_is_passed_over_with_its_reason(way: str) -> 
     store = SnapshotStore(disk, META)
     loaded = store.load()
     assert loaded.snapshot == snapshot(3)
-    assert loaded.fell_back
+    assert loaded.rejected
     assert [(reject.name, bool(reject.reason)) for reject in loaded.rejected] == [("snapshot.0004.bin", True)]
     assert store.next_number == 5
 

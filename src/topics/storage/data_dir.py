@@ -1,27 +1,8 @@
-"""Identity: is this the data directory that was written, or a copy of it? (`docs/spec/storage.md#sec-2-5`)
+"""The data directory itself: its paths, its lock, and whether it is a copy. Called by recovery.
 
-    identity          id=<32 hex digits>, never written again once it is there
-    identity.place    the same id, and which files are meant: inode and ctime of `identity`, and the inode of the
-                      newest log file of each group at the last start
-
-A copy made by cp, tar or rsync, and a backup put back, has other files under the same names; a renamed directory has
-the same. Always holds: what is written down was true when it was written, so a match means that nothing was put in its
-place since. A mismatch may be a false alarm; what follows of it (a fork of every topic) harms no reader. Called by
-recovery only.
-
-DataDir: the paths below a data directory (`docs/spec/storage.md#sec-2-1`).
-
-Knows where things lie and makes the directories that are missing; opens no file. Every other part of storage asks it
-for paths, so that the tree is drawn once.
-
-DataDirLock: one process per data directory, and what the last one left in the lock file
-(`docs/spec/storage.md#sec-2-4`, 5.3).
-
-The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
-and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or
-`-` proves nothing. Holds: the line never claims more than that, so a failed sync rewrites it as `boot=-` first
-(`mark_boot_unknown`). Taken before any other access to the directory, held for the life of the process; `is_in_place`
-tells whether the path still leads to it, without which nothing may be written below the directory's name.
+DataDir       where everything lies (`docs/spec/storage.md#sec-2-1`)
+Identity      is this the directory that was written, or a copy of it? (`docs/spec/storage.md#sec-2-5`)
+DataDirLock   one process per directory, and how the one before it ended (`docs/spec/storage.md#sec-2-4`)
 """
 
 from __future__ import annotations
@@ -41,7 +22,16 @@ _BYTES_MAX: Final = 1 << 16
 
 
 class Identity:
-    """What the directory says about itself, read once. `is_copy`: it is not the one that was written."""
+    """What the directory says about itself, read once. `is_copy`: it is not the one that was written.
+
+    identity          id=<32 hex digits>, never written again once it is there
+    identity.place    the same id, and which files are meant: inode and ctime of `identity`, and the inode of the
+                      newest log file of each group at the last start
+
+    A copy made by cp, tar or rsync, and a backup put back, has other files under the same names; a renamed directory
+    has the same files. Always holds: what is written down was true when it was written, so a match proves that nothing
+    was put in its place since. A mismatch may be a false alarm; a fork of every topic follows, which harms no reader.
+    """
 
     def __init__(self, fs: Fs, data: DataDir) -> None:
         self._fs = fs
@@ -144,7 +134,7 @@ BOOT_UNKNOWN = "-"
 
 
 class DataDirLock:
-    """A lock that is held. `old_boot` is the boot id its former holder left, or None."""
+    """A lock that is held. `old_boot` is the boot id that the process before left, or None."""
 
     def __init__(self, handle: LockHandle, fs: Fs, path: str, *, pid: int) -> None:
         self._fs = fs
@@ -169,12 +159,12 @@ class DataDirLock:
             raise
 
     def same_boot(self, boot_id: str) -> bool:
-        """Whether everything the former holder wrote is still there."""
+        """Whether everything that the process before wrote is still there."""
         return bool(boot_id) and self.old_boot == boot_id
 
     def claim(self, boot_id: str, *, vouches: bool = True) -> None:
         """Recovery is done: from here on the text speaks for this process. Unless it `vouches`, the boot line stays as
-        the former holder left it, so that the next start judges what it finds as this one did."""
+        the process before left it, so that the next start judges what it finds as this one did."""
         with self._mutex:
             proven = boot_id if vouches else self.old_boot
             self._handle.overwrite_text(self._text(BOOT_UNKNOWN if self._unknown else proven))

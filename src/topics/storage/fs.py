@@ -136,7 +136,7 @@ class LockHandle:
         self.file = file
 
     def read_text(self) -> str:
-        """What an earlier holder left; bytes that are no text come out as replacement characters."""
+        """What the process before left; bytes that are no text come out as replacement characters."""
         return read_full(self.file, 0, self.file.size()).decode("utf-8", "replace")
 
     def replace_text(self, text: str) -> None:

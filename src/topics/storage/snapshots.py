@@ -43,11 +43,6 @@ class LoadedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     highest: int = 0
     older: list[tuple[int, str]] = []
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether a newer file than the one in use is invalid."""
-        return self.snapshot is not None and bool(self.rejected)
-
 
 def load_snapshot(fs: ReadFs, dir: str) -> LoadedSnapshot:
     """Read what is there. A read error is raised: it proves nothing about the file."""

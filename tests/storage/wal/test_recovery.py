@@ -261,7 +261,7 @@ def test_frames_are_counted_by_their_lengths() -> None:
 
 
 def test_buffers_beyond_the_budget_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topics.storage.wal.file_scan.BUFFERS_KEPT_BYTES", 5000)
+    monkeypatch.setattr("topics.storage.wal.file_scan.BUFFERS_KEPT_BYTES", 4000)
     log = rotated()
     after = log.crash().restart().checked()
     kept = [scanned._buffer is not None for scanned in after.scans[FLAT].files]
