@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -107,7 +107,12 @@ def source_options(command: F) -> F:
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None, conf: tuple[str, ...], *, check: Callable[[], object]
+    name: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    *,
+    check: Callable[[], object],
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
 
@@ -116,7 +121,7 @@ def spark_session(
     from topics.spark.start import check_ready
 
     check_ready()
-    settings = {**_QUIET, **parsed_conf(conf)}
+    chosen = {**_QUIET, **(settings or {}), **parsed_conf(conf)}
     check()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -125,7 +130,7 @@ def spark_session(
     java = JavaStderr()
     try:
         with java.taken():
-            spark = _started(name, master, settings)
+            spark = _started(name, master, chosen)
             spark.sparkContext.setLogLevel("OFF")
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise failure_of(error, java.said()) from None
