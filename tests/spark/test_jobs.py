@@ -576,7 +576,7 @@ def test_a_project_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert spec["name"] == name
     assert spec["storage"] == f"file://{folder}/storage"
     assert spec["configuration"]["spark.topics.path"] == str(folder)
-    assert settings_of(folder)["spark.sql.warehouse.dir"] == f"{folder}/warehouse"
+    assert settings_of(folder)["spark.driver.extraJavaOptions"] == f'"-Dderby.stream.error.file={folder}/derby.log"'
     with pytest.raises(ConfigError, match="no tables in a folder with # or ; in its path"):
         write_project(tmp_path / f"{name}#1", {})
 

@@ -72,9 +72,10 @@ class JavaStderr:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_INTERRUPTED = 130
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('topics.spark') / 'log4j2.properties'}",
+    _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={files('topics.spark') / 'log4j2.properties'}",
 }
 
 
@@ -121,7 +122,7 @@ def spark_session(
     from topics.spark.start import check_ready
 
     check_ready()
-    chosen = {**_QUIET, **(settings or {}), **parsed_conf(conf)}
+    chosen = _joined(_QUIET, settings or {}, parsed_conf(conf))
     check()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -162,6 +163,12 @@ def _started(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
         spark.stop()
         raise KeyboardInterrupt
     return spark
+
+
+def _joined(*settings: Mapping[str, str]) -> dict[str, str]:
+    """Later settings go before earlier ones; options of Java add up."""
+    java = " ".join(each[_JAVA_OPTIONS] for each in settings if _JAVA_OPTIONS in each)
+    return {name: value for each in settings for name, value in each.items()} | {_JAVA_OPTIONS: java}
 
 
 def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:

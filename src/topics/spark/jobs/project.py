@@ -202,7 +202,7 @@ def settings_of(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": f"{whole}/warehouse",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
-        "spark.hadoop.derby.stream.error.file": f"{whole}/derby.log",
+        "spark.driver.extraJavaOptions": f'"-Dderby.stream.error.file={whole}/derby.log"',
         "spark.ui.enabled": "false",
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
