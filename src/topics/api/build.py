@@ -57,6 +57,7 @@ class ServerApp:
             "health": self._probes.health,
             "ready": self._probes.ready,
             "openapi": within_budget(self._probes.openapi),
+            "access": self._probes.access,
             "metrics": within_budget(self._metrics.metrics),
             "console": within_budget(console.console),
             "console_file": within_budget(console.console_file),

@@ -167,6 +167,8 @@ class TopicSummary(msgspec.Struct, frozen=True):
     bytes: int
     durable: bool
     effective_priority: int
+    type: TopicType = "log"  # with defaults: servers before 0.2 do not tell
+    last_write_ts: int | None = None
 
 
 class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -299,6 +301,14 @@ class WatchStart(msgspec.Struct, frozen=True):
     from_seq: int
     head_seq: int
     earliest_seq: int
+
+
+class AccessResult(msgspec.Struct, frozen=True):
+    """What a key may do. Without authentication: everything."""
+
+    auth: bool
+    scopes: list[str]
+    prefixes: list[str]
 
 
 class WatchResult(msgspec.Struct, frozen=True):
