@@ -17,11 +17,14 @@ STATES ?=
 ONLY ?=
 ARGS ?=
 
+# The native codecs, built beside their sources; where they cannot be built, the plain ones run.
+KERNEL := build/kernel.stamp
+
 # Spark and a browser are large: they are asked for only while there are parts and tests that use them.
 SPARK := $(if $(wildcard src/topics/spark/__init__.py),yes)
 BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),yes)
 SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
-TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
+TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark) $(KERNEL)
 
 # Tests without processes, sockets, crash points and long simulations: what a change of a line is likely to break first.
 QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire tests/repository tests/testing \
@@ -45,9 +48,9 @@ help:
 	@echo 'make console build the web console from console/ into the package (needs node; the built files are committed)'
 	@echo 'make clean   remove the environment and caches'
 
-setup: $(STAMPS)/package
+setup: $(KERNEL)
 
-run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
+run: $(KERNEL) $(if $(SPARK),$(STAMPS)/spark)
 	@scripts/system-packages.sh $(if $(SPARK),java)
 	@scripts/run.sh
 
@@ -83,6 +86,7 @@ console:
 	cd console && npm install --no-audit --no-fund --no-package-lock && npm run check && npm run build
 
 clean:
+	rm -f src/topics/formats/codec/*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -94,6 +98,10 @@ $(STAMPS)/package: $(STAMPS)/venv requirements-build.txt requirements.txt pyproj
 	$(PIP) install -r requirements-build.txt -r requirements.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+$(KERNEL): $(STAMPS)/package setup.py $(wildcard src/topics/formats/codec/*.pyx src/topics/formats/codec/*.pxd)
+	@scripts/system-packages.sh headers
+	@scripts/build-kernel.sh $@
 
 $(STAMPS)/dev: $(STAMPS)/package requirements-dev.txt
 	$(PIP) install -r requirements.txt -r requirements-dev.txt

@@ -26,7 +26,8 @@ OVERFLOW = """() => {
     const box = element.getBoundingClientRect();
     if (!box.width || !box.height || box.right <= innerWidth + 1) continue;
     let holder = element.parentElement;
-    const keeps = (one) => getComputedStyle(one).overflowX !== "visible" && one.getBoundingClientRect().right <= innerWidth + 1;
+    const fits = (one) => one.getBoundingClientRect().right <= innerWidth + 1;
+    const keeps = (one) => getComputedStyle(one).overflowX !== "visible" && fits(one);
     while (holder && !keeps(holder)) holder = holder.parentElement;
     if (!holder) found.push(`${element.tagName}.${element.className} ends at ${box.right}`);
   }
@@ -49,7 +50,7 @@ OVERLAP = """() => {
         const [a, b] = [shown[i].getBoundingClientRect(), shown[j].getBoundingClientRect()];
         const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (wide > 1 && high > 1) found.push(`${shown[i].outerHTML.slice(0, 90)} over ${shown[j].outerHTML.slice(0, 90)}`);
+        if (wide > 1 && high > 1) found.push([shown[i], shown[j]].map((one) => one.outerHTML.slice(0, 90)));
       }
   }
   return found;
