@@ -152,9 +152,13 @@ class Console:
         self.complaints: list[str] = []
         self.foreign: list[str] = []
         self.server = server
-        self.page.on("console", lambda message: message.type in ("error", "warning") and self._complain(message.text))
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self._complain(str(error)))
         self.page.on("request", lambda request: self._asked(request.url))
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self._complain(message.text)
 
     def _complain(self, text: str) -> None:
         self.complaints.append(text)
