@@ -25,9 +25,9 @@ from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
 from topics.formats.file_names import segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, idx_agrees, read_idx
 from topics.formats.snapshot import SegmentItem
-from topics.storage.fetch import FEW_SLOTS, FewSlots, few_slots
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
+from topics.storage.segments.frame_reads import FEW_SLOTS, FewSlots, few_slots
 from topics.storage.segments.loading.heal import heal
 from topics.storage.segments.loading.leftovers import (
     Listing,
