@@ -29,9 +29,8 @@ from topics.formats.wal import frame as wal_frame
 from topics.model.run import EMPTY_RUN, PRESENCE_MASK, WAL_BODY_AT, RecordRun
 from topics.storage.disk_spans import read_spans
 from topics.storage.segments.active_segment import ActiveSegment
-from topics.storage.segments.frame_reads import FEW, few_frames, few_of_segment, run_of_columns
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import FEW, SegmentArrays, few_frames, few_of_segment, run_of_columns
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.wal.wal_files import ReadWal
 

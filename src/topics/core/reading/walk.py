@@ -57,6 +57,7 @@ def read_fresh(topic: TopicLog, request: ReadRequest, recent: RecentCache) -> Re
     return ReadOutcome(
         runs=[chunk.run(first, head + 1)],
         records=count,
+        size_bytes=size + BODY_HEAD_BYTES * count,
         next_from_seq=head,
         head_seq=head,
         earliest_seq=topic.earliest_seq,
@@ -167,6 +168,7 @@ class ReadWalk:
         return ReadOutcome(
             runs=self._runs,
             records=self._count,
+            size_bytes=self._bytes + BODY_HEAD_BYTES * self._count,
             next_from_seq=self._at,
             head_seq=head,
             earliest_seq=self._topic.earliest_seq,
@@ -351,9 +353,9 @@ class ReadWalk:
         seen = len(seqs)
         if self._nodes is not None:
             run, sizes, seen = self._hide_own(run, sizes)
-        if len(run):
+        if taken := len(run.body_offs):
             self._runs.append(run)
-            self._count += len(run)
+            self._count += taken
         self._looked_at(seqs[:seen], sizes)
         self._done |= seen < len(seqs)
         return seen == len(seqs)

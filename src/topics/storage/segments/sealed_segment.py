@@ -31,9 +31,8 @@ from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
 from topics.model.run import RecordRun
 from topics.storage.segments.findings import CORRUPT, Finding
 from topics.storage.segments.flips import UnsyncedFlags
-from topics.storage.segments.frame_reads import all_of_segment
 from topics.storage.segments.open_segment import open_anew, open_cold, open_hot
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import SegmentArrays, all_of_segment
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
