@@ -120,6 +120,7 @@ class RecordEndpoints:
             limit=request.limit,
             budget_bytes=request.max_batch_bytes,
             nodes=node_set(request.node),
+            in_turn=True,
         )
         view = View(data=True, tags=request.include_tags, meta=request.include_meta)
         if request.wait_ms:

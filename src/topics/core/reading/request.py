@@ -73,8 +73,10 @@ class ReadAhead:
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bounds are clamped already. `epoch` is that of the cursor, None if its owner does not know; `head_limit` is the
     highest seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead`
-    belongs to a reader that is going to read on; `shows_floor` is off where nothing but a tombstone tells the reader of
-    the topic's `earliest_seq`."""
+    belongs to a reader that is going to read on. `in_turn`: records of a segment whose pages are in memory are read at
+    once, on the owner's thread. It is for readers that ask for one page; a stream or a router that reads on would take
+    turn after turn. `shows_floor` is off where nothing but a tombstone tells the reader of the topic's
+    `earliest_seq`."""
 
     from_seq: int
     limit: int = 256
@@ -84,6 +86,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     head_limit: int | None = None
     touch: bool = True
     ahead: ReadAhead | None = None
+    in_turn: bool = False
     shows_floor: bool = True
 
 

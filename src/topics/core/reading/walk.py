@@ -292,8 +292,9 @@ class ReadWalk:
         if not runs and self._ahead is not None:
             self._extent = _more_of(block, lo, hi, least=fit)
             return
-        if not runs and isinstance(block, Sealed) and (run := block.view.resident_run(slots)) is not None:
-            runs = [run]
+        if not runs and self._request.in_turn and isinstance(block, Sealed):
+            run = block.view.resident_run(slots)
+            runs = [] if run is None else [run]
         taken = sum([len(run.body_offs) for run in runs]) or fit
         self._examined += _gaps_between(slots[:taken]) if gaps else 0
         if runs:
