@@ -12,7 +12,7 @@ from tests.api.server import LiveServer
 from websockets.sync.client import connect
 
 import topics
-from topics.client.blocking import run
+from topics.client.blocking_handles import run
 from topics.client.transport import http_messages as exchange
 
 

@@ -12,7 +12,7 @@ Modules, in reading order:
 The verbs themselves are those of the clients. Never speaks HTTP and never opens a socket.
 """
 
-from topics.client.blocking import Router
+from topics.client.blocking_handles import Router
 from topics.embedded.database import Database, Queue, Topic, open_database
 
 __all__ = ["Database", "Queue", "Router", "Topic", "open_database"]

@@ -17,7 +17,7 @@ import msgspec
 
 from topics.cli.remote import json_option, show_rows
 from topics.client import Client, connect
-from topics.client.blocking import BlockingTopic
+from topics.client.blocking_handles import BlockingTopic
 from topics.config import client_settings_from
 from topics.model.config import Durability
 

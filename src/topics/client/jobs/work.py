@@ -13,7 +13,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from topics.client.blocking import BlockingQueue, run
+from topics.client.blocking_handles import BlockingQueue, run
 from topics.client.jobs.claims import Claims, TaskClaims, ThreadClaims, log
 from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
 from topics.client.verbs import QueueVerbs

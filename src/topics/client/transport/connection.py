@@ -1,6 +1,6 @@
 """Connections: HTTP/1.1 exchanges with a server, over a blocking socket or an asyncio stream.
 
-`Connection` is written once, as coroutines over a `Stream`; over a blocking socket they never suspend.
+`Connection` is written once, as coroutines over a `ByteStream`; over a blocking socket they never suspend.
 
 Always holds: every wait has a timeout; whatever breaks a connection is `Unreachable`."""
 
@@ -20,7 +20,7 @@ from topics.errors import ConfigError, TopicsError, Unreachable
 READ_BYTES = 256 * 1024
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """Bytes to and from a server. What goes wrong is an OSError, a timeout included."""
 
     async def send(self, data: bytes, *, timeout_s: float) -> None: ...
@@ -100,7 +100,7 @@ class AsyncioStream:
 class Connection:
     """One connection: a call at a time, or one stream of events."""
 
-    def __init__(self, stream: Stream, *, where: str, timeout_s: float) -> None:
+    def __init__(self, stream: ByteStream, *, where: str, timeout_s: float) -> None:
         self.stream = stream
         self.idle_since = 0.0
         self._where = where

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from topics.client.transport.address import Address
-from topics.client.transport.connection import Connection, Stream, connect_asyncio, connect_socket
+from topics.client.transport.connection import ByteStream, Connection, connect_asyncio, connect_socket
 from topics.client.transport.forks import tell_of_forks
 from topics.client.transport.http_messages import ClientCall, render_request, result_of
 from topics.client.transport.retry import Attempts, RetryPolicy
@@ -51,7 +51,7 @@ class Transport:
 
     # --- what differs ---------------------------------------------------------------------------------------------
 
-    async def _connect(self) -> Stream:
+    async def _connect(self) -> ByteStream:
         raise NotImplementedError
 
     async def pause(self, seconds: float) -> bool:
@@ -70,7 +70,10 @@ class Transport:
                 now = time.monotonic()
                 attempts = attempts or Attempts(self.policy, now=now)
                 pause_s = attempts.pause_s(error, repeatable=call.repeatable, now=now, chance=random.random)
-                if pause_s is None or await self.pause(pause_s):
+                if pause_s is None:
+                    raise
+                attempts.tell(error, now=now)
+                if await self.pause(pause_s):
                     raise
 
     async def once(self, call: ClientCall[T]) -> T:
@@ -164,7 +167,7 @@ class BlockingTransport(Transport):
         for connection in idle:
             connection.close()
 
-    async def _connect(self) -> Stream:
+    async def _connect(self) -> ByteStream:
         return connect_socket(self.address, timeout_s=self._timeout_s, tls=self._tls)
 
     async def pause(self, seconds: float) -> bool:
@@ -183,7 +186,7 @@ class AsyncTransport(Transport):
         async with self._calls:
             return await super().once(call)
 
-    async def _connect(self) -> Stream:
+    async def _connect(self) -> ByteStream:
         return await connect_asyncio(self.address, timeout_s=self._timeout_s, tls=self._tls)
 
     async def pause(self, seconds: float) -> bool:

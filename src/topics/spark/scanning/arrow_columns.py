@@ -1,7 +1,7 @@
 """Frames to Arrow: columns of the one decoder become record batches, with no Python object per record.
 
-`topics.formats` says where texts lie in a buffer; a string column is then offsets over that buffer, of which every
-second piece is taken (the others are the bytes in between). Filters on tag and node run before `data` is gathered.
+`topics.formats` says where texts lie in a buffer, and gathers those of a column. Filters on tag and node run before
+`data` is gathered.
 A bad frame stops everything: corruption is never skipped. Called by `topics.spark.scanning.task_scan` on executors.
 """
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from topics.errors import Corruption
+from topics.formats import codec
 from topics.formats.buffers import Buffer
 from topics.formats.segments.columns import FrameColumns
 from topics.spark.planning.cut import I64, Ancestors, DeadRange, LostSeqs, TagDelete
@@ -163,27 +164,9 @@ def strings(columns: FrameColumns, data: Buffer, name: str, rows: I64 | None) ->
 
 
 def _gather(data: Buffer, starts: I64, lengths: I64) -> pa.StringArray:
-    """The pieces `[start, start + length)` of a buffer, which ascend and do not overlap, one after the other."""
-    count = len(starts)
-    if not count:
-        return pa.array([], pa.string())
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = starts + lengths
-    bounds[-1] = bounds[-2]
-    pieces = pa.StringArray.from_buffers(2 * count, pa.py_buffer(bounds), pa.py_buffer(data))
-    return pieces.take(_even(count))
-
-
-def _even(count: int) -> pa.Array:
-    return _evens(1 << max(count - 1, 1).bit_length()).slice(0, count)
-
-
-@lru_cache(maxsize=8)
-def _evens(count: int) -> pa.Array:
-    # Not `pa.array`, which loads pandas.
-    places = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(places)])
+    """The pieces `[start, start + length)` of a buffer, one after the other."""
+    bounds, texts = codec.segment.gather_texts(data, starts, lengths)
+    return pa.StringArray.from_buffers(len(starts), pa.py_buffer(bounds), pa.py_buffer(texts))
 
 
 def _with_nulls(array: pa.StringArray, present: Bools) -> pa.StringArray:

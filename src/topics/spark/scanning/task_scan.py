@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from topics.errors import Corruption
-from topics.formats.buffers import U64, Buffer, hash_slices
+from topics.formats.buffers import Buffer
 from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.spark.logs.log import Log, LogAddress, open_log
@@ -64,34 +63,6 @@ def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
         tag_deletes=cut.tag_deletes,
         ancestors=cut.ancestors,
     )
-
-
-# Slices cut at a time: as bytes they stay in the processor's cache until they are hashed.
-_RUN: Final = 512
-# Beyond these Arrow's offsets do not reach, or a copy costs more than a view.
-_BUFFER_BYTES_MAX: Final = 2**31 - 1
-_MEAN_BYTES_MAX: Final = 1024
-
-
-def arrow_sums(buffer: Buffer, starts: I64, ends: I64) -> U64:
-    """XXH3-64 of every `[start, end)` of the buffer, as `hash_slices` has it; slices ascend and do not overlap.
-
-    Arrow cuts small slices in half the time that Python takes. The server does without Arrow, executors have it."""
-    count = len(starts)
-    if not count or len(buffer) > _BUFFER_BYTES_MAX or int((ends - starts).sum()) > _MEAN_BYTES_MAX * count:
-        return hash_slices(buffer, starts, ends)
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = ends
-    bounds[-1] = bounds[-2]
-    # Every second piece is a slice, the others are what lies between them.
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
-    digest = xxhash.xxh3_64_digest
-    digests = [
-        b"".join(map(digest, pieces.slice(at, 2 * _RUN).to_numpy(zero_copy_only=False)[::2].tolist()))
-        for at in range(0, 2 * count, 2 * _RUN)
-    ]
-    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
 
 
 CHUNK_BYTES: Final = 4 << 20
@@ -206,7 +177,6 @@ class _Scan:
                     want=self.want,
                     verify=self.spec.verify,
                     base=base,
-                    sums=arrow_sums,
                 )
                 refuse_bad(columns, file=pair.name, first_seq=seq, base=base)
                 yield from self._emit(columns, data, end=block.first_seq + b, dead=dead)
