@@ -23,7 +23,6 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from topics.formats.buffers import I64, U8, U32, U64, Bools, xxh3
 from topics.formats.segments.columns import FrameColumns, decode_columns
@@ -98,12 +97,6 @@ class SegmentArrays:
         if not lo < hi <= min(len(self.data), lo + RESIDENT_BYTES_MAX):
             return False
         return not self._data_address or is_resident(self._data_address + lo, self._data_address + hi)
-
-    def flag_places(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where the delete flag bytes of these slots lie in `.data`; slots without a frame are left out."""
-        lens = self.lens[slots].astype(np.int64)
-        places: npt.NDArray[np.int64] = self.offs[slots].astype(np.int64) + lens - 1
-        return places[lens > 0]
 
 
 # --- records --------------------------------------------------------------------------------------------------------
