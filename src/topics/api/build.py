@@ -59,6 +59,7 @@ class ServerApp:
             "openapi": within_budget(self._probes.openapi),
             "access": self._probes.access,
             "metrics": within_budget(self._metrics.metrics),
+            "root": console.root,
             "console": within_budget(console.console),
             "console_file": within_budget(console.console_file),
         }

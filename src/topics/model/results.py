@@ -181,7 +181,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
     bytes: int
     durable: bool
     effective_priority: int
-    type: TopicType = "log"  # with defaults: servers before 0.2 do not tell
+    type: TopicType = "log"  # an earlier server does not say
     last_write_ts: int | None = None
 
 

@@ -177,6 +177,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(handler="access", method="GET", path="/v0/access", summary="What the key may do", response="AccessResult"),
     Endpoint(handler="openapi", method="GET", path="/openapi.json", summary="This contract", response="OpenApi"),
+    Endpoint(
+        handler="root", method="GET", path="/", summary="Leads to the web console", media="text/plain",
+        ok=(303,), guard="open",
+    ),
     Endpoint(handler="console", method="GET", path="/console", summary="Web console", media="text/html", guard="open"),
     Endpoint(
         handler="console_file", method="GET", path="/console/{file}", summary="A file of the web console",
