@@ -69,8 +69,23 @@ class LazyGroup(click.Group):
         return command
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from topics.formats.kernel_choice import KERNEL
+
+        click.echo(f"topics {topics.__version__} ({KERNEL})")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, epilog=EXIT_STATUSES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(topics.__version__, prog_name="topics", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """A durable event engine for one machine.
 

@@ -45,7 +45,7 @@ from topics.model.results import (
     TopicState,
     WatchResult,
 )
-from topics.model.values import Event, Json, json_text
+from topics.model.values import Event, Json, json_text, refuse_bytes
 from topics.wire.incoming.requests import (
     AckRequest,
     ClaimRequest,
@@ -330,6 +330,7 @@ def _string(text: str) -> str:
 
 
 def _entry(entry: dict[str, Any], data: Any) -> bytes:
+    refuse_bytes(data)
     try:
         piece = _encode(entry)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:

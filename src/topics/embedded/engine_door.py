@@ -68,6 +68,7 @@ WAIT_MS = limits.DIFF_WAIT_MS.high
 class EngineDoor:
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.compared: set[tuple[str, bytes]] = set()
 
     async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
         answer: T = _COMMANDS[route](self._db, name, request)

@@ -37,9 +37,18 @@ Finding = tuple[str, bool, str]
 def checks() -> Iterator[Finding]:
     yield "python", sys.version_info >= (3, 11), platform.python_version()
     yield "topics", True, topics.__version__
+    yield _kernel()
     yield _settings()
     yield _open_files()
     yield from _spark()
+
+
+def _kernel() -> Finding:
+    from topics.formats.kernel_choice import KERNEL
+
+    plain = "pure: frames are encoded and checked in plain Python, many times slower"
+    cure = "with a C compiler and python3-dev, `make setup` or `pip install` builds the native codecs"
+    return "kernel", True, KERNEL if KERNEL == "native" else f"{plain}; {cure}"
 
 
 def _settings() -> Finding:
