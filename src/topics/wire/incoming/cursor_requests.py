@@ -10,14 +10,13 @@ from topics.model.names import TopicName
 from topics.wire.incoming.json import BodyDecoder
 from topics.wire.incoming.requests import FromSeq, check_from_seq
 
-NO_META = msgspec.Raw()
 StartText = Annotated[str, msgspec.Meta(extra_json_schema={"description": "start, end or a position"})]
 
 
 class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     position: FromSeq
     fence: U64 | None = None
-    meta: msgspec.Raw = NO_META
+    meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     sync: bool = False
 
     def __post_init__(self) -> None:
@@ -30,7 +29,7 @@ class CommitItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: str
     position: FromSeq
     fence: U64 | None = None
-    meta: msgspec.Raw = NO_META
+    meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         check_from_seq(self.position)
@@ -70,7 +69,7 @@ class PutCursorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     owner: str | None = None
-    meta: msgspec.Raw = NO_META
+    meta: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     hold: HoldRequest | msgspec.UnsetType | None = msgspec.UNSET
 
     def __post_init__(self) -> None:
@@ -81,9 +80,9 @@ class PutCursorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         meta_text(self.meta)
 
 
-def meta_text(meta: msgspec.Raw) -> bytes | None:
+def meta_text(meta: msgspec.Raw | msgspec.UnsetType) -> bytes | None:
     """The JSON text of a cursor's meta; None if there is none. Raises ValueError."""
-    text = bytes(meta)
+    text = b"" if meta is msgspec.UNSET else bytes(meta)
     if text in (b"", b"null"):
         return None
     if len(text) > CURSOR_META_BYTES_MAX:
