@@ -34,6 +34,7 @@ from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.engine.writing.encode import submission
+from topics.formats.kernel_choice import KERNEL
 from topics.formats.wal.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
@@ -52,13 +53,10 @@ from topics.storage.checkpoint.absorb import (
     TopicResult,
     TopicWork,
 )
-from topics.storage.checkpoint.conversion import Converter, InlineConverter
 from topics.storage.wal.wal_files import LogPosition
 
-BITES = (256, 1024, 4096)
-"""Records at a time: calm, behind, far behind."""
-ELSEWHERE_BITE = 16_384
-"""Every question costs the asker a few waits for the interpreter."""
+BITES = (256, 1024, 4096) if KERNEL == "pure" else (4096, 8192, 16_384)
+"""Records at a time: calm, behind, far behind. Native codecs compute without the GIL, plain ones hold it throughout."""
 
 
 class CheckpointThrottle:
@@ -85,22 +83,9 @@ class CheckpointThrottle:
         return min(self._backlog_bytes() // max(self._calm_bytes, 1), len(BITES) - 1)
 
 
-class OtherProcessThrottle:
-    """The pace of a checkpoint that computes on another processor: it steps aside by waiting for that."""
-
-    def chunk_records(self) -> int:
-        return ELSEWHERE_BITE
-
-    def yield_gil(self) -> None:
-        return
-
-
 log = logging.getLogger("topics.checkpoint")
 
 Positions = dict[str, LogPosition]
-
-ELSEWHERE_RECORDS_MIN = 32_768
-"""So many take longer than the start of a process."""
 
 
 class Checkpointer:
@@ -113,9 +98,7 @@ class Checkpointer:
         settings: Settings,
         *,
         directory_guard: DirectoryGuard,
-        elsewhere: Converter | None = None,
     ) -> None:
-        """`elsewhere` computes on another processor; where it is given, long runs use it."""
         self._engine = engine
         self._store = store
         self._driver = driver
@@ -127,8 +110,6 @@ class Checkpointer:
             max_age_ms=settings.segment_max_age_ms,
         )
         self.haste = CheckpointThrottle(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
-        self._own_thread = InlineConverter(store.files.pread)
-        self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
@@ -273,18 +254,15 @@ class Checkpointer:
         return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:
-        job = CheckpointJob(
+        return CheckpointJob(
             topics=works,
             now_ms=self._engine.context.clock.now_ms(),
             rules=self._rules,
-            converter=self._own_thread,
+            read_wal=self._store.files.pread,
             flips=self._store.flips,
             pace=self.haste,
             side_by_side=self._driver.side_by_side,
         )
-        if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:
-            job.converter, job.pace = self._elsewhere, OtherProcessThrottle()
-        return job
 
     def _absorbed(self, written_bytes: int) -> None:
         self._absorbed_bytes = written_bytes
