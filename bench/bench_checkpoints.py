@@ -5,7 +5,8 @@
 `topics serve` takes writes of 100 records from 16 connections (wrk, on the same processors). In turns: with a
 checkpoint every second, without checkpoints (they would begin far behind the end of the run), and, with `--against`,
 the first with the server of another source tree. The machine may be shared: only figures of one round are held against
-each other, and the median of the rounds counts. "Ahead" is the most that was sampled of log written less log frames absorbed.
+each other, and the median of the rounds counts. "Ahead" is the most that was sampled of log written less log frames
+absorbed.
 """
 
 from __future__ import annotations

@@ -87,20 +87,6 @@ class Slots(ABC):
             step *= 8
         return hi
 
-    def first_dead(self, lo: int, hi: int) -> int:
-        """The first deleted slot, or `hi`."""
-        if self.deleted == 0:
-            return hi
-        step = _FIRST_LOOK
-        while lo < hi:
-            dead = self.dead(lo, min(lo + step, hi))
-            at = int(dead.argmax())
-            if dead[at]:
-                return lo + at
-            lo += step
-            step *= 8
-        return hi
-
     def last_live(self, lo: int, hi: int) -> int:
         """The last live slot, or `lo - 1`."""
         if self.deleted == 0:

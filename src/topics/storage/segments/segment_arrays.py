@@ -1,13 +1,10 @@
-"""Pair: the opened files of one sealed segment as arrays.
+"""SegmentArrays: the opened files of one sealed segment as arrays.
 
-Immutable. A rewrite or a move makes a new pair; whoever holds the old one goes on reading the old bytes, because the
+Immutable. A rewrite or a move makes new ones; whoever has the old ones goes on reading the old bytes, because the
 arrays keep their mappings alive. Columns are views of the `.idx` bytes, so a flag that is set on disk shows here.
 """
 
 from __future__ import annotations
-
-import numpy as np
-import numpy.typing as npt
 
 from topics.formats.buffers import U8, U32, U64, Bools
 from topics.formats.segments.idx import Idx
@@ -26,9 +23,3 @@ class SegmentArrays:
         self.flags: U8 = entries["flags"]
         self.lens: U32 = entries["len"]
         self.offs: U32 = entries["offset"]
-
-    def flag_places(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where the delete flag bytes of these slots lie in `.data`; slots without a frame are left out."""
-        lens = self.lens[slots].astype(np.int64)
-        places: npt.NDArray[np.int64] = self.offs[slots].astype(np.int64) + lens - 1
-        return places[lens > 0]

@@ -28,7 +28,7 @@ from topics.clock import Clock
 from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
-from topics.storage.fs import File, Fs, SyncFailed, is_in_place, read_full, write_all
+from topics.storage.fs import Fs, SyncFailed, is_in_place, read_full, write_all
 from topics.storage.wal.rotation import Layout, NextFile
 from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
@@ -207,7 +207,7 @@ class WalGroup:
         assert file is not None
         began_s = self._clock.monotonic()
         try:
-            _write(file.writer, self._tail, _joined(subs))
+            write_all(file.writer, self._tail, _joined(subs))
         except (OSError, MemoryError) as error:
             raise self._write_failed(error, file, size) from error
         self.stats.last_write_s = self._clock.monotonic() - began_s
@@ -477,16 +477,6 @@ def _joined(subs: Sequence[Submission]) -> bytes:
     if len(subs) == 1 and len(subs[0].frames) == 1:
         return subs[0].frames[0]
     return b"".join([frame for sub in subs for frame in sub.frames])
-
-
-def _write(file: File, off: int, data: bytes) -> None:
-    """`write_all` with a short way for the write that is taken whole, which is nearly every one."""
-    try:
-        done = file.pwrite(off, data)
-    except (InterruptedError, BlockingIOError):
-        done = 0
-    if done != len(data):
-        write_all(file, off + done, memoryview(data)[done:])
 
 
 def _is_no_space(error: BaseException) -> bool:

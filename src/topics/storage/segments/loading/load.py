@@ -183,8 +183,9 @@ class _Loader:
 
     def _load_sealed(self, first: int, parts: Parts) -> None:
         item = self.recorded.get(first)
-        data_len = self.place.read_fs.stat_len(self.place.file(first, "data"))
-        idx_len = self.place.read_fs.stat_len(self.place.file(first, "idx")) if "idx" in parts else -1
+        fs, path = self.place.read_fs, self.place.path
+        data_len = fs.stat_len(f"{path}/{parts['data']}")
+        idx_len = fs.stat_len(f"{path}/{parts['idx']}") if "idx" in parts else -1
         if item is not None and item.sealed and (data_len, idx_len) == (item.data_len, item.count * ENTRY_BYTES):
             self._add(self._sealed(first, item.count, data_len), item)
             return
