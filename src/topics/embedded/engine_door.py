@@ -138,7 +138,7 @@ def _diff(db: Database, topic: str, asked: DiffRequest) -> ReadResult:
 
 def _read_request(start: Position, *, limit: int, max_bytes: int, nodes: NodeFilter) -> ReadRequest:
     return ReadRequest(
-        from_seq=start.seq, epoch=start.epoch, limit=limit, budget_bytes=max_bytes, nodes=node_set(nodes)
+        from_seq=start.seq, epoch=start.epoch, limit=limit, budget_bytes=max_bytes, nodes=node_set(nodes), in_turn=True
     )
 
 

@@ -181,6 +181,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
     bytes: int
     durable: bool
     effective_priority: int
+    type: TopicType = "log"  # an earlier server does not say
 
 
 class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
