@@ -56,7 +56,7 @@ from topics.storage.checkpoint.absorb import (
 from topics.storage.wal.wal_files import LogPosition
 
 CHUNK_RECORDS = (256, 1024, 4096) if KERNEL == "pure" else (4096, 8192, 16_384)
-"""By how far the log is ahead: not far, far, very far. The plain codecs hold the GIL throughout, the native ones do not."""
+"""By how far the log is ahead: not far, far, very far. The plain codecs hold the GIL throughout."""
 
 
 class CheckpointThrottle:
