@@ -19,8 +19,8 @@ from topics.core.create_drop import apply_config, apply_create, apply_delete_top
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import apply_fork
-from topics.core.named_cursors import apply_cursor
 from topics.core.queue.leases import apply_lease
+from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
 from topics.core.retention.rules import apply_evict

@@ -1,6 +1,6 @@
 """NamedCursor: a durable position of a topic under a name, as state, log and snapshot have it.
 
-Frozen: a change makes another one. Owned by `core.named_cursors`, shown by every door."""
+Frozen: a change makes another one. Owned by `core.reading.named_cursors`, shown by every door."""
 
 from __future__ import annotations
 

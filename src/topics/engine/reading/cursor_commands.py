@@ -1,6 +1,6 @@
 """Cursor commands: commit, put, drop, show and list named cursors (`docs/spec/readers.md#sec-1`).
 
-A commit is one control frame in the log of its topic, decided when it is applied: `core.named_cursors` lets it count or
+A commit is one control frame in the log of its topic, decided when it is applied: `core.reading.named_cursors` lets it count or
 not, and the answer says what stands then. So commits that are under way together need no lock."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from topics.core.apply import apply
 from topics.core.lineage import epoch_of, is_foreign
-from topics.core.named_cursors import lag_of
+from topics.core.reading.named_cursors import lag_of
 from topics.core.reading.seek import seq_before_time
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
