@@ -1,7 +1,7 @@
 """Cursor commands: commit, put, drop, show and list named cursors (`docs/spec/readers.md#sec-1`).
 
-A commit is one control frame in the log of its topic, decided when it is applied: `core.reading.named_cursors` lets it count or
-not, and the answer says what stands then. So commits that are under way together need no lock."""
+A commit is one control frame in the log of its topic. Whether it counts is decided when it is applied
+(`core.reading.named_cursors`), and the answer says what stands then. So commits under way together need no lock."""
 
 from __future__ import annotations
 
