@@ -1,13 +1,7 @@
-"""Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
-
-Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called after
-every op that removed something; the cost is spread over the removals that made it necessary.
-
-Apply: the one way published state changes, live and in recovery.
+"""Apply: the one way published state changes, live and in recovery.
 
 Total: an op of a topic that is not there is IGNORED, one that is reflected already changes nothing. Per topic, ops come
-in log order. Called by the engine when an op's commit is done, and by its replay.
-"""
+in log order. Called by the engine when an op's commit is done, and by its replay."""
 
 from __future__ import annotations
 
@@ -20,6 +14,7 @@ from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import apply_fork
 from topics.core.queue.leases import apply_lease
+from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
 from topics.core.retention.rules import apply_evict
@@ -28,6 +23,7 @@ from topics.core.topic import TopicLog
 from topics.model.ops import (
     Append,
     ConfigUpdate,
+    CursorChange,
     Delete,
     Evict,
     HeadMark,
@@ -44,7 +40,12 @@ RECORDS_KEPT = 256  # likewise for records that died in the middle
 
 
 def forget_dead(topic: TopicLog, removal: Removal) -> None:
-    """The front at once, by whole chunks; the middle when the dead are more than the living."""
+    """Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
+
+    Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called
+    after every op that removed something; the cost is spread over the removals that made it necessary.
+
+    The front at once, by whole chunks; the middle when the dead are more than the living."""
     earliest = topic.earliest_seq
     topic.resident.drop_below(earliest)
     runs = topic.tail.runs
@@ -104,6 +105,10 @@ def _lease(_: State, topic: TopicLog, op: LeaseEvent) -> Effect:
     return apply_lease(topic, op)
 
 
+def _cursor(_: State, topic: TopicLog, op: CursorChange) -> Effect:
+    return apply_cursor(topic, op)
+
+
 _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     Append: _append,
     Delete: _delete,
@@ -111,6 +116,7 @@ _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     HeadMark: _head,
     ConfigUpdate: _config,
     LeaseEvent: _lease,
+    CursorChange: _cursor,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
     TopicCreate: apply_create,

@@ -34,7 +34,6 @@ from topics.server.listen import (
 )
 from topics.server.server import Server
 from topics.server.tls import tls_context
-from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import KeyRing, parse_keys, share_of
@@ -75,13 +74,12 @@ class ServerProcess:
         server = await self._listen(app)
         recovered = await recovering
         driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
-        has_other_processors = len(os.sched_getaffinity(0)) > 1
-        converter = ConverterProcess(recovered.store.files) if has_other_processors else None
-        kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
+        kernel = Kernel(recovered, settings=self._settings, driver=driver)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
         self._tune_interpreter()
-        log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
+        found = len(recovered.state.topics), recovered.replayed_frames
+        log.info("ready: %d topics, %d frames replayed, data in %s", *found, os.path.abspath(self._settings.data_dir))
         tell_supervisor(b"READY=1")
         await stop.wait()
         await self._drain(server, kernel, driver)
@@ -112,7 +110,8 @@ class ServerProcess:
             write_port_file(settings.port_file, address)
         if self._keys is None:
             log.warning("authentication is OFF: whoever reaches %s may do everything", address)
-        log.info("listening on %s", address)
+        scheme = "http" if self._tls is None else "https"
+        log.info("listening on %s, console at %s://%s/console", address, scheme, address)
         return server
 
     @staticmethod

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import click
 
 import topics
-from topics.cli.remote import json_option, show_rows
+from topics.cli.remote import show_rows, table_options
 from topics.errors import TopicsError
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
-@json_option
+@table_options
 def doctor(*, as_json: bool) -> None:
     """Check what this machine needs, and say what to do about what is missing. Status 1 if something is wrong.
 

@@ -31,7 +31,7 @@ from topics.storage.fs import Fs, ReadFs, install, make_dirs, names_in, parent, 
 from topics.storage.wal.ends import CutPiece, GroupEnd
 from topics.storage.wal.file_scan import GroupScan
 from topics.storage.wal.group import NO_SPACE, WalGroup
-from topics.storage.wal.rotation import Layout
+from topics.storage.wal.rotation import Layout, grown
 from topics.storage.wal.wal_files import WalFile, WalFiles
 
 log = logging.getLogger("topics.wal")
@@ -221,7 +221,7 @@ def _remove_whole(fs: Fs, scan: GroupScan, files: WalFiles) -> None:
 def _allocate_last(last: WalFile | None, *, tail: int, file_bytes: int) -> Repaired:
     if last is None:
         return Repaired(0, no_space=False)
-    capacity, file = max(tail, file_bytes), last.writer
+    capacity, file = max(tail, grown(tail, file_bytes=file_bytes)), last.writer
     try:
         file.allocate(capacity)
     except OSError as error:

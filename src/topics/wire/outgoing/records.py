@@ -1,15 +1,9 @@
-"""Columns of a record run: the fixed fields of many bodies, taken apart at once.
-
-Few records are unpacked one by one; from `_FEW` on the fields are gathered by numpy, whose fixed cost is then worth it.
-Node, tag and blob bytes are sliced only when asked for. Used by `records`, and by the embedded library's own.
-
-Record bodies: stored bytes to the JSON objects of `docs/spec/http-api.md#sec-10-6`, by splicing.
+"""Record bodies: stored bytes to the JSON objects of `docs/spec/http-api.md#sec-10-6`, by splicing.
 
 Payload texts are copied, never parsed; a blob is split only if it may hold meta. The work is done on columns and ends
 in one join, because this is the inner loop of every read. Called by api and by delivery.
 
-    {"$seq":8,"$ts":1755000000123,"$node":"n1","$tag":"t","data":{"n":8},"meta":{"k":1}}
-"""
+    {"$seq":8,"$ts":1755000000123,"$node":"n1","$tag":"t","data":{"n":8},"meta":{"k":1}}"""
 
 from array import array
 from bisect import bisect_right
@@ -30,7 +24,12 @@ _WITHOUT_TAG = bytes(flags for flags in range(256) if not flags & HAS_TAG)
 
 
 class Columns:
-    """Picked records of one run, in order, at least one. `buf` is bytes, so that slices can be searched and joined.
+    """The fixed fields of many bodies, taken apart at once.
+
+    Few records are unpacked one by one; from `_FEW` on the fields are gathered by numpy, whose fixed cost is then worth
+    it. Node, tag and blob bytes are sliced only when asked for. Used by `records`, and by the embedded library's own.
+
+    Picked records of one run, in order, at least one. `buf` is bytes, so that slices can be searched and joined.
 
     Record i has its node at `node_ats[i]`, then its tag at `tag_ats[i]`, then its blob at `blob_ats[i]..ends[i]`; the
     first two are empty if no record has a node or tag."""
@@ -215,7 +214,7 @@ class View(NamedTuple):
 
 def render_array(run: RecordRun, picks: Sequence[int] | None, view: View) -> bytes:
     """The picked records (None: all of them), joined by commas, ready to stand between brackets."""
-    if (len(run) if picks is None else len(picks)) <= _SINGLES_MAX:
+    if len(run.body_offs if picks is None else picks) <= _SINGLES_MAX:
         return b",".join(render_list(run, picks, view))
     columns = take_columns(run, picks)
     return b"" if columns is None else _render(columns, view, b",")
@@ -228,7 +227,7 @@ def render_runs(runs: Sequence[RecordRun], view: View) -> bytes:
 
 def render_list(run: RecordRun, picks: Sequence[int] | None, view: View) -> list[bytes]:
     """As `render_array`, one object each, for a cache that serves several readers."""
-    chosen = range(len(run)) if picks is None else picks
+    chosen = range(len(run.body_offs)) if picks is None else picks
     if len(chosen) <= _SINGLES_MAX:
         return [_render_one(run.record(at), view) for at in chosen]
     columns = take_columns(run, picks)
@@ -348,8 +347,7 @@ def _payload_columns(columns: Columns, view: View) -> list[Column]:
 
 
 def _with_data_and_meta(blob: bytes) -> bytes:
-    at = meta_at(blob)
-    if at < 0:
+    if META_MARK not in blob or (at := meta_at(blob)) < 0:
         return b',"data":' + blob[DATA_AT:]
     return b',"data":%b,"meta":%b' % (blob[DATA_AT:at], blob[at + len(META_MARK) :])
 
