@@ -1,4 +1,4 @@
-"""A real standalone cluster on this machine, over a real S3 server: an executor is killed, tasks run twice."""
+"""A real standalone cluster on this machine, over a real S3 server, with an executor that is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.served import QUICK_JAVA, ROOT, Served
 from tests.storage.tiers.s3_server import KEY as STORE_KEY
 from tests.storage.tiers.s3_server import SECRET, S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 RECORDS = 2000
@@ -145,7 +145,7 @@ def made(tmp_path: Path) -> Iterator[Cluster]:
 def test_batch_stream_and_sink_run_on_a_cluster(
     tmp_path: Path, served: Served, proxy: CountingProxy, made: Cluster
 ) -> None:
-    """Executors read the store themselves, where the server says it is; one is killed, and tasks run twice."""
+    """Executors read the store themselves, where the server says it is, also after one of them was killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"JAVA_TOOL_OPTIONS": QUICK_JAVA, "AWS_EC2_METADATA_DISABLED": "true"}
     job = str(Path(__file__).with_name("cluster_job.py"))
@@ -172,7 +172,6 @@ def test_batch_stream_and_sink_run_on_a_cluster(
     events = [path for path in (tmp_path / "events").rglob("*") if path.is_file()]
     happened = "".join(path.read_text() for path in events)
     assert "SparkListenerExecutorRemoved" in happened
-    assert '"Speculative":true' in happened
     for path in [*events, *tmp_path.glob("*.log"), *tmp_path.glob("worker-*/**/std*")]:
         assert KEY.encode() not in path.read_bytes(), path
 
