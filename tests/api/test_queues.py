@@ -29,7 +29,7 @@ def test_a_claim_hands_out_jobs_in_order_with_leases(client: Client, topic: str)
     assert (first["$seq"], first["lease_id"], first["deliveries"]) == (1, "lease_1", 1)
     assert set(second) == {"$seq", "lease_id", "deadline", "$ts", "deliveries", "data"}
     assert second["lease_id"] == "lease_2"
-    assert client.state(topic)["queue"] == {"ready": 1, "in_flight": 2, "dead_lettered": 0}
+    assert client.state(topic)["queue"].items() >= {"ready": 1, "in_flight": 2, "dead_lettered": 0}.items()
 
 
 def test_a_claim_may_take_many_jobs_of_one_batch(client: Client, topic: str) -> None:
@@ -97,7 +97,7 @@ def test_a_delayed_nack_is_neither_ready_nor_in_flight(server: LiveServer, clien
     queue(client, topic, 1)
     claim(client, topic)
     client.ok("POST", f"/v0/topics/{topic}/nack", {"node": "w", "seqs": [1], "delay_ms": 600_000})
-    assert client.state(topic)["queue"] == {"ready": 0, "in_flight": 0, "dead_lettered": 0}
+    assert client.state(topic)["queue"].items() >= {"ready": 0, "in_flight": 0, "dead_lettered": 0}.items()
     assert claim(client, topic)["claimed"] == []
     server.clock.ahead_ms += 600_001
     assert claim(client, topic)["claimed"][0]["$seq"] == 1

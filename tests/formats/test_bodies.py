@@ -19,6 +19,7 @@ OPTIONAL = {
     "delete-seqs": set(),
     "evict-watermark": {"routed"},
     "lease": {"ready_at"},
+    "jobs-added": {"ready_at", "priority", "unique"},
     "head-watermark-full": {"resume_at", "lost", "pin"},
     "head-watermark-fork": {"fork"},
 }
@@ -60,6 +61,19 @@ any_body = st.one_of(
         deadline=u64,
         deliveries=u64,
         ready_at=st.none() | u64,
+        error=st.text(),
+        final=st.booleans(),
+    ),
+    st.integers(0, 3).flatmap(
+        lambda count: st.builds(
+            b.JobsAdded,
+            first=u64,
+            ready_at=st.lists(u64, min_size=count, max_size=count).map(tuple),
+            priority=st.lists(st.integers(-9, 9), min_size=count, max_size=count).map(tuple),
+            unique=st.lists(st.none() | st.builds(b.UniqueItem, st.text(), u64), min_size=count, max_size=count).map(
+                tuple
+            ),
+        )
     ),
     st.builds(
         b.HeadWatermark,

@@ -17,7 +17,12 @@ from topics.model.names import NAMES, TopicName
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicSummary, WatchResult, WatchStart
 from topics.wire import openapi
 from topics.wire.access.visible_names import cut, error_seen, names_in
-from topics.wire.incoming.requests import PutRouterRequest, TopicStart, WatchRequest, WriteRequest
+from topics.wire.incoming.requests import (
+    PutRouterRequest,
+    TopicStart,
+    WatchRequest,
+    WriteRequest,
+)
 from topics.wire.outgoing import ws_messages as ws
 
 REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))

@@ -6,23 +6,25 @@ from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.names import TagMatch
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     NO_SUCH_LEASE,
-    TopicStart,
     check_worker,
     decode_ack,
     decode_claim,
+    decode_extend,
+    decode_nack,
+    lease_text,
+    parse_lease,
+)
+from topics.wire.incoming.requests import (
+    TopicStart,
     decode_datas,
     decode_delete,
     decode_diff,
-    decode_extend,
-    decode_nack,
     decode_router,
     decode_watch,
     decode_write,
-    lease_text,
     node_set,
-    parse_lease,
 )
 
 U32, U64 = 2**32 - 1, 2**64 - 1

@@ -11,7 +11,9 @@ from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
 from topics.model.position import Position
 from topics.model.results import Appended, Tombstone, WatchStart
 from topics.wire.cursors import decode_base64url, encode_base64url
-from topics.wire.incoming.requests import TopicStart
+from topics.wire.incoming.requests import (
+    TopicStart,
+)
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.live_json import caught_up_json, deleted_json, record_json, tombstone_json

@@ -102,7 +102,7 @@ class ServerApp:
         }
         fast_appends = FastAppends(engine, monotonic=self._clock.monotonic, inflight=self.app.inflight)
         self.app.fast_path = fast_appends
-        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all)
+        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all, engine.queues.waiting.finish_all)
         kernel.scheduler.every_tick.append(long_polls.tick)
         kernel.before_turn.append(fast_appends.end_turn)
         self.kernel, self.live = kernel, live

@@ -47,10 +47,20 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     append_ms: float = 0.0
     sync_ms: float = 0.0
     created: bool = False
+    entered: EnteredJobs | None = None
 
     @property
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
+
+
+class EnteredJobs(msgspec.Struct, frozen=True, gc=False):
+    """Of a write with unique keys: the job that stands for each record, the places of records that were not appended,
+    and the jobs that were deleted for new ones."""
+
+    seqs: list[int]
+    kept: list[int]
+    replaced: list[int]
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -136,12 +146,16 @@ class DeleteResult(msgspec.Struct, frozen=True):
 
 
 class QueueCounters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start."""
+    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start. `oldest_ms` is the age of the
+    oldest job, `next_due` when the next lease or delay is over."""
 
     ready: int
     in_flight: int
     dead_lettered: int
+    delayed: int
     lost_in_flight: int = 0
+    oldest_ms: int | None = None
+    next_due: int | None = None
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):

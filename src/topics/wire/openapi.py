@@ -14,8 +14,7 @@ from topics.model import results
 from topics.model.config import ConfigPatch
 from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
-from topics.wire.incoming import requests
-from topics.wire.incoming import requests as queue_requests
+from topics.wire.incoming import queue_requests, requests
 
 Json = dict[str, Any]
 

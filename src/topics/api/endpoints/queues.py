@@ -15,7 +15,14 @@ from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import Claimed, ClaimedJob
 from topics.engine.queues.queues import Acked
 from topics.model.run import BODY_HEAD
-from topics.wire.incoming.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+from topics.wire.incoming.queue_requests import (
+    ClaimRequest,
+    decode_ack,
+    decode_claim,
+    decode_extend,
+    decode_nack,
+    lease_text,
+)
 from topics.wire.outgoing.records import render_jobs
 from topics.wire.outgoing.replies import ack_performance, claim_reply, performance
 
@@ -33,9 +40,12 @@ class QueueEndpoints:
         call.when_budget(partial(self._claim, call, request), size_bytes=mean_bytes * min(request.max, queue.count))
 
     def _claim(self, call: RequestCall, request: ClaimRequest) -> None:
-        claimer = self._engine.queues.ask(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
+        queues = self._engine.queues
+        claimer = queues.ask(
+            call.name, node=request.node, max=request.max, lease_ms=request.lease_ms, wait_ms=request.wait_ms
+        )
         if not claimer.ticket.done:
-            call.responder.on_close(claimer.leave)
+            call.responder.on_close(partial(queues.waiting.leave, claimer))
         call.when(claimer.ticket, partial(self._claimed, call))
 
     def _claimed(self, call: RequestCall, claimed: Claimed) -> None:
@@ -69,7 +79,13 @@ class QueueEndpoints:
         request = call.take(decode_nack)
         fences = request.check()
         ticket = self._engine.queues.nack(
-            call.name, node=request.node, seqs=request.seqs, fences=fences, delay_ms=request.delay_ms
+            call.name,
+            node=request.node,
+            seqs=request.seqs,
+            fences=fences,
+            delay_ms=request.delay_ms,
+            error=request.error or "",
+            final=request.final,
         )
         call.when(ticket, call.answer)
 

@@ -21,7 +21,13 @@ from topics.model.position import position_of
 from topics.model.results import Appended
 from topics.wire.access.auth import check_config_on_write, may_configure
 from topics.wire.incoming.request_head import bool_param
-from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+from topics.wire.incoming.requests import (
+    WriteRequest,
+    decode_delete,
+    decode_diff,
+    decode_write,
+    node_set,
+)
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.render_cache import RenderCache
 from topics.wire.outgoing.replies import (

@@ -14,7 +14,9 @@ from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, T
 from topics.wire.access.auth import permits_router
 from topics.wire.cursors import decode_cursor, encode_cursor
 from topics.wire.incoming.request_head import bool_param, int_param
-from topics.wire.incoming.requests import decode_config
+from topics.wire.incoming.requests import (
+    decode_config,
+)
 
 
 class TopicEndpoints:

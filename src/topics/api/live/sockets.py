@@ -30,7 +30,9 @@ from topics.net.websocket import GOING_AWAY, POLICY_VIOLATION, handshake_problem
 from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.access.keys import READ, WRITE, ClientId, Key
 from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
-from topics.wire.incoming.requests import node_set
+from topics.wire.incoming.requests import (
+    node_set,
+)
 from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.live_json import (
     caught_up_json,

@@ -32,7 +32,12 @@ from topics.net.messages import StreamSink
 from topics.wire.access.auth import check_session, presented_secret
 from topics.wire.access.keys import ClientId, KeyRing
 from topics.wire.incoming.request_head import bool_param, takes_events
-from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set
+from topics.wire.incoming.requests import (
+    TopicStart,
+    WatchRequest,
+    decode_watch,
+    node_set,
+)
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
 from topics.wire.outgoing.live_json import deferred_json, deleted_json, resumed_json

@@ -2,6 +2,8 @@
 
     queues        claim, ack, nack, extend; the windows in which claims are coalesced
     claim_pass    one cohort of claimers is dealt its jobs; lease ids
+    waiting       claims that wait for a job; what wakes them and the streams
+    entering_writes  writes whose records have job fields
     dead_letters  exhausted jobs move to another topic
     work_streams  connections that are kept supplied with jobs
 

@@ -159,6 +159,17 @@ def _lease(op: ops.LeaseEvent) -> bodies.Lease:
         deliveries=op.deliveries,
         ready_at=op.ready_at,
         stream=op.stream != 0,
+        error=op.error,
+        final=op.final,
+    )
+
+
+def _jobs_added(op: ops.JobsAdded) -> bodies.JobsAdded:
+    return bodies.JobsAdded(
+        first=op.first_seq,
+        ready_at=op.ready_at,
+        priority=op.priority,
+        unique=tuple(None if key is None else bodies.UniqueItem(*key) for key in op.unique),
     )
 
 
@@ -172,4 +183,5 @@ _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.Evict: _evict,
     ops.HeadMark: _head,
     ops.LeaseEvent: _lease,
+    ops.JobsAdded: _jobs_added,
 }

@@ -228,7 +228,7 @@ def _presence_holds(_: bytes, __: memoryview, c: _Columns) -> Bools:
 
 
 def _type_known(_: bytes, __: memoryview, c: _Columns) -> Bools:
-    known: Bools = (c["type"] >= FrameType.APPEND) & (c["type"] <= FrameType.HEAD_WATERMARK)
+    known: Bools = (c["type"] >= FrameType.APPEND) & (c["type"] <= FrameType.JOBS_ADDED)
     return known
 
 

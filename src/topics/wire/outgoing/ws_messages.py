@@ -14,7 +14,13 @@ from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import Appended, WatchStart
 from topics.wire.incoming.json import BodyDecoder
-from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
+from topics.wire.incoming.requests import (
+    U32,
+    FromSeq,
+    NodeFilter,
+    TopicStart,
+    check_from_seq,
+)
 from topics.wire.outgoing.replies import append_outcome, seqs_field
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
