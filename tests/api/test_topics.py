@@ -27,6 +27,15 @@ DEFAULTS = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
+    "retry": None,
+    "serial_by": None,
+    "fair_by": None,
+    "concurrency": 0,
+    "tag_concurrency": 0,
+    "rate": None,
+    "tag_rate": None,
+    "paused": False,
+    "done": None,
 }
 
 

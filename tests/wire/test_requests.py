@@ -252,11 +252,12 @@ def test_order_of_checks_of_a_queue_call() -> None:
 
 
 def test_nack_delay_is_clamped() -> None:
-    assert decode_nack(b'{"node":"w","seqs":[]}').delay_ms == 0
+    assert decode_nack(b'{"node":"w","seqs":[]}').delay_ms is None
+    assert decode_nack(b'{"node":"w","seqs":[],"delay_ms":null}').delay_ms is None
     for given, effective in ((0, 0), (86_400_000, 86_400_000), (86_400_001, 86_400_000), (U64, 86_400_000)):
         assert decode_nack(b'{"node":"w","seqs":[],"delay_ms":%d}' % given).delay_ms == effective
     with pytest.raises(InvalidRequest):
-        decode_nack(b'{"node":"w","seqs":[],"delay_ms":null}')
+        decode_nack(b'{"node":"w","seqs":[],"delay_ms":"5"}')
 
 
 def test_extend_needs_a_lease_and_clamps_it() -> None:

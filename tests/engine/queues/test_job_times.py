@@ -246,6 +246,7 @@ def test_a_waiting_claim_is_woken_by_an_append(world: World) -> None:
 
 
 def test_a_waiting_claim_is_woken_by_an_ended_delay_and_an_ended_lease(world: World) -> None:
+    world.queue("q", lease_ms=100)
     world.write("q", 1, fields={"delay_ms": 300})
     first, second = (world.claim_later(wait_ms=10_000) for _ in range(2))
     world.rest()
@@ -253,7 +254,6 @@ def test_a_waiting_claim_is_woken_by_an_ended_delay_and_an_ended_lease(world: Wo
     assert served(world, first) == []
     world.advance(1)
     assert served(world, first) == [1]
-    world.queue("q", lease_ms=100)
     world.nack(1, delay_ms=50)
     world.advance(50)
     assert served(world, second) == [1]

@@ -184,12 +184,16 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
 
 
 class _PlainRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A `RecordIn` that has no `meta`."""
+    """A `RecordIn` that has no `meta` and no field of a job."""
 
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
     meta: ClassVar[msgspec.UnsetType] = msgspec.UNSET
+    delay_ms: ClassVar[None] = None
+    deliver_at: ClassVar[None] = None
+    priority: ClassVar[None] = None
+    unique: ClassVar[None] = None
 
 
 class _PlainRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
