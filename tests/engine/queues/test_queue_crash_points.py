@@ -147,7 +147,7 @@ def check_counts_and_delays(told: Told, world: World, alive: set[int]) -> None:
     for seq in (alive - told.asked) & set(told.deliveries):
         assert held[seq].deliveries == told.deliveries[seq]
     for seq in (alive - told.asked) & set(told.delays):
-        assert (held[seq].state, held[seq].due_at) == (DELAYED, told.delays[seq])
+        assert held[seq].due_at == told.delays[seq]  # the clock may have passed it
 
 
 def check_leases(told: Told, world: World, alive: set[int], *, keeps_all: bool) -> None:
