@@ -17,11 +17,14 @@ STATES ?=
 ONLY ?=
 ARGS ?=
 
+# The native codecs, built beside their sources; where they cannot be built, the plain ones run.
+KERNEL := build/kernel.stamp
+
 # Spark and a browser are large: they are asked for only while there are parts and tests that use them.
 SPARK := $(if $(wildcard src/topics/spark/__init__.py),yes)
 BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),yes)
 SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
-TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark)
+TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark) $(KERNEL)
 
 # Tests without processes, sockets, crash points and long simulations: what a change of a line is likely to break first.
 QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire tests/repository tests/testing \
@@ -44,9 +47,9 @@ help:
 	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
 	@echo 'make clean   remove the environment and caches'
 
-setup: $(STAMPS)/package
+setup: $(KERNEL)
 
-run: $(STAMPS)/package $(if $(SPARK),$(STAMPS)/spark)
+run: $(KERNEL) $(if $(SPARK),$(STAMPS)/spark)
 	@scripts/system-packages.sh $(if $(SPARK),java)
 	@scripts/run.sh
 
@@ -79,6 +82,7 @@ planted: $(TEST_ENV)
 	$(BIN)/python scripts/planted.py $(ARGS)
 
 clean:
+	rm -f src/topics/formats/codec/*.so
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -90,6 +94,10 @@ $(STAMPS)/package: $(STAMPS)/venv requirements-build.txt requirements.txt pyproj
 	$(PIP) install -r requirements-build.txt -r requirements.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+$(KERNEL): $(STAMPS)/package setup.py $(wildcard src/topics/formats/codec/*.pyx src/topics/formats/codec/*.pxd)
+	@scripts/system-packages.sh headers
+	@scripts/build-kernel.sh $@
 
 $(STAMPS)/dev: $(STAMPS)/package requirements-dev.txt
 	$(PIP) install -r requirements.txt -r requirements-dev.txt

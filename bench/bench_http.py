@@ -91,9 +91,15 @@ def script_of(body: str) -> str:
 
 
 def drive(url: str, body: str, *, connections: int, seconds: int, pid: int, on: set[int] | None = None) -> Outcome:
-    """wrk against the server `pid`; `on` are the only processors that wrk may use."""
+    """wrk against the server `pid`, with one body; `on` are the only processors that wrk may use."""
+    return drive_script(url, script_of(body), connections=connections, seconds=seconds, pid=pid, on=on)
+
+
+def drive_script(
+    url: str, script: str, *, connections: int, seconds: int, pid: int, on: set[int] | None = None
+) -> Outcome:
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
-        lua.write(script_of(body))
+        lua.write(script)
         lua.flush()
         before_s = cpu_s(pid)
         command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", lua.name, url]

@@ -32,13 +32,39 @@ def make(folder: Path, records: int) -> Path:
     marker = folder / f"made-{records}"
     if marker.exists():
         return folder
-    topic_dir = folder / "data" / names.TOPICS_DIR / names.topic_dir_name(1)
+    (folder / "lines").mkdir(parents=True)
+    topic = _topic(folder / "data", 1, "bench", range(1, records + 1, SEGMENT), records, lines=folder / "lines")
+    _write_snapshot(folder / "data", [topic])
+    marker.touch()
+    return folder
+
+
+def make_many(folder: Path, *, topics: int, segments: int, tiny: int, huge: int) -> Path:
+    """`data/` holds one topic of `huge` records and small ones, whose segments have `tiny` records each, so that there
+    are so many topics and segments in all. `one/` holds as many records in one topic."""
+    marker = folder / f"made-{topics}-{segments}-{tiny}-{huge}"
+    if marker.exists():
+        return folder
+    of_huge = -(-huge // SEGMENT)
+    each, more = divmod(segments - of_huge, topics - 1)
+    made = [_topic(folder / "data", 1, "huge", range(1, huge + 1, SEGMENT), huge)]
+    for topic_id in range(2, topics + 1):
+        records = (each + (topic_id - 2 < more)) * tiny
+        made.append(_topic(folder / "data", topic_id, f"small-{topic_id:05d}", range(1, records + 1, tiny), records))
+    _write_snapshot(folder / "data", made)
+    total = sum(topic.head for topic in made)
+    _write_snapshot(folder / "one", [_topic(folder / "one", 1, "one", range(1, total + 1, SEGMENT), total)])
+    marker.touch()
+    return folder
+
+
+def _topic(data: Path, topic_id: int, name: str, firsts: range, records: int, lines: Path | None = None) -> TopicItem:
+    """One topic with a segment from each of `firsts` on; its payloads as lines of text, too, if somebody wants them."""
+    topic_dir = data / names.TOPICS_DIR / names.topic_dir_name(topic_id)
     topic_dir.mkdir(parents=True)
-    (folder / "data" / names.META_DIR).mkdir()
-    (folder / "lines").mkdir()
     items = []
-    for first in range(1, records + 1, SEGMENT):
-        count = min(SEGMENT, records + 1 - first)
+    for first in firsts:
+        count = min(firsts.step, records + 1 - first)
         texts = payloads(first, count)
         seqs = range(first, first + count)
         made = encode_segment_frames(
@@ -50,18 +76,12 @@ def make(folder: Path, records: int) -> Path:
         (topic_dir / names.segment_name(first, "data")).write_bytes(made.buffer)
         (topic_dir / names.segment_name(first, "idx")).write_bytes(made.idx.tobytes())
         items.append(SegmentItem(first, count, len(made.buffer), True, "hot", count, sum(map(len, texts))))
-        with (folder / "lines" / f"{first // LINES_PER_FILE:04d}.txt").open("ab") as out:
-            out.write(b"\n".join(texts) + b"\n")
-    snapshot = _snapshot(items, records)
-    (folder / "data" / names.META_DIR / names.snapshot_name(1)).write_bytes(encode_snapshot(snapshot))
-    marker.touch()
-    return folder
-
-
-def _snapshot(items: list[SegmentItem], records: int) -> Snapshot:
-    topic = TopicItem(
-        id=1,
-        name="bench",
+        if lines is not None:
+            with (lines / f"{first // LINES_PER_FILE:04d}.txt").open("ab") as out:
+                out.write(b"\n".join(texts) + b"\n")
+    return TopicItem(
+        id=topic_id,
+        name=name,
         epoch=1,
         config=DEFAULT_CONFIG.to_dict(),
         created_ts=TS,
@@ -83,17 +103,23 @@ def _snapshot(items: list[SegmentItem], records: int) -> Snapshot:
         dead=(),
         segments=tuple(items),
     )
-    return Snapshot(
+
+
+def _write_snapshot(data: Path, topics: list[TopicItem]) -> None:
+    clock_ms = max(topic.last_ts for topic in topics)
+    snapshot = Snapshot(
         id=1,
         instance="b" * 32,
-        clock_ms=TS + records,
-        ts=TS + records,
+        clock_ms=clock_ms,
+        ts=clock_ms,
         clean=True,
         gen=1,
         shards=1,
-        next_topic_id=2,
+        next_topic_id=len(topics) + 1,
         next_ckpt=1,
         groups=(),
-        topics=(topic,),
+        topics=tuple(topics),
         routers=(),
     )
+    (data / names.META_DIR).mkdir()
+    (data / names.META_DIR / names.snapshot_name(1)).write_bytes(encode_snapshot(snapshot))

@@ -40,6 +40,12 @@ def test_a_name_that_was_rebound_to_us_reaches_nothing(client: Client, topic: st
     assert client.send("GET", "/healthz", host="evil.example").status_code == 200
 
 
+def test_the_bare_address_of_a_server_leads_to_its_console(client: Client) -> None:
+    answer = client.send("GET", "/", None)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    assert "/openapi.json" in answer.text
+
+
 def test_a_page_elsewhere_neither_writes_nor_deletes(client: Client, topic: str) -> None:
     client.put(topic)
     evil = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}

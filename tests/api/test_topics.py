@@ -193,6 +193,7 @@ def test_list_entries_have_exactly_these_keys(client: Client, topic: str) -> Non
             "bytes": 5,
             "durable": False,
             "effective_priority": 0,
+            "type": "log",
         }
     ]
     assert "next_cursor" not in page

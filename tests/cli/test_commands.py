@@ -30,6 +30,48 @@ def test_a_record_is_one_line_whatever_white_space_its_payload_has(shell: Shell)
     assert [json.loads(line)["data"] for line in shell.lines("queue", "claim", "p3.jobs")] == [{"a": 1, "b": 2}]
 
 
+def test_what_is_read_and_produced_is_the_same_records(shell: Shell) -> None:
+    source = shell.client.topic("export")
+    source.append_many(
+        [
+            Event({"n": 1}, tag="a:1", node="n1", meta={"m": [1, 2]}),
+            Event(topics.Json(b'{"b":1.50,  "a":"\\ud800"}'), meta=topics.Json(b'"\\udfff"')),
+            Event(None, tag="t"),
+            {"$seq": 1, "data": 2},
+            "text",
+        ]
+    )
+    told = shell.run("produce", "import", stdin=shell.run("read", "export", "--json").stdout).stderr
+    assert told.startswith("5 records appended")
+
+    def carried(topic: str) -> list[tuple[str, str | None, str | None]]:
+        return [(str(r).partition("data=")[2], r.tag, r.node) for r in shell.client.topic(topic).read()]
+
+    assert carried("import") == carried("export")
+    line = shell.lines("read", "export", "-n", "1")[0]
+    shell.run("produce", "import.2", "--tag", "mine", stdin=line)
+    assert carried("import.2")[0][1:] == ("mine", "n1")
+    shell.run("produce", "import.3", "--verbatim", stdin=line)
+    assert [record.value for record in shell.client.topic("import.3").read()] == [json.loads(line)]
+    shell.run("produce", "import.4", stdin=f"{line},{line}", status=1)  # not JSON, and not two records
+
+
+def test_a_gap_of_the_source_is_told_and_not_stored(shell: Shell) -> None:
+    shell.client.topic("holed", cap_records=1).append_many([1, 2])
+    exported = shell.run("read", "holed", "--gaps", "--from", "1").stdout
+    assert exported.startswith('{"gap":')
+    assert "gap of its source, 1 to 1 (cap)" in shell.run("produce", "whole", stdin=exported).stderr
+    assert shell.lines("read", "whole", "--data-only") == ["2"]
+
+
+def test_lines_of_a_pipe_have_a_header_if_wanted(shell: Shell) -> None:
+    shell.client.queue("headed").append(1)
+    head, line = shell.lines("topic", "ls", "--prefix", "headed", "--header")
+    fields = dict(zip(head.split("\t"), line.split("\t"), strict=True))
+    assert (fields["topic"], fields["type"], fields["count"]) == ("headed", "queue", "1")
+    assert shell.lines("topic", "ls", "--prefix", "headed") == [line]
+
+
 def test_long_lines_go_in_smaller_writes(shell: Shell) -> None:
     done = shell.run("produce", "p4", "--json", stdin=f'"{"x" * 1_000_000}"\n' * 70)
     assert json.loads(done.stdout)["count"] == 70

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import topics
+from topics.formats.kernel_choice import KERNEL
 
 SRC = Path(topics.__file__).parents[1]
 
@@ -20,7 +21,14 @@ def run(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedPro
 
 def test_version_prints_the_version(tmp_path: Path) -> None:
     done = run("--version", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"topics {topics.__version__}\n")
+    assert (done.returncode, done.stdout) == (0, f"topics {topics.__version__} ({KERNEL})\n")
+
+
+def test_the_kernel_can_be_chosen_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
+    assert run("--version", cwd=tmp_path, TOPICS_KERNEL="pure").stdout == f"topics {topics.__version__} (pure)\n"
+    done = run("doctor", cwd=tmp_path, TOPICS_KERNEL="fast")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "topics: TOPICS_KERNEL: 'fast' is not allowed; it takes native or pure\n"
 
 
 def test_a_bad_value_exits_with_two_and_one_sentence_before_touching_the_disk(tmp_path: Path) -> None:

@@ -57,6 +57,12 @@ def test_every_verb_is_there() -> None:
         assert set(group.commands) == wanted
 
 
+def test_the_list_of_commands_says_what_each_one_says_of_itself() -> None:
+    assert {name: told for name, (_, told) in COMMANDS.items()} == {
+        name: EVERY[(name,)].get_short_help_str(200) for name in COMMANDS
+    }
+
+
 @pytest.mark.parametrize("path", EVERY, ids=" ".join)
 def test_help_opens_with_examples(path: tuple[str, ...]) -> None:
     command = EVERY[path]

@@ -17,8 +17,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def test_a_terminal_gets_a_table_a_pipe_lines_and_a_program_json(shell: Shell) -> None:
     shell.client.topic("look").configure()
     shown = shell.on_terminal("topic", "ls", "--prefix", "look")
-    assert "head_seq" in shown
-    assert shell.lines("topic", "ls", "--prefix", "look") == ["look\t0\t1\t0\t0\tfalse\t0"]
+    assert "earliest" in shown
+    assert shell.lines("topic", "ls", "--prefix", "look") == ["look\tlog\t0\t0\t0\t1\tfalse\t0"]
     (line,) = shell.lines("topic", "ls", "--prefix", "look", "--json")
     assert json.loads(line)["topic"] == "look"
     assert '"topic":"look"' in shell.on_terminal("topic", "ls", "--prefix", "look", "--json")

@@ -345,7 +345,7 @@ def test_config_on_first_write_and_bad_settings(door: Client, name: str) -> None
     with pytest.raises(TopicFull):
         topic.append(2)
     with pytest.raises(InvalidRequest):
-        door.topic(name, no_such_setting=1)
+        door.topic(name, no_such_setting=1)  # type: ignore[call-arg]
     with pytest.raises(TopicExistsIncompatible):
         topic.configure(type="queue")
 
@@ -456,8 +456,6 @@ def test_poison_goes_to_the_dead_letters(door: Client, name: str) -> None:
 
 
 def test_queue_verbs_are_for_queues(door: Client, name: str) -> None:
-    with pytest.raises(TopicNotFound):
-        door.queue(name).claim("w")
     door.topic(name).append(1)
     with pytest.raises(NotAQueue):
         door.queue(name).claim("w")

@@ -144,3 +144,14 @@ def test_pauses_double_up_to_a_longest_and_end_at_the_deadline() -> None:
 def test_a_pause_is_at_least_what_the_server_asked_for() -> None:
     attempts = Attempts(RetryPolicy(first_s=0.01), now=0.0)
     assert attempts.pause_s(NotReady(0.1), repeatable=True, now=0.0, chance=lambda: 0.0) == 1
+
+
+@pytest.mark.parametrize(("total_s", "told"), [(30, ", for 30 s at most"), (float("inf"), ""), (2, None)])
+def test_a_call_that_waits_for_a_server_says_so_once(
+    total_s: float, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts, away = Attempts(RetryPolicy(total_s=total_s), now=100.0), Unreachable("nobody there", sent=False)
+    for now in (100.0, 100.9, 101.0, 101.5, 110.0):
+        attempts.tell(away, now=now)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ([] if told is None else [f"nobody there; trying again until it answers{told}"])

@@ -192,6 +192,20 @@ def test_a_server_that_stays_away_fails_every_record_in_the_end() -> None:
             producer.append(1)
 
 
+def test_whoever_waits_for_a_server_that_is_away_reads_why(caplog: pytest.LogCaptureFixture) -> None:
+    with topics.connect("http://127.0.0.1:1", timeout=1, retry_s=4) as client:
+        producer = client.topic("a").producer()
+        producer.append(1)
+        with pytest.raises(Unreachable):
+            producer.flush()
+        (told,) = caplog.records
+        assert "cannot connect to http://127.0.0.1:1" in told.getMessage()
+        caplog.clear()
+        with pytest.raises(Unreachable):
+            next(client.topic("a").follow())
+        assert "cannot connect to http://127.0.0.1:1" in caplog.records[0].getMessage()
+
+
 def test_a_report_that_fails_harms_nobody(client: Client, name: str) -> None:
     def report(delivery: Delivery) -> None:
         raise RuntimeError("mine")

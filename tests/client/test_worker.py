@@ -18,7 +18,7 @@ from tests.api.server import LiveServer
 import topics
 from topics.client.client import Client
 from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
-from topics.errors import NotAQueue, TopicNotFound, TopicsError
+from topics.errors import NotAQueue, TopicsError, TopicsWarning
 from topics.model.results import Job
 
 pytestmark = pytest.mark.timeout(60)
@@ -93,7 +93,8 @@ def test_a_loop_that_is_dropped_without_a_job_ends_its_thread(door: Client, name
         jobs = queue.work("w")
         next(jobs).ack()
         queue.drop()
-        with pytest.raises(TopicNotFound):
+        door.topic(name).append("no job")
+        with pytest.raises(NotAQueue):
             next(jobs)
         keeper = jobs._claims._keeper
         assert isinstance(keeper, threading.Thread)
@@ -106,7 +107,8 @@ def test_a_loop_that_is_dropped_without_a_job_ends_its_thread(door: Client, name
 
 def test_a_worker_that_cannot_begin_leaves_signals_alone(door: Client, name: str) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(TopicNotFound):
+    door.topic(name).append(1)
+    with pytest.raises(NotAQueue), pytest.warns(TopicsWarning, match="type='log'"):
         door.queue(name).worker()(print).run()
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -152,11 +154,11 @@ def test_a_waiting_loop_gets_a_job_as_soon_as_it_is_there(door: Client, name: st
 
 
 def test_a_lease_is_kept_while_the_body_runs(door: Client, name: str) -> None:
-    queue = door.queue(name, lease_ms=150)
+    queue = door.queue(name, lease_ms=600)
     queue.append("long")
     with queue.work("w") as jobs:
         job = next(jobs)
-        time.sleep(0.6)  # four leases long
+        time.sleep(1.5)  # more than two leases long
         assert queue.claim("thief").claimed == []
         assert not job.is_lost
         assert job.ack()
@@ -185,14 +187,30 @@ def test_a_stop_event_ends_a_waiting_loop(door: Client, name: str) -> None:
 
 
 def test_working_on_what_is_no_queue_is_told(door: Client, name: str) -> None:
-    with pytest.raises(TopicNotFound):
-        next(door.queue(name).work())
     door.topic(name).append(1)
-    with pytest.raises(NotAQueue):
+    with pytest.raises(NotAQueue), pytest.warns(TopicsWarning, match="type='log'"):
         next(door.queue(name).work())
 
 
 # --- @queue.worker ---------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_may_come_before_the_first_job(door: Client, name: str) -> None:
+    queue, seen = door.queue(name, max_deliveries=3), []
+
+    @queue.worker()
+    def work(job: Job) -> None:
+        seen.append(job.value)
+        work.stop()
+
+    threading.Timer(0.1, queue.append, ["first"]).start()
+    work.run()
+    assert seen == ["first"]
+    assert queue.state().config.max_deliveries == 3
+
+
+def test_a_loop_may_come_before_the_first_job(door: Client, name: str) -> None:
+    assert list(door.queue(name).work(until_empty=True)) == []
 
 
 def test_a_worker_does_every_job_once(door: Client, name: str) -> None:
@@ -239,14 +257,34 @@ def test_a_job_that_fails_comes_back_after_a_while(door: Client, name: str) -> N
     assert counters(queue) == (0, 0, 0)
 
 
+def test_a_job_that_fails_for_the_last_time_is_said_to_go_to_the_dead_letters(
+    door: Client, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = door.queue(name, max_deliveries=2, dead_letter=f"{name}.dead")
+    queue.append("poison")
+
+    @queue.worker(retry_ms=1)
+    def work(job: Job) -> None:
+        if job.deliveries == 2:
+            work.stop()
+        raise RuntimeError("never")
+
+    work.run()
+    first, last = (record.getMessage() for record in caplog.records if record.name == "topics.worker")
+    assert "comes again in" in first
+    assert last.endswith(f"failed, was its last try; goes to '{name}.dead'")
+    assert queue.claim("w").claimed == []
+    assert [letter.value for letter in door.topic(f"{name}.dead").read()] == ["poison"]
+
+
 def test_leases_are_kept_while_functions_run(door: Client, name: str) -> None:
-    queue, runs = door.queue(name, lease_ms=150), []
+    queue, runs = door.queue(name, lease_ms=600), []
     queue.append("long")
 
     @queue.worker(concurrency=2, until_empty=True)
     def work(job: Job) -> None:
         runs.append(job.seq)
-        time.sleep(0.6)
+        time.sleep(1.5)
 
     work.run()
     assert runs == [1]

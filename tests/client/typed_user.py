@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import topics
+import topics.client
+import topics.embedded
 
 
 def through_a_server() -> None:
@@ -52,6 +54,18 @@ def through_a_server() -> None:
             print(away.sent)
         except topics.TopicsError as error:
             print(error.code, error.retryable)
+
+
+def misspelt(client: topics.client.Client, aclient: topics.client.AsyncClient, db: topics.embedded.Database) -> None:
+    """An ignored error that is none is an error itself, so each of these lines must be refused."""
+    client.queue("jobs", max_delivries=9)  # type: ignore[call-arg]
+    client.topic("orders", durability="fsink")  # type: ignore[arg-type]
+    client.topic("orders").configure(cap_record=1)  # type: ignore[call-arg]
+    client.queue("jobs").worker(concurency=8)  # type: ignore[call-arg]
+    client.topic("orders").producer(linger=1)  # type: ignore[call-arg]
+    aclient.queue("jobs", max_delivries=9)  # type: ignore[call-arg]
+    db.queue("jobs", max_delivries=9)  # type: ignore[call-arg]
+    client.topic("orders").append(1, tags="x")  # type: ignore[call-arg]
 
 
 def in_this_process() -> None:

@@ -115,6 +115,9 @@ class FakeView:
             self._ask()
         return np.array([record.size for record in self.records[lo:hi]], np.uint32)
 
+    def resident_run(self, slots: range | I64) -> RecordRun | None:
+        return None  # so that every read of a segment goes through a fetch, which checks it
+
     def tag_slots(self, match: TagMatch) -> I64:
         self.tag_lookups += 1
         return np.array([at for at, record in enumerate(self.records) if match.matches(record.tag)], np.int64)
@@ -224,12 +227,12 @@ class Disk:
         self.fetches += 1
         if extent.place is RecordPlace.SEALED:
             assert isinstance(extent.view, FakeView)
-            frames = [extent.view.records[slot].frame for slot in extent.slots.tolist()]
+            frames = [extent.view.records[slot].frame for slot in extent.slots]
         else:
             data = self._file(topic, extent)
             places = zip(extent.offs.tolist(), extent.lens.tolist(), strict=True)
             frames = [data[off : off + length] for off, length in places]
-        for frame, seq in zip(frames, extent.seqs.tolist(), strict=True):
+        for frame, seq in zip(frames, list(map(int, extent.seqs)), strict=True):
             assert parts(frame)[0] == seq
             assert struct.unpack_from("<I", frame)[0] + 4 == len(frame)
         offs = np.cumsum([0, *map(len, frames)])[:-1] + WAL_BODY_AT

@@ -88,7 +88,7 @@ def test_if_not_all_can_be_had_a_batch_is_fetched_by_itself(missing: int) -> Non
     walk.feed(without(rig.disk.fetch(topic, extent), missing))
     asked = []
     while (extent := walk.need()) is not None:
-        asked.append(extent.seqs.tolist())
+        asked.append(list(map(int, extent.seqs)))
         walk.feed(without(rig.disk.fetch(topic, extent), missing))
     assert asked == ([[1, 2, 3, 4], [5]] if missing == 3 else [[1, 2, 3, 4]])
     assert seqs_of(walk.result()) == [seq for seq in range(1, 6) if seq != missing][:4]

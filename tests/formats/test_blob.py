@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.formats.strategies import Texts, texts
 
-from topics.formats.wal import blob as blob_module
 from topics.formats.wal.blob import accounted_size, accounted_sizes, blob, blobs, meta_lengths, split_blob
 
 LOOK_ALIKES = [
@@ -50,20 +49,12 @@ def test_the_plural_forms_say_the_same_of_every_blob(batch: list[Texts], between
     assert accounted_sizes(memoryview(buffer), starts, lengths).tolist() == [accounted_size(piece) for piece in stored]
 
 
-def test_a_few_blobs_of_a_large_buffer_are_looked_at_alone() -> None:
-    piece = blob(b"1", b"{}")
-    buffer = piece + bytes(5 << 20) + piece
-    starts = np.array([0, len(buffer) - len(piece)], np.int64)
-    assert meta_lengths(buffer, starts, np.array([len(piece)] * 2, np.int64)).tolist() == [2, 2]
-
-
-def test_the_parting_text_is_found_across_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = [blob(b'"%s"' % (b"x" * n), b"{}") for n in range(20)]
+@pytest.mark.parametrize("meta", [None, b"", b"{}"])
+def test_the_parting_text_is_found_at_every_place(meta: bytes | None) -> None:
+    stored = [blob(b'"%s"' % (b"x" * n), meta) for n in range(200)]
     lengths = np.array([len(piece) for piece in stored], np.int64)
     starts = np.cumsum(lengths) - lengths
-    for window in range(1, 40):
-        monkeypatch.setattr(blob_module, "_WINDOW", window)
-        assert meta_lengths(b"".join(stored), starts, lengths).tolist() == [2] * 20
+    assert meta_lengths(b"".join(stored), starts, lengths).tolist() == [-1 if meta is None else len(meta)] * 200
 
 
 NO_BLOBS = [

@@ -55,7 +55,7 @@ def test_the_worked_append_frame_is_encoded_as_specified() -> None:
         topic_id=10, first_seq=1, ts=TS, datas=[EXAMPLE_BLOB], nodes=b"n1", tags=[b"order-7"], durable=True
     )
     assert one == SPEC_APPEND
-    assert run == (SPEC_APPEND, [0], [84])
+    assert (run.buffer, run.offsets.tolist(), run.lengths.tolist()) == (SPEC_APPEND, [0], [84])
 
 
 def test_the_worked_head_watermark_is_encoded_as_specified() -> None:

@@ -15,7 +15,7 @@ def test_every_name_gives_back_its_number(number: int) -> None:
     assert names.parse_wal(names.wal_name(number)) == number
     assert names.parse_shard(names.shard_name(number)) == number
     assert names.parse_topic_dir(names.topic_dir_name(number)) == number
-    assert names.parse_deleted_dir(names.deleted_dir_name(number)) == number
+    assert names.parse_deleted_dir(names.topic_dir_name(number) + names.DELETED_SUFFIX) == number
     for part in ("data", "idx", "tags"):
         assert names.parse_segment(names.segment_name(number, part)) == (number, part)
     assert names.parse_current(names.current_text(number)) == number
@@ -32,14 +32,11 @@ def test_every_name_gives_back_its_number(number: int) -> None:
         (names.shard_name(63), "shard-63"),
         (names.topic_dir_name(10), "0000000A"),
         (names.topic_dir_name(0x1_0000_0000), "100000000"),
-        (names.deleted_dir_name(11), "0000000B.deleted"),
         (names.segment_name(10001, "data"), "seg-0000000000010001.data"),
         (names.segment_name(1, "idx"), "seg-0000000000000001.idx"),
         (names.segment_name(1, "tags"), "seg-0000000000000001.tags"),
-        (names.tmp_name("CURRENT"), "CURRENT.tmp"),
-        (names.dup_name("seg-0000000000000001.data"), "seg-0000000000000001.data.dup"),
-        (names.group_key(0, shards=1), ""),
-        (names.group_key(0, shards=2), "shard-00"),
+        (names.group_keys(1), [""]),
+        (names.group_keys(2), ["shard-00", "shard-01"]),
         (names.quarantine_group_name(""), "flat"),
         (names.quarantine_group_name("shard-03"), "shard-03"),
         (names.quarantine_file_name("wal-0000000000000001.log", 96), "wal-0000000000000001.log.at-96"),

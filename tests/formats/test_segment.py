@@ -20,7 +20,7 @@ from topics.formats.segments import (
     segment_frames_from_wal,
     verify_frames,
 )
-from topics.formats.segments.columns import segment_frames_of
+from topics.formats.segments.frame import segment_frames_of
 from topics.formats.wal import scan_wal
 from topics.formats.wal.blob import blob
 from topics.formats.wal.frame import encode_appends

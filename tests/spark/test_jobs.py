@@ -522,7 +522,7 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
     import yaml  # type: ignore[import-untyped]
 
     folder = tmp_path / "shop"
-    write_project(folder, {"url": "http://localhost:4000", "subscribePattern": "orders*"})
+    write_project(folder, {"url": "http://localhost:4000", "subscribePrefix": "orders"})
     spec = yaml.safe_load((folder / SPEC).read_text())
     assert spec["name"] == "shop"
     assert spec["configuration"]["spark.topics.url"] == "http://localhost:4000"

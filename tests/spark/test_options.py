@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from topics.errors import ConfigError
-from topics.spark.options import TextMatch, describe, read_options, write_options
+from topics.spark.option_values import TextMatch, TopicChoice
+from topics.spark.options import describe, read_options, write_options
 from topics.spark.secret import Secret
 
 PATH = {"path": "/data", "subscribe": "orders"}
@@ -16,7 +17,7 @@ PATH = {"path": "/data", "subscribe": "orders"}
 
 def test_defaults_are_the_documented_ones() -> None:
     options = read_options(PATH, streaming=False)
-    assert options.subscribe == ("orders",)
+    assert options.topics == TopicChoice(("orders",))
     assert options.on_data_loss == "fail"
     assert (options.verify_checksums, options.max_records_per_partition) == (True, 500_000)
     assert options.table_columns == ("topic", "epoch", "seq", "ts", "node", "tag", "data", "meta")
@@ -24,7 +25,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_names_are_case_insensitive() -> None:
     options = read_options({"PATH": "/data", "Subscribe": "a, b,a", "FAILONDATALOSS": "False"})
-    assert (options.subscribe, options.on_data_loss) == (("a", "b"), "warn")
+    assert (options.topics.names, options.on_data_loss) == (("a", "b"), "warn")
 
 
 @pytest.mark.parametrize(
@@ -36,10 +37,35 @@ def test_names_are_case_insensitive() -> None:
         ({"subscribe": "a"}, "exactly one of path"),
         ({"path": "/d"}, "exactly one of subscribe"),
         ({"path": "/d", "subscribe": "a", "subscribePattern": "b*"}, "exactly one of subscribe"),
-        ({"path": "/d", "subscribe": "orders*"}, "use subscribePattern for a prefix"),
+        ({"path": "/d", "subscribe": "orders*"}, "for a prefix give subscribePrefix=orders"),
         ({"path": "/d", "subscribe": " , "}, "names no topic"),
-        ({"path": "/d", "subscribePattern": "orders"}, "a prefix with a trailing \\*"),
-        ({"path": "/d", "subscribePattern": "o*rders*"}, "a prefix with a trailing \\*"),
+        ({"path": "/d", "subscribePattern": "orders-("}, "is a regular expression, and 'orders-\\(' is none: missing"),
+        ({"path": "/d", "subscribePrefix": "orders*"}, "how names begin, such as orders, without \\*"),
+        ({"path": "/d", "subscribePrefix": "a", "assign": '{"a": [0]}'}, "exactly one of subscribe"),
+        ({"path": "/d", "assign": "a"}, 'JSON such as {"orders": \\[0\\]}'),
+        ({"path": "/d", "assign": '{"a": [0, 1]}'}, "'a' has one partition, 0, and none 1"),
+        ({**PATH, "startingOffsets": '{"orders": {"0": 1, "1": 5}}'}, "has one partition, 0, and none '1'"),
+        ({**PATH, "startingOffsets": "latest"}, "startingOffsets is latest, where a batch read finds nothing"),
+        ({**PATH, "endingOffsets": "earliest"}, "endingOffsets is earliest, where a batch read finds nothing"),
+        ({**PATH, "startingOffsets": '{"orders": 9}', "endingOffsets": '{"orders": 3}'}, "'orders' is 9, after ending"),
+        ({**PATH, "startingTimestamp": "9", "endingTimestamp": "3"}, "startingTimestamp is 9, after endingTimestamp"),
+        ({**PATH, "startingOffsetsByTimestamp": "5"}, 'JSON such as {"orders": 1700000000000}'),
+        ({**PATH, "startingOffsetsByTimestamp": '{"orders": "noon"}'}, "'noon', which is no time in ms"),
+        ({**PATH, "startingOffsetsByTimestamp": '{"clicks": 5}'}, "not among the topics subscribed to"),
+        ({**PATH, "startingOffsetsByTimestampStrategy": "earliest"}, "one of error, latest"),
+        ({**PATH, "maxTriggerDelay": "soon"}, "a time such as 30s, 15m or 1h, not 'soon'"),
+        ({**PATH, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, more than maxOffsetsPerTrigger"),
+        ({**PATH, "groupIdPrefix": "g"}, "groupIdPrefix of Kafka has no meaning for topics: there are no consumer gr"),
+        ({**PATH, "kafka.group.id": "g"}, "there are no consumer groups"),
+        ({**PATH, "kafka.security.protocol": "SSL"}, "give a url with https:// and a key as apiKeyFile"),
+        ({**PATH, "kafka.max.poll.records": "5"}, "it is for Kafka's client; leave it out"),
+        ({**PATH, "fetchOffset.numRetries": "5"}, "requests are tried again for half a minute"),
+        ({**PATH, "kafka.bootstrap.servers": "http://x"}, "exactly one of path"),
+        ({"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}, "kafka.bootstrap.servers is a server such as http"),
+        ({**PATH, "includeHeaders": "true"}, "is for kafkaSchema=true; the table has the columns node and meta"),
+        ({**PATH, "kafkaSchema": "true", "onDataLoss": "rows"}, "needs columns that kafkaSchema does not have"),
+        ({**PATH, "kafkaSchema": "true", "columns": "seq"}, "names 'seq'; the columns are key, value, topic"),
+        ({**PATH, "columns": "value"}, "names 'value'; the columns are topic, epoch"),
         ({**PATH, "startingOffsets": "first"}, "earliest, latest, or JSON"),
         ({**PATH, "provider": "topics", "option.path": "x"}, "use CREATE TEMPORARY VIEW"),
         ({**PATH, "startingOffsets": "[1]"}, "earliest, latest, or JSON"),
@@ -122,6 +148,50 @@ def test_a_key_that_no_header_carries_is_refused_and_not_shown(tmp_path: Path, k
     (tmp_path / "key").write_bytes(b"secret-\xff")
     with pytest.raises(ConfigError, match=sentence):
         read_options({**given, "apiKeyFile": str(tmp_path / "key")})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix", "wanted", "others"),
+    [
+        ("orders-.*", "orders-", ["orders-1", "orders-"], ["orders", "my-orders-1"]),
+        ("t.*", "t", ["t", "t1", "topic"], ["at"]),
+        ("orders*", "order", ["orders", "order", "orderss"], ["orders-1"]),
+        ("(a|b)-x", "", ["a-x", "b-x"], ["c-x"]),
+        ("ab|cd", "", ["ab", "cd"], ["abcd"]),
+        ("a{2}", "", ["aa"], ["a"]),
+        ("orders", "orders", ["orders"], ["orders-1"]),
+    ],
+)
+def test_a_pattern_is_a_regular_expression_over_whole_names(
+    pattern: str, prefix: str, wanted: list[str], others: list[str]
+) -> None:
+    choice = read_options({"path": "/d", "subscribePattern": pattern}).topics
+    assert choice.prefix == prefix
+    test = choice.test()
+    assert all(map(test, wanted))
+    assert not any(map(test, others))
+
+
+def test_words_of_kafka_mean_what_they_mean_there() -> None:
+    given = {
+        "kafka.bootstrap.servers": "http://x:4000",
+        "assign": '{"orders": [0], "clicks": [0]}',
+        "startingOffsets": '{"orders": {"0": 23}, "clicks": {"0": -2}}',
+        "startingOffsetsByTimestamp": '{"orders": {"0": 1700000000000}}',
+        "minOffsetsPerTrigger": "10",
+        "maxTriggerDelay": "90s",
+        "includeHeaders": "true",
+    }
+    options = read_options(given, streaming=True)
+    assert options.url == "http://x:4000"
+    assert options.topics.names == ("orders", "clicks")
+    assert options.starting_offsets == {"orders": 23, "clicks": -2}
+    assert (options.starts_at_ms("orders"), options.starts_at_ms("clicks")) == (1_700_000_000_000, None)
+    assert (options.min_offsets_per_trigger, options.max_trigger_delay) == (10, 90_000)
+    assert options.table_columns == (
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"),
+    )
+    assert read_options(PATH).max_trigger_delay == 15 * 60_000
 
 
 def test_matches_are_equality_or_prefix() -> None:

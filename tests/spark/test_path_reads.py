@@ -14,10 +14,11 @@ from topics.errors import ConfigError, Corruption, DataLoss
 from topics.formats.segments import encode_segment_frames, scan_segment
 from topics.spark.logs.directory import LeftOutWarning
 from topics.spark.logs.log import LogAddress, open_log
+from topics.spark.option_values import TopicChoice
 from topics.spark.options import read_options
 from topics.spark.planning.batch import plan_batch
 from topics.spark.planning.cut import LossWarning
-from topics.spark.planning.tasks import Task
+from topics.spark.planning.tasks import TopicPart
 
 
 @pytest.fixture
@@ -43,9 +44,8 @@ def test_ranges_are_half_open(world: World) -> None:
 
 
 def test_words_name_the_ends(world: World) -> None:
-    assert seqs(read_path(world, "a", startingOffsets="latest")) == []
-    assert seqs(read_path(world, "a", endingOffsets="earliest")) == []
-    assert seqs(read_path(world, "a", startingOffsets='{"a":9}', endingOffsets='{"a":3}')) == []
+    assert seqs(read_path(world, "a", startingOffsets='{"a":-1}')) == []
+    assert seqs(read_path(world, "a", endingOffsets='{"a":-2}')) == []
     assert len(seqs(read_path(world, "a", startingOffsets="earliest", endingOffsets="latest"))) == 207
 
 
@@ -67,8 +67,18 @@ def test_a_path_that_cannot_be_read_is_told_in_one_sentence(world: World, tmp_pa
 def test_times_choose_by_binary_search(world: World) -> None:
     rows = world.rows("a")
     for at in (rows[0].ts - 5, rows[0].ts, rows[77].ts, rows[199].ts, rows[206].ts, rows[206].ts + 1):
-        assert seqs(read_path(world, "a", startingTimestamp=str(at))) == [r.seq for r in rows if r.ts >= at]
+        started = read_path(world, "a", startingTimestamp=str(at), startingOffsetsByTimestampStrategy="latest")
+        assert seqs(started) == [r.seq for r in rows if r.ts >= at]
         assert seqs(read_path(world, "a", endingTimestamp=str(at))) == [r.seq for r in rows if r.ts < at]
+
+
+def test_a_start_beyond_the_end_is_told(world: World) -> None:
+    last = world.rows("a")[-1]
+    with pytest.raises(ConfigError, match=f"no record of topic 'a' is as young as {last.ts + 1} ms; .*Strategy=latest"):
+        read_path(world, "a", startingTimestamp=str(last.ts + 1))
+    assert seqs(read_path(world, "a", startingOffsets=f'{{"a":{last.seq + 1}}}')) == []
+    with pytest.raises(ConfigError, match=rf"'a' is given {last.seq + 2} and its next record will be {last.seq + 1}:"):
+        read_path(world, "a", startingOffsets=f'{{"a":{last.seq + 2}}}')
 
 
 def test_tags_and_nodes_are_tested_before_data_is_gathered(world: World) -> None:
@@ -248,10 +258,10 @@ def test_an_ephemeral_topic_needs_a_server(world: World) -> None:
     world.put("gone", durability="ephemeral")
     with pytest.raises(ConfigError, match="only in the server's memory; read it with url"):
         read_path(world, "gone")
-    wanted = read_options({"path": world.data_dir, "subscribePattern": "*"}, streaming=False)
+    wanted = read_options({"path": world.data_dir, "subscribePattern": ".*"}, streaming=False)
     with pytest.warns(LeftOutWarning, match="topic 'gone' is ephemeral"):
         tasks = plan_batch(wanted, clock=world.clock.wall_ms)
-    assert {task.topic for task in tasks} == {"a"}
+    assert {part.topic for task in tasks for part in task} == {"a"}
 
 
 def test_a_look_that_goes_on_is_a_look_from_the_start(world: World) -> None:
@@ -262,7 +272,7 @@ def test_a_look_that_goes_on_is_a_look_from_the_start(world: World) -> None:
             world.sim.snapshot()
         fresh = open_log(LogAddress(path=world.data_dir))
         now_ms = world.clock.wall_ms()
-        again, anew = (each.cuts(names=["a"], prefix=None, now_ms=now_ms)["a"] for each in (log, fresh))
+        again, anew = (each.cuts(TopicChoice(("a",)), now_ms=now_ms)["a"] for each in (log, fresh))
         assert (again.head_seq, again.earliest_seq) == (anew.head_seq, anew.earliest_seq)
         assert [(b.first_seq, b.end_seq) for b in again.blocks][:3] == [(b.first_seq, b.end_seq) for b in anew.blocks][
             :3
@@ -286,7 +296,7 @@ def test_router_copies_show_once_they_are_stored_and_are_never_passed_over(world
 
 def test_an_empty_task_gives_nothing(world: World) -> None:
     wanted = options(world, "a")
-    assert read_tasks([Task(topic="a", epoch=1)], wanted).num_rows == 0
+    assert read_tasks([(TopicPart(topic="a", epoch=1),), ()], wanted).num_rows == 0
 
 
 def test_records_of_a_topic_that_stopped_being_ephemeral_are_there_before_a_checkpoint(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.spark.planning.cut import LogBlock, LostSeqs, SegmentBlock, TopicCut
-from topics.spark.planning.tasks import Range, resolve, slices_of, target_size, tasks_of
+from topics.spark.planning.tasks import (
+    OPEN_BYTES,
+    Range,
+    Task,
+    TopicPart,
+    TopicRead,
+    batch_tasks,
+    resolve,
+    slices_of,
+    stream_size,
+    stream_tasks,
+)
 
 
 def segment(first: int, count: int, *, sealed: bool = True) -> SegmentBlock:
@@ -96,40 +108,84 @@ def test_every_seq_is_in_exactly_one_task(
         blocks.append(frames(first, tail))
     topic = cut(*blocks)
     wanted = resolve(topic, min(lo, topic.end_seq), hi)
-    target = target_size(max(wanted.hi - wanted.lo, 0), partitions_min=partitions_min, records_max=records_max)
-    tasks = tasks_of(topic, wanted, records_max=records_max, target=target)
-    seqs = [seq for task in tasks for piece in task.slices for seq in range(piece.lo, piece.hi)]
-    assert seqs == list(range(wanted.lo, max(wanted.hi, wanted.lo)))
-    assert all(task.count <= records_max for task in tasks)
-    for task in tasks:
-        assert len({piece.block.is_sealed for piece in task.slices}) == 1
-        for piece in task.slices:
-            if isinstance(piece.block, LogBlock):
-                assert (piece.block.first_seq, piece.block.end_seq) == (piece.lo, piece.hi)
+    tasks = planned(TopicRead(topic, wanted), partitions_min=partitions_min, records_max=records_max)
+    assert seqs_of(tasks) == [("t", seq) for seq in range(wanted.lo, max(wanted.hi, wanted.lo))]
+    assert all(sum(part.count for part in task) <= records_max for task in tasks)
+    for piece in (piece for task in tasks for part in task for piece in part.slices):
+        if isinstance(piece.block, LogBlock):
+            assert (piece.block.first_seq, piece.block.end_seq) == (piece.lo, piece.hi)
+
+
+def planned(
+    *reads: TopicRead, partitions_min: int = 1, records_max: int = 500_000, limit: int | None = None
+) -> list[Task]:
+    return batch_tasks(reads, partitions_min=partitions_min, records_max=records_max, limit=limit)
+
+
+def seqs_of(tasks: list[Task]) -> list[tuple[str, int]]:
+    pieces = ((part.topic, piece) for task in tasks for part in task for piece in part.slices)
+    return [(topic, seq) for topic, piece in pieces for seq in range(piece.lo, piece.hi)]
+
+
+PART = TopicRead(WHOLE, resolve(WHOLE, 20, 270))
 
 
 def test_tasks_travel_as_they_are() -> None:
-    tasks = tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60)
+    tasks = planned(PART, records_max=60)
     assert pickle.loads(pickle.dumps(tasks)) == tasks
 
 
-def test_a_limit_is_one_task() -> None:
-    (task,) = tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60, limit=7)
-    assert (task.limit, task.slices[0].lo, task.slices[-1].hi) == (7, 20, 270)
-    assert tasks_of(WHOLE, resolve(WHOLE, 20, 270), records_max=60, target=60, limit=0) == []
+def test_a_limit_is_one_part() -> None:
+    ((part,),) = planned(PART, records_max=60, limit=7)
+    assert (part.limit, part.slices[0].lo, part.slices[-1].hi) == (7, 20, 270)
+    assert planned(PART, records_max=60, limit=0) == []
 
 
 def test_gaps_that_are_rows_have_a_task_of_their_own() -> None:
     gap = LostSeqs(1, 9, "cap")
-    tasks = tasks_of(WHOLE, Range(10, 20), records_max=60, target=60, gaps=[gap])
-    assert [(task.gaps, task.count) for task in tasks] == [((gap,), 0), ((), 10)]
+    tasks = planned(TopicRead(WHOLE, Range(10, 20), [gap]), records_max=60)
+    assert [[(part.gaps, part.count) for part in task] for task in tasks] == [[((gap,), 0)], [((), 10)]]
 
 
-@pytest.mark.parametrize(("total", "cores", "expected"), [(1000, 4, 250), (10, 4, 3), (0, 4, 1), (10_000, 2, 1000)])
-def test_tasks_are_small_enough_and_many_enough(total: int, cores: int, expected: int) -> None:
-    assert target_size(total, partitions_min=cores, records_max=1000) == expected
+def topics_of(sizes: list[int]) -> list[TopicRead]:
+    cuts = [replace(cut(segment(1, size)), name=f"t{at:05d}") for at, size in enumerate(sizes)]
+    return [TopicRead(topic, resolve(topic, 1, topic.end_seq)) for topic in cuts]
+
+
+def weight(task: Task) -> int:
+    return sum(piece.weight for part in task for piece in part.slices)
+
+
+@given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=60), partitions_min=st.integers(1, 9))
+def test_topics_share_tasks_of_about_equal_weight(sizes: list[int], partitions_min: int) -> None:
+    reads = topics_of(sizes)
+    tasks = planned(*reads, partitions_min=partitions_min)
+    assert seqs_of(tasks) == [(read.cut.name, seq) for read in reads for seq in range(1, read.range.hi)]
+    assert len(tasks) <= partitions_min + 1
+    fair = sum(map(weight, tasks)) / partitions_min
+    record = 100 + OPEN_BYTES
+    assert all(weight(task) <= 1.5 * fair + 2 * record for task in tasks)
+
+
+def test_one_huge_topic_among_many_small_ones_is_split_evenly() -> None:
+    reads = topics_of([10] * 500 + [2_000_000] + [10] * 500)
+    tasks = planned(*reads, partitions_min=4)
+    assert len(tasks) == 5  # a task has at most 500,000 records
+    weights = [weight(task) for task in tasks]
+    assert max(weights) <= 1.02 * min(weights)
+
+
+def test_parts_of_a_stream_are_put_together_by_seqs_alone() -> None:
+    parts = [(count, TopicPart(topic=f"t{at}", epoch=1)) for at, count in enumerate([4, 4, 4, 10, 1, 1])]
+    tasks = stream_tasks(parts, 10)
+    assert [[part.topic for part in task] for task in tasks] == [["t0", "t1"], ["t2"], ["t3"], ["t4", "t5"]]
+
+
+@pytest.mark.parametrize(("total", "least", "expected"), [(1000, 4, 250), (10, 4, 3), (0, 4, 1), (10_000, 2, 1000)])
+def test_tasks_of_a_stream_are_small_enough_and_many_enough(total: int, least: int, expected: int) -> None:
+    assert stream_size(total, partitions_min=least, records_max=1000) == expected
 
 
 def test_slices_cover_only_what_is_asked() -> None:
-    assert [(s.lo, s.hi) for s in slices_of(WHOLE, 95, 105)] == [(95, 101), (101, 105)]
-    assert slices_of(WHOLE, 300, 400) == []
+    assert [(s.lo, s.hi) for s in slices_of(WHOLE, Range(95, 105))] == [(95, 101), (101, 105)]
+    assert slices_of(WHOLE, Range(300, 400)) == []

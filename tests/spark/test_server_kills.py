@@ -28,6 +28,7 @@ from topics.errors import Internal
 from topics.spark.logs.directory import DirectoryLog
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.server_log import ServerLog, cut_from_manifest
+from topics.spark.option_values import TopicChoice
 from topics.spark.options import read_options
 from topics.spark.planning.stream import StreamPlanner
 
@@ -230,7 +231,7 @@ def test_a_batch_that_was_planned_before_a_kill_is_read_after_it(tmp_path: Path)
 
 def live_seqs(data_dir: str, name: str) -> tuple[tuple[int, int, int], list[int]]:
     log = DirectoryLog(LogAddress(path=data_dir))
-    cut = log.cuts(names=[name], prefix=None, now_ms=0)[name]
+    cut = log.cuts(TopicChoice((name,)), now_ms=0)[name]
     topic = log._topics[name]
     seqs = [seq for seq in range(cut.earliest_seq, cut.end_seq) if topic.live(seq)]
     return (cut.head_seq, cut.earliest_seq, cut.evict_floor), seqs
@@ -247,7 +248,7 @@ def test_a_directory_tells_what_its_server_told(tmp_path: Path, how: str) -> Non
         served.start()
         names = [name for name in CONFIGS if "ttl_ms" not in CONFIGS[name]]
         with closing(ServerLog(LogAddress(url=served.url))) as log:
-            cuts = log.cuts(names=names, prefix=None, now_ms=0)
+            cuts = log.cuts(TopicChoice(tuple(names)), now_ms=0)
         rows = {name: [row[0] for row in served.rows(name)] for name in names}
         served.stop() if how == "stopped" else served.kill()
         for name in names:

@@ -15,7 +15,7 @@ from topics.spark.options import write_options
 from topics.spark.writing.rows import RowReader, SinkRecord, SinkRow, is_json, rows_of, shape_of
 from topics.spark.writing.sink import TaskWriter, Written
 
-SHAPE = RowReader("t", ("data",), {"data": None})
+SHAPE = RowReader("t", {"data": "data"}, {"data": None})
 
 
 def rows(count: int, *topics: str) -> list[SinkRow]:

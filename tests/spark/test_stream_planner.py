@@ -11,6 +11,7 @@ import pytest
 from tests.spark.world import World, read_tasks
 
 from topics.errors import ConfigError, DataLoss
+from topics.spark.jobs.job import topic_option
 from topics.spark.options import ReadOptions, read_options
 from topics.spark.planning.batch import PARALLELISM_ENV
 from topics.spark.planning.cut import LossWarning
@@ -24,7 +25,7 @@ class Query:
 
     def __init__(self, world: World, topics: str = "a", **given: str) -> None:
         self.world = world
-        chosen = {"subscribePattern" if topics.endswith("*") else "subscribe": topics}
+        chosen = topic_option(topics)
         self.options: ReadOptions = read_options({"path": world.data_dir, **chosen, **given}, streaming=True)
         self.restart()
         self.offset: Offset = self.planner.initial()

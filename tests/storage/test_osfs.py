@@ -14,7 +14,7 @@ import pytest
 from topics.errors import DataDirLocked
 from topics.storage import osfs
 from topics.storage.fs import Mode, install, make_dirs, parent, read_file, remove_tree, write_all
-from topics.storage.osfs import OsFs
+from topics.storage.osfs import OsFs, RetryingFs
 from topics.testing.simfs import SimFs
 
 
@@ -129,13 +129,13 @@ def test_a_killed_holder_is_no_obstacle(fs: OsFs, tmp_path: Path) -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(osfs.__file__).parents[2])}
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
         with pytest.raises(DataDirLocked):
             fs.lock("l")
-        holder.kill()
-        holder.wait(timeout=60)
+        other.kill()
+        other.wait(timeout=60)
     fs.lock("l").close()
 
 
@@ -156,7 +156,7 @@ def test_without_fallocate_files_are_extended(fs: OsFs, monkeypatch: pytest.Monk
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
-    file = fs.open("a", "create")
+    file = RetryingFs(fs).open("a", "create")
     write_all(file, 0, b"abc")
     file.allocate(10_000)
     file.allocate(100)

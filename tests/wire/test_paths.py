@@ -36,6 +36,7 @@ KNOWN = [
     ("GET", b"/readyz", "ready", ""),
     ("GET", b"/v0/metrics", "metrics", ""),
     ("GET", b"/openapi.json", "openapi", ""),
+    ("GET", b"/", "root", ""),
     ("GET", b"/console", "console", ""),
     ("GET", b"/console/app.js", "console_file", "app.js"),
 ]
@@ -66,7 +67,7 @@ def test_head_is_get_and_everything_else_is_405(method: str, path: bytes, handle
 
 
 UNKNOWN = [
-    b"/", b"", b"/v0", b"/v0/", b"/v0/topics/", b"/v0/topics//", b"/v0/topics//diff", b"/v0/topics/a/",
+    b"", b"/v0", b"/v0/", b"/v0/topics/", b"/v0/topics//", b"/v0/topics//diff", b"/v0/topics/a/",
     b"/v0/topics/a/diff/",
     b"/v0/topics/a/b/c", b"/v0/topics/a/Diff", b"/V0/topics", b"/v1/topics", b"//v0/topics", b"/v0//topics",
     b"/v0/healthz",

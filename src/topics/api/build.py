@@ -58,6 +58,7 @@ class ServerApp:
             "ready": self._probes.ready,
             "openapi": within_budget(self._probes.openapi),
             "metrics": within_budget(self._metrics.metrics),
+            "root": console.root,
             "console": within_budget(console.console),
             "console_file": within_budget(console.console_file),
         }

@@ -17,6 +17,7 @@ from topics.api.app import RequestCall
 from topics.api.live.live import Live
 from topics.core.topic import TopicLog
 from topics.engine.ticket import chain
+from topics.formats.kernel_choice import KERNEL
 from topics.limits import METRICS_TOPICS_MAX
 from topics.model.config import DURABILITIES
 from topics.model.results import QueueCounters
@@ -149,6 +150,7 @@ class Metrics:
                 0 if self.kernel is None else self.kernel.engine.queues.lost_in_flight(),
             ),
         ]
+        families.append(labelled("topics_kernel", "gauge", "codecs that run", "kernel", [(KERNEL, 1)]))
         if self.live is not None:
             families += _live_families(self.live)
         if self.kernel is not None:

@@ -15,27 +15,43 @@ import topics
 from topics.errors import TopicsError, Unauthorized, Unreachable
 
 COMMANDS = {
-    "archive": "topics.cli.spark.archive:archive",
-    "bench": "topics.cli.local.bench:bench",
-    "completion": "topics.cli.local.tools:completion",
-    "config": "topics.cli.local.config:config",
-    "delete": "topics.cli.data.records:delete",
-    "dlq": "topics.cli.data.dlq:dlq",
-    "doctor": "topics.cli.local.tools:doctor",
-    "inspect": "topics.cli.local.inspect:inspect",
-    "pipeline": "topics.cli.spark.pipeline:pipeline",
-    "produce": "topics.cli.data.records:produce",
-    "queue": "topics.cli.data.queue:queue",
-    "read": "topics.cli.data.reading:read",
-    "replay": "topics.cli.spark.replay:replay",
-    "router": "topics.cli.data.router:router",
-    "serve": "topics.cli.local.serve:serve",
-    "stats": "topics.cli.spark.stats:stats",
-    "tail": "topics.cli.data.reading:tail",
-    "tier": "topics.cli.data.tier:tier",
-    "topic": "topics.cli.data.topic:topic",
-    "verify": "topics.cli.spark.verify:verify",
+    "archive": (
+        "topics.cli.spark.archive:archive",
+        "Copy topics into a table by topic and date, incrementally and exactly once.",
+    ),
+    "bench": ("topics.cli.local.bench:bench", "Measure single appends, batches and reads."),
+    "completion": ("topics.cli.local.tools:completion", "Print the completion script of a shell."),
+    "config": ("topics.cli.local.config:config", "Settings of this process."),
+    "delete": ("topics.cli.data.records:delete", "Delete records below a seq, by tag, or both."),
+    "dlq": ("topics.cli.data.dlq:dlq", "Dead letters: list, redrive into their queues, purge."),
+    "doctor": (
+        "topics.cli.local.tools:doctor",
+        "Check what this machine needs, and say what to do about what is missing.",
+    ),
+    "inspect": (
+        "topics.cli.local.inspect:inspect",
+        "Look inside a data directory, read-only, whether a server runs on it or not.",
+    ),
+    "pipeline": ("topics.cli.spark.pipeline:pipeline", "Bronze, silver and gold tables from topics."),
+    "produce": ("topics.cli.data.records:produce", "Append JSON lines from files or stdin, one record per line."),
+    "queue": (
+        "topics.cli.data.queue:queue",
+        "Queues: claim, ack, nack and extend jobs, or work on them with a command.",
+    ),
+    "read": ("topics.cli.data.reading:read", "Read records: as JSON lines, or, on a terminal, as lines for a person."),
+    "replay": ("topics.cli.spark.replay:replay", "Write archived records into topics, each topic in its old order."),
+    "router": ("topics.cli.data.router:router", "Routers: copy what is written to one topic into another."),
+    "serve": ("topics.cli.local.serve:serve", "Run the server until SIGTERM or SIGINT."),
+    "stats": ("topics.cli.spark.stats:stats", "Records, bytes and rates by topic, time bucket and tag prefix."),
+    "tail": ("topics.cli.data.reading:tail", "The last records, and then whatever comes."),
+    "tier": ("topics.cli.data.tier:tier", "The hot and the cold tier."),
+    "topic": ("topics.cli.data.topic:topic", "Topics: create, list, look at, reconfigure, remove."),
+    "verify": (
+        "topics.cli.spark.verify:verify",
+        "Check every frame of every segment; exit status 1 if any is damaged.",
+    ),
 }
+"""Where each command is, and the first sentence of its help: to list them, none is loaded."""
 
 EXIT_INTERRUPTED = 130
 EXIT_STATUSES = """\b
@@ -49,7 +65,8 @@ Exit statuses
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are addresses, so that `topics --version` does not import the server."""
+    """A group whose commands are addresses, so that `topics --version` does not import the server, and `topics --help`
+    none of them."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -63,14 +80,33 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name].split(":")
+        module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        from topics.formats.kernel_choice import KERNEL
+
+        click.echo(f"topics {topics.__version__} ({KERNEL})")
+        ctx.exit()
+
 
 @click.group(cls=LazyGroup, epilog=EXIT_STATUSES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(topics.__version__, prog_name="topics", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """A durable event engine for one machine.
 

@@ -1,7 +1,8 @@
 """What commands that talk to a server share: where it is, which key, and how rows are shown.
 
 Data goes to stdout and everything else to stderr. A terminal gets a table, a pipe gets tab-separated lines, `--json`
-gives one JSON object per line. Exit statuses are listed in `topics.cli`."""
+gives one JSON object per line. `--header` puts the names of the columns before the lines of a pipe. Exit statuses are
+listed in `topics.cli`."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from topics.client import connect
 from topics.config import client_settings_from
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_HEADER = "topics.cli.header"
 
 EXIT_DATA_LOSS = 3
 
@@ -64,6 +67,18 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")(command)
 
 
+def table_options(command: F) -> F:
+    """`--json`, and `--header` for the lines of a pipe."""
+    header = click.option(
+        "--header", is_flag=True, expose_value=False, callback=_note_header, help="In a pipe, column names come first."
+    )
+    return json_option(header(command))
+
+
+def _note_header(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    context.meta[_HEADER] = wanted
+
+
 def sure_options(command: F) -> F:
     """`--yes` and `--dry-run` for verbs that destroy."""
     command = click.option("--yes", is_flag=True, help="Do not ask.")(command)
@@ -89,14 +104,18 @@ def confirm(question: str, *, yes: bool) -> None:
 # --- output ----------------------------------------------------------------------------------------------------------
 
 
-def show_rows(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
-    """Rows as a table, as lines, or as JSON objects with the headers as keys."""
+def show_rows(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool, titles: Sequence[str] | None = None
+) -> None:
+    """Rows as a table, as lines, or as JSON objects with the names as keys. A table may have shorter titles."""
     if as_json:
         for row in rows:
-            echo_json(dict(zip(headers, row, strict=True)))
+            echo_json(dict(zip(names, row, strict=True)))
     elif sys.stdout.isatty():
-        _show_table(headers, rows)
+        _show_table(titles or names, rows)
     else:
+        if click.get_current_context().meta.get(_HEADER):
+            click.echo("\t".join(names))
         for row in rows:
             click.echo("\t".join(spelled(value).translate(_NO_BREAKS) for value in row))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs
 from topics.model.paging import After, Gap, Gaps, node_names
@@ -18,7 +18,7 @@ from topics.model.results import Record
 
 if TYPE_CHECKING:
     from topics.client.jobs.work import Work
-    from topics.client.jobs.worker import Handler, Worker
+    from topics.client.jobs.worker import Handler, Worker, WorkerFields
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,11 +107,12 @@ class BlockingTopic:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of a server.
 
         Ends when the client or database is closed; raises TopicNotFound when the topic is deleted."""
-        return each(self._verbs._door.follow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps))
+        verbs = self._verbs
+        return each(verbs._following(verbs._door.follow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)))
 
 
 class BlockingQueue(BlockingTopic):
-    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+    """A topic of type `queue`. Its first use creates it as one."""
 
     _verbs: QueueVerbs
 
@@ -137,7 +138,7 @@ class BlockingQueue(BlockingTopic):
 
         return Work(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty, stop=stop)
 
-    def worker(self, **options: Any) -> Callable[[Handler], Worker]:
+    def worker(self, **options: Unpack[WorkerFields]) -> Callable[[Handler], Worker]:
         """`@queue.worker(concurrency=8)` makes a function the worker of this queue; `run()` it. The options are
         those of `WorkerOptions`."""
         from topics.client.jobs.worker import Worker, WorkerOptions

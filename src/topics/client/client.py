@@ -12,20 +12,21 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from topics.client import blocking_handles, routes, verbs
 from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
 from topics.client.http_door import HttpDoor
 from topics.client.jobs.work import AsyncWork
-from topics.client.jobs.worker import AsyncHandler, AsyncWorker, WorkerOptions
-from topics.client.producing.batching import ProducerOptions
+from topics.client.jobs.worker import AsyncHandler, AsyncWorker, WorkerFields, WorkerOptions
+from topics.client.producing.batching import ProducerFields, ProducerOptions
 from topics.client.producing.producer import AsyncProducer, Producer
 from topics.client.transport.address import checked_timeout, parse_address
 from topics.client.transport.retry import RetryPolicy
 from topics.client.transport.transport import AsyncTransport, BlockingTransport
-from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text
+from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text, queue_config
 from topics.config import ClientSettings
+from topics.model.config import ConfigFields
 from topics.model.results import RouterSummary, TopicSummary
 
 TIMEOUT_S = 30.0
@@ -73,13 +74,13 @@ class AsyncTopic(TopicVerbs):
         """The manifest of the topic's stored segments, tier by tier; does not count as a read."""
         return await self._door.run(routes.SEGMENTS, self.name, None)
 
-    def producer(self, **options: Any) -> AsyncProducer:
+    def producer(self, **options: Unpack[ProducerFields]) -> AsyncProducer:
         """A batching producer of this topic; options are those of `ProducerOptions`."""
         return AsyncProducer(self._door, ProducerOptions(**options), topic=self.name, config=self._config)
 
 
 class AsyncQueue(QueueVerbs, AsyncTopic):
-    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+    """A topic of type `queue`. Its first use creates it as one."""
 
     def work(
         self,
@@ -92,7 +93,7 @@ class AsyncQueue(QueueVerbs, AsyncTopic):
         """Jobs one by one, each acked when the loop comes back for the next; their leases are kept meanwhile."""
         return AsyncWork(self, node, max=max, lease_ms=lease_ms, until_empty=until_empty)
 
-    def worker(self, **options: Any) -> Callable[[AsyncHandler], AsyncWorker]:
+    def worker(self, **options: Unpack[WorkerFields]) -> Callable[[AsyncHandler], AsyncWorker]:
         """`@queue.worker(concurrency=8)` makes a coroutine function the worker of this queue; `await run()` it. The
         options are those of `WorkerOptions`."""
         return lambda handler: AsyncWorker(self, handler, WorkerOptions(**options))
@@ -112,20 +113,20 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"AsyncClient({self._transport.address.url!r})"
 
-    def topic(self, name: str, **config: Any) -> AsyncTopic:
-        """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
-        its own (`configure` changes it)."""
+    def topic(self, name: str, **config: Unpack[ConfigFields]) -> AsyncTopic:
+        """A handle. With config, its first use creates a topic that does not exist, with this config; an existing topic
+        keeps its own, and a warning says where the two differ (`configure` changes it)."""
         return AsyncTopic(self._door, name, config_text(config) if config else None)
 
-    def queue(self, name: str, **config: Any) -> AsyncQueue:
-        """A handle to a queue, which the first append creates if it does not exist yet."""
-        return AsyncQueue(self._door, name, config_text({"type": "queue", **config}))
+    def queue(self, name: str, **config: Unpack[ConfigFields]) -> AsyncQueue:
+        """A handle to a queue, which its first use creates if it does not exist; config as for `topic`."""
+        return AsyncQueue(self._door, name, config_text(queue_config(config)))
 
     def router(self, name: str) -> AsyncRouter:
         """A handle to a router; `put` creates it."""
         return AsyncRouter(self._door, name)
 
-    def producer(self, **options: Any) -> AsyncProducer:
+    def producer(self, **options: Unpack[ProducerFields]) -> AsyncProducer:
         """A batching producer of any topics; options are those of `ProducerOptions`."""
         return AsyncProducer(self._door, ProducerOptions(**options))
 
@@ -174,14 +175,14 @@ class Topic(BlockingTopic):
 
     segments = blocking_handles.blocking(AsyncTopic.segments)
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[ProducerFields]) -> Producer:
         """A batching producer of this topic; options are those of `ProducerOptions`."""
         topic = self._verbs
         return Producer(topic._door, ProducerOptions(**options), topic=topic.name, config=topic._config)
 
 
 class Queue(BlockingQueue, Topic):
-    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+    """A topic of type `queue`. Its first use creates it as one."""
 
     _verbs: AsyncQueue
 
@@ -196,20 +197,20 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self._transport.address.url!r})"
 
-    def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
-        its own (`configure` changes it)."""
+    def topic(self, name: str, **config: Unpack[ConfigFields]) -> Topic:
+        """A handle. With config, its first use creates a topic that does not exist, with this config; an existing topic
+        keeps its own, and a warning says where the two differ (`configure` changes it)."""
         return Topic(self._verbs.topic(name, **config))
 
-    def queue(self, name: str, **config: Any) -> Queue:
-        """A handle to a queue, which the first append creates if it does not exist yet."""
+    def queue(self, name: str, **config: Unpack[ConfigFields]) -> Queue:
+        """A handle to a queue, which its first use creates if it does not exist; config as for `topic`."""
         return Queue(self._verbs.queue(name, **config))
 
     def router(self, name: str) -> Router:
         """A handle to a router; `put` creates it."""
         return Router(self._verbs.router(name))
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[ProducerFields]) -> Producer:
         """A batching producer of any topics; options are those of `ProducerOptions`."""
         return Producer(self._verbs._door, ProducerOptions(**options))
 

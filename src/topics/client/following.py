@@ -189,6 +189,7 @@ class Following:
         pause_s = self._attempts.pause_s(error, repeatable=True, now=now, chance=chance)
         if pause_s is None:
             raise error
+        self._attempts.tell(error, now=now)
         return pause_s
 
 

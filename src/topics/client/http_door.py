@@ -37,6 +37,7 @@ class IdempotencyKeys:
 class HttpDoor:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
+        self.compared: set[tuple[str, bytes]] = set()
         self.keys = IdempotencyKeys()
 
     async def run(self, route: Route[Q, T], name: str, request: Q) -> T:

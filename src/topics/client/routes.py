@@ -45,7 +45,7 @@ from topics.model.results import (
     TopicState,
     WatchResult,
 )
-from topics.model.values import Event, Json, json_text
+from topics.model.values import Event, Json, json_text, refuse_bytes
 from topics.wire.incoming.queue_requests import (
     AckRequest,
     ClaimRequest,
@@ -76,7 +76,7 @@ def decoder_of(kind: type[T]) -> Callable[[bytes], T]:
     return msgspec.json.Decoder(kind).decode
 
 
-def _payload_decoder(kind: type[T], field: str) -> Callable[[bytes], T]:
+def payload_decoder(kind: type[T], field: str) -> Callable[[bytes], T]:
     """A decoder of an answer whose `field` is a list of records or jobs; takes escapes of lone surrogates too."""
     strict = decoder_of(kind)
 
@@ -118,8 +118,8 @@ class RecordBatch(msgspec.Struct, frozen=True):
     to_seq: int
 
 
-decode_batch = _payload_decoder(RecordBatch, "records")
-_decode_page = _payload_decoder(ReadResult, "records")
+decode_batch = payload_decoder(RecordBatch, "records")
+_decode_page = payload_decoder(ReadResult, "records")
 _decode_put = decoder_of(PutTopicResult)
 _decode_dropped = decoder_of(DeleteTopicResult)
 _decode_router_gone = decoder_of(DeleteRouterResult)
@@ -261,7 +261,7 @@ TOPICS = Route(ListQuery, b"GET", "/v0/topics", decoder_of(TopicPage))
 
 # The jobs of a claim whose answer was lost stay leased until their leases run out. A nack without lease ids might give
 # back a job that the same node has claimed again meanwhile.
-CLAIM = Route(ClaimRequest, b"POST", "/v0/topics/{}/claim", _payload_decoder(ClaimResult, "claimed"), repeatable=_never)
+CLAIM = Route(ClaimRequest, b"POST", "/v0/topics/{}/claim", payload_decoder(ClaimResult, "claimed"), repeatable=_never)
 ACK = Route(AckRequest, b"POST", "/v0/topics/{}/ack", decoder_of(AckResult))
 NACK = Route(
     NackRequest,
@@ -332,6 +332,7 @@ def _string(text: str) -> str:
 
 
 def _entry(entry: dict[str, Any], data: Any) -> bytes:
+    refuse_bytes(data)
     try:
         piece = _encode(entry)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:

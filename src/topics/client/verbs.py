@@ -9,15 +9,17 @@ nothing is created by making one. One suite of tests runs over all doors.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeVar, overload
+from contextlib import aclosing
+from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
+from warnings import warn
 
 import msgspec
 
 from topics import limits
 from topics.client import routes
 from topics.client.routes import DropQuery, ListQuery, Route, StateQuery
-from topics.errors import InvalidRequest
-from topics.model.config import ConfigPatch, TopicConfig, patch_from
+from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsWarning
+from topics.model.config import ConfigFields, ConfigPatch, TopicConfig, patch_from, resolve_config
 from topics.model.names import TagMatch
 from topics.model.paging import After, Gap, Gaps, Walk, node_names
 from topics.model.position import checked_position
@@ -55,6 +57,8 @@ from topics.wire.incoming.requests import (
 Q = TypeVar("Q")
 T = TypeVar("T")
 
+COMPARED_MAX = 10_000  # topics whose config a client remembers to have looked at
+
 Match = str | list[str] | TagMatch | None
 Seqs = Iterable[int | Job]
 """Jobs by their seqs. A `Job` brings its lease id along, so that a lease which has passed on is left alone."""
@@ -64,6 +68,9 @@ Items = Iterable[Record | Gap]
 
 class Door(Protocol):
     """Where the verbs of a handle are carried out."""
+
+    compared: set[tuple[str, bytes]]
+    """Topics and the config that handles were given for them, once it was held against what the topic has."""
 
     async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
         """Carry out a request on the topic or router of that name."""
@@ -77,7 +84,7 @@ class Door(Protocol):
         """Everything behind the position, then whatever comes."""
 
 
-def config_text(config: dict[str, Any]) -> bytes:
+def config_text(config: ConfigFields) -> bytes:
     """Checked as the server will; only what was given is sent, what is left out takes its default there."""
     patch = patch_from(config)
     given = {name: getattr(patch, name) for name in ConfigPatch.__struct_fields__ if name in config}
@@ -85,7 +92,10 @@ def config_text(config: dict[str, Any]) -> bytes:
 
 
 class TopicVerbs:
-    """A topic by name: cheap and stateless. The first write creates the topic."""
+    """A topic by name: cheap and stateless. The first write creates the topic.
+
+    With config, any verb creates a topic that does not exist, with this config. A topic that has another one keeps it,
+    and a `TopicsWarning` says so."""
 
     def __init__(self, door: Door, name: str, config: bytes | None = None) -> None:
         self._door = door
@@ -94,6 +104,45 @@ class TopicVerbs:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+    # --- with config ----------------------------------------------------------------------------------------------
+
+    async def _run(self, route: Route[Q, T], request: Q) -> T:
+        if self._config is None:
+            return await self._door.run(route, self.name, request)
+        try:
+            done = await self._door.run(route, self.name, request)
+        except TopicNotFound:
+            await self._door.run(routes.CONFIGURE, self.name, self._config)
+            return await self._door.run(route, self.name, request)
+        await self._compare(self._config)
+        return done
+
+    async def _append(self, values: Sequence[Any], *, node: str | None, key: str | None) -> AppendResult:
+        done = await self._door.append(self.name, values, node=node, key=key, config=self._config)
+        if self._config is not None and not done.created:
+            await self._compare(self._config)
+        return done
+
+    async def _compare(self, config: bytes) -> None:
+        """Warn if the topic has another config than the handle. Asked once by a client."""
+        if (self.name, config) in self._door.compared:
+            return
+        if len(self._door.compared) >= COMPARED_MAX:
+            self._door.compared.clear()
+        self._door.compared.add((self.name, config))
+        try:
+            state = await self._door.run(routes.STATE, self.name, StateQuery(touch=False))
+        except (Forbidden, TopicNotFound):  # a key that may only write; a topic that was just deleted
+            return
+        given = msgspec.json.decode(config, type=dict[str, Any])
+        wanted = resolve_config(patch_from(given))
+        differ = [field for field in given if getattr(state.config, field) != getattr(wanted, field)]
+        if differ:
+            has = ", ".join(f"{field}={getattr(state.config, field)!r}" for field in differ)
+            asked = ", ".join(f"{field}={given[field]!r}" for field in differ)
+            told = f"{self.name!r} exists with {has} and keeps it; {asked} has no effect, `configure` changes a topic"
+            warn(told, TopicsWarning, stacklevel=2)
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -109,14 +158,13 @@ class TopicVerbs:
         """Append one record. When this returns, it is as safe as the topic's class says.
 
         Without a `key` a call of a server gets one of its own, so that it can be repeated when a connection breaks."""
-        event = Event(data, tag=tag, node=node, meta=meta)
-        return await self._door.append(self.name, [event], node=None, key=key, config=self._config)
+        return await self._append([Event(data, tag=tag, node=node, meta=meta)], node=None, key=key)
 
     async def append_many(
         self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
     ) -> AppendResult:
         """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        return await self._door.append(self.name, list(several(records)), node=node, key=key, config=self._config)
+        return await self._append(list(several(records)), node=node, key=key)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -134,7 +182,7 @@ class TopicVerbs:
         request = diff_request(
             after, limit=limit, max_bytes=max_bytes, nodes=node_names(exclude_nodes), wait_ms=wait_ms
         )
-        return await self._door.run(routes.DIFF, self.name, request)
+        return await self._run(routes.DIFF, request)
 
     @overload
     def read(
@@ -180,7 +228,14 @@ class TopicVerbs:
         """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
-        return each(self._door.follow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps))
+        return each(self._following(self._door.follow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)))
+
+    async def _following(self, pages: AsyncGenerator[Items, None]) -> AsyncGenerator[Items, None]:
+        async with aclosing(pages):
+            if self._config is not None:
+                await self.state(touch=False)  # creates the topic if need be
+            async for items in pages:
+                yield items
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -188,13 +243,13 @@ class TopicVerbs:
         """Delete records on request: below a seq, by tag (`"x"`, `"x*"`), or both. Permanent, and no gap to readers."""
         request = checked(DeleteRequest, before_seq=before_seq, match=predicate(match))
         request.selector()
-        return await self._door.run(routes.DELETE, self.name, request)
+        return await self._run(routes.DELETE, request)
 
     async def state(self, *, touch: bool = True) -> TopicState:
         """Head, counts and config. With `touch` it counts as a read."""
-        return await self._door.run(routes.STATE, self.name, StateQuery(touch=touch))
+        return await self._run(routes.STATE, StateQuery(touch=touch))
 
-    async def configure(self, /, **config: Any) -> TopicConfig:
+    async def configure(self, /, **config: Unpack[ConfigFields]) -> TopicConfig:
         """Create the topic, or replace its config as a whole: what is left out goes back to its default."""
         return await self._door.run(routes.CONFIGURE, self.name, config_text(config))
 
@@ -203,22 +258,26 @@ class TopicVerbs:
         return await self._door.run(routes.DROP, self.name, DropQuery(if_empty=if_empty))
 
 
-class QueueVerbs(TopicVerbs):
-    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+def queue_config(config: ConfigFields) -> ConfigFields:
+    return {"type": "queue", **config}
 
-    async def configure(self, /, **config: Any) -> TopicConfig:
+
+class QueueVerbs(TopicVerbs):
+    """A topic of type `queue`. Its first use creates it as one."""
+
+    async def configure(self, /, **config: Unpack[ConfigFields]) -> TopicConfig:
         """Create the queue, or replace its config as a whole: what is left out goes back to its default."""
-        return await super().configure(**{"type": "queue", **config})
+        return await super().configure(**queue_config(config))
 
     async def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0) -> ClaimResult:
         """Lease up to `max` jobs to a node; none is an empty list. With `wait_ms` it waits up to so long for one."""
         request = checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        return await self._door.run(routes.CLAIM, self.name, request)
+        return await self._run(routes.CLAIM, request)
 
     async def ack(self, jobs: Seqs, *, node: str) -> AckResult:
         """Done: the jobs are deleted."""
         request = checked(AckRequest, node=node, **_seqs_and_leases(jobs))
-        return await self._door.run(routes.ACK, self.name, request)
+        return await self._run(routes.ACK, request)
 
     async def nack(
         self,
@@ -232,12 +291,12 @@ class QueueVerbs(TopicVerbs):
         """Not done: somebody may claim them again, after this delay or as the queue's `retry` says. `final`: they go to
         the dead letters at once."""
         request = checked(NackRequest, node=node, delay_ms=delay_ms, error=error, final=final, **_seqs_and_leases(jobs))
-        return await self._door.run(routes.NACK, self.name, request)
+        return await self._run(routes.NACK, request)
 
     async def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
         """Hold the jobs until `lease_ms` from now."""
         request = checked(ExtendRequest, node=node, lease_ms=lease_ms, **_seqs_and_leases(jobs))
-        return await self._door.run(routes.EXTEND, self.name, request)
+        return await self._run(routes.EXTEND, request)
 
 
 class RouterVerbs:

@@ -16,11 +16,14 @@ from topics.config.settings import ClientSettings, Settings
 from topics.errors import ConfigError
 
 IGNORED_PREFIX = "TOPICS_TEST_"
+KERNEL_VARIABLE = "TOPICS_KERNEL"
+"""Chooses the codecs of any process that uses the package (`topics.formats.kernel_choice`); it is no setting."""
 
 
 def environment_names() -> list[str]:
     """Every variable the package knows."""
-    return sorted(variable_of(name) for table in (Settings, ClientSettings) for name in kinds_of(table))
+    settings = [variable_of(name) for table in (Settings, ClientSettings) for name in kinds_of(table)]
+    return sorted([*settings, KERNEL_VARIABLE])
 
 
 def settings_from(environ: Mapping[str, str]) -> Resolved[Settings]:

@@ -83,7 +83,7 @@ class Settings(_Table, frozen=True, kw_only=True):
     wal_shards: Annotated[
         int, IntOrAuto(low=1, high=64, unit="groups", help="log groups; may change between starts")
     ] = msgspec.field(default_factory=auto_wal_shards)
-    wal_file_bytes: Annotated[int, Int(low=4096, unit="bytes", help="preallocation and rotation size")] = 64 * MIB
+    wal_file_bytes: Annotated[int, Int(low=4096, unit="bytes", help="largest log file")] = 64 * MIB
     wal_queue: Annotated[int, Int(low=1, unit="submissions", help="submissions queued per group")] = 4096
     wal_max_batch_frames: Annotated[int, Int(low=1, unit="frames", help="batch limit")] = 16_384
     wal_max_batch_bytes: Annotated[int, Int(low=1, unit="bytes", help="batch limit")] = 8 * MIB

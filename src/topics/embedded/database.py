@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from topics.client import blocking_handles, verbs
 from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
-from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text
+from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text, queue_config
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.embedded.engine_door import EngineDoor
@@ -23,6 +23,7 @@ from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown, TopicsError
+from topics.model.config import ConfigFields
 from topics.model.paging import After, Gap, Gaps, node_names
 from topics.model.results import Record, RouterSummary, TopicSummary
 from topics.runtime.drivers.blocking import BlockingDriver, undisturbed
@@ -81,11 +82,12 @@ class Topic(BlockingTopic):
         """`follow` for coroutines: waiting does not hold the event loop."""
         door = self._verbs._door
         assert isinstance(door, EngineDoor)
-        return verbs.each(door.afollow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps))
+        pages = door.afollow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)
+        return verbs.each(self._verbs._following(pages))
 
 
 class Queue(BlockingQueue, Topic):
-    """A topic of type `queue`. Its first append creates it as one; `configure` does so by itself."""
+    """A topic of type `queue`. Its first use creates it as one."""
 
 
 class Database:
@@ -108,14 +110,14 @@ class Database:
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
-    def topic(self, name: str, **config: Any) -> Topic:
-        """A handle. With config, a topic that does not exist yet gets it from its first write; an existing topic keeps
-        its own (`configure` changes it)."""
+    def topic(self, name: str, **config: Unpack[ConfigFields]) -> Topic:
+        """A handle. With config, its first use creates a topic that does not exist, with this config; an existing topic
+        keeps its own, and a warning says where the two differ (`configure` changes it)."""
         return Topic(TopicVerbs(self._door, name, config_text(config) if config else None))
 
-    def queue(self, name: str, **config: Any) -> Queue:
-        """A handle to a queue, which the first append creates if it does not exist yet."""
-        return Queue(QueueVerbs(self._door, name, config_text({"type": "queue", **config})))
+    def queue(self, name: str, **config: Unpack[ConfigFields]) -> Queue:
+        """A handle to a queue, which its first use creates if it does not exist; config as for `topic`."""
+        return Queue(QueueVerbs(self._door, name, config_text(queue_config(config))))
 
     def router(self, name: str) -> Router:
         """A handle to a router; `put` creates it."""

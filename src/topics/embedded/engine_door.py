@@ -71,6 +71,7 @@ WAIT_MS = limits.DIFF_WAIT_MS.high
 class EngineDoor:
     def __init__(self, database: Database) -> None:
         self._db = database
+        self.compared: set[tuple[str, bytes]] = set()
 
     async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
         answer: T = _COMMANDS[route](self._db, name, request)
@@ -140,7 +141,7 @@ def _diff(db: Database, topic: str, asked: DiffRequest) -> ReadResult:
 
 def _read_request(start: Position, *, limit: int, max_bytes: int, nodes: NodeFilter) -> ReadRequest:
     return ReadRequest(
-        from_seq=start.seq, epoch=start.epoch, limit=limit, budget_bytes=max_bytes, nodes=node_set(nodes)
+        from_seq=start.seq, epoch=start.epoch, limit=limit, budget_bytes=max_bytes, nodes=node_set(nodes), in_turn=True
     )
 
 

@@ -186,7 +186,10 @@ class Engine:
 
     def read(self, name: str, request: ReadRequest) -> Ticket[ReadDone]:
         """A topic whose name is held can be read; one that is being deleted is gone when that is applied."""
-        return self.reads.read(self.state.topic(name), request)
+        topic = self.state.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return self.reads.read(topic, request)
 
     def topic_state(self, name: str, *, touch: bool = True) -> Ticket[TopicState]:
         return self.queries.state(self.state.topic(name), touch=touch)

@@ -49,12 +49,13 @@ class FloorLog:
     def is_logged(self, topic: TopicLog) -> bool:
         """Nothing is due and nothing is being logged. What is due in an ephemeral topic is applied here, without a
         log."""
+        config = topic.config
         if topic.id in self._pending:
             return False
-        evict = self._due(topic)
+        evict = self._due(topic) if config.ttl_ms or config.cap_bytes else None
         if evict is None:
             return True
-        if topic.config.is_ephemeral:
+        if config.is_ephemeral:
             self._apply(topic, evict)
             return True
         return False

@@ -21,7 +21,7 @@ run_frames segment_frames_of(run): segment frames of a RecordRun, wherever its b
 sidecar    encode_sidecar(tags=, sizes=, data_len=), TagSidecar(buffer).lookup_eq / lookup_prefix / sizes,
            sidecar_matches(buffer, count=, data_len=)
 snapshot   Snapshot, TopicItem, RouterItem, ...; encode_snapshot, decode_snapshot(buffer, file=)
-names      every file name: *_name builds, parse_* gives the number or None; pick_canonical, shard_of, group_key
+names      every file name: *_name builds, parse_* gives the number or None; pick_canonical, shard_of, group_keys
 versions   format versions
 buffers    gathers and checksums over one buffer, shared by the decoders
 """

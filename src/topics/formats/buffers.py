@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from topics.formats import codec
+
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 U8: TypeAlias = npt.NDArray[np.uint8]
@@ -28,15 +30,8 @@ I64: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[np.void]
 
-Summing: TypeAlias = Callable[[Buffer, I64, I64], U64]
-"""Computes the checksums of every `[start, end)` of a buffer, as `hash_slices` does."""
-
 xxh3: Final[Callable[[Any], int]] = xxhash.xxh3_64_intdigest
 
-# Below this mean length a bytes slice (copy) is cheaper to make than a memoryview slice.
-_COPY_BYTES_MAX: Final = 1024
-# Slices hashed per run; bounds the Python integers alive at a time.
-_HASH_RUN: Final = 8192
 _PIECES_RUN: Final = 1024
 _STRETCH_BYTES_MAX: Final = 1 << 20
 
@@ -92,28 +87,8 @@ def _gather(view: memoryview, offsets: I64, code: str, width: int) -> Any:
 
 
 def hash_slices(buffer: Buffer, starts: I64, ends: I64) -> U64:
-    """XXH3-64 of every `[start, end)` of the buffer: the one loop of checksum verification."""
-    digest = xxhash.xxh3_64_digest
-    sums = np.empty(len(starts), np.uint64)
-    for at in range(0, len(starts), _HASH_RUN):
-        begins, stops = starts[at : at + _HASH_RUN], ends[at : at + _HASH_RUN]
-        source, base = _cheap_source(buffer, begins, stops)
-        pairs = zip((begins - base).tolist(), (stops - base).tolist(), strict=True)
-        # Eight bytes are cheaper to collect than an int; a comprehension frees each slice before the next is cut.
-        sums[at : at + _HASH_RUN] = np.frombuffer(b"".join([digest(source[a:b]) for a, b in pairs]), ">u8")
-    return sums
-
-
-def _cheap_source(buffer: Buffer, begins: I64, ends: I64) -> tuple[Any, int]:
-    """What to cut many slices from, and where it starts: bytes when they are small, copied if close together."""
-    total = int((ends - begins).sum())
-    if total > _COPY_BYTES_MAX * len(begins):
-        return byte_view(buffer), 0
-    if isinstance(buffer, bytes):
-        return buffer, 0
-    low, high = int(begins.min()), int(ends.max())
-    view = byte_view(buffer)
-    return (bytes(view[low:high]), low) if high - low <= 4 * total else (view, 0)
+    """XXH3-64 of every `[start, end)` of the buffer."""
+    return codec.segment.hash_slices(buffer, starts, ends - starts)
 
 
 def pieces(buffer: Buffer, starts: I64, lengths: I64) -> list[bytes]:
@@ -145,25 +120,3 @@ def is_zero(view: memoryview) -> bool:
     """Whether every byte is zero; reads in steps, so that a non-zero byte near the front ends it early."""
     step = 1 << 20
     return not any(np.frombuffer(view[at : at + step], np.uint8).any() for at in range(0, len(view), step))
-
-
-def all_ascii(source: bytes, starts: I64, lengths: I64) -> bool:
-    """Whether every piece is ASCII."""
-    return _join(source, starts, lengths).isascii()
-
-
-def valid_utf8(source: bytes, starts: I64, lengths: I64) -> bool:
-    """Whether every piece is UTF-8. One decode for all: an ASCII separator cannot be part of a longer sequence."""
-    joined = _join(source, starts, lengths)
-    try:
-        joined.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _join(source: bytes, starts: I64, lengths: I64) -> bytes:
-    used = lengths > 0
-    begins = starts[used]
-    pairs = zip(begins.tolist(), (begins + lengths[used]).tolist(), strict=True)
-    return b"\0".join([source[a:b] for a, b in pairs])

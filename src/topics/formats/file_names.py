@@ -64,9 +64,9 @@ def shard_name(shard: int) -> str:
     return f"shard-{shard:02d}"
 
 
-def group_key(shard: int, *, shards: int) -> str:
-    """Group key of a shard: flat when there is only one."""
-    return FLAT_GROUP if shards == 1 else shard_name(shard)
+def group_keys(shards: int) -> list[str]:
+    """Group keys of a layout, by shard index: the flat group when there is only one shard."""
+    return [FLAT_GROUP] if shards == 1 else [shard_name(shard) for shard in range(shards)]
 
 
 def topic_dir_name(topic_id: int) -> str:
@@ -74,24 +74,9 @@ def topic_dir_name(topic_id: int) -> str:
     return f"{topic_id:08X}"
 
 
-def deleted_dir_name(topic_id: int) -> str:
-    """`0000000A.deleted`: a deleted topic waiting for removal."""
-    return topic_dir_name(topic_id) + DELETED_SUFFIX
-
-
 def segment_name(first_seq: int, part: SegmentPart) -> str:
     """`seg-0000000000000001.data`, `.idx` or `.tags`."""
     return f"seg-{first_seq:016d}.{part}"
-
-
-def tmp_name(name: str) -> str:
-    """The name under which an unfinished install writes."""
-    return name + TMP_SUFFIX
-
-
-def dup_name(name: str) -> str:
-    """The name under which a losing overlapping segment file is set aside."""
-    return name + DUP_SUFFIX
 
 
 def quarantine_group_name(key: str) -> str:

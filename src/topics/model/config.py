@@ -6,7 +6,7 @@ Made by wire and the embedded library, kept by core, stored by the log.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 
@@ -92,6 +92,28 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         check_u64(self.ttl_ms, self.cap_records, self.cap_bytes, self.idempotency_window_ms)
         check_u64(self.lease_ms, self.claim_jitter_ms, self.max_deliveries, self.concurrency, self.tag_concurrency)
+
+
+class ConfigFields(TypedDict, total=False):
+    """The fields of `ConfigPatch` as keyword arguments, so that a type checker refuses a misspelt one."""
+
+    type: TopicType
+    ttl_ms: int
+    cap_records: int
+    cap_bytes: int
+    discard: Discard
+    durable: bool
+    durability: Durability | None
+    priority: int | None
+    auto_priority: bool
+    auto_create: bool
+    idempotency_window_ms: int
+    dedupe_node: bool
+    lease_ms: int
+    claim_jitter_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    leases_durable: bool
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):

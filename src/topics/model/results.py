@@ -78,6 +78,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     meta: Raw | UnsetType = UNSET
     epoch: int = field(name="$epoch", default=0)
 
+    def __repr__(self) -> str:
+        return _shown("Record", self, ("seq", "ts", "tag", "node", "data", "meta"))
+
     @property
     def position(self) -> int | str:
         """Where a reader stands that has seen it: to be stored, and given as `after`. It knows its topic again, unlike
@@ -93,6 +96,17 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def headers(self) -> Any:
         """`meta` as a Python value."""
         return decode_payload(self.meta)
+
+
+def _shown(kind: str, item: Any, fields: Sequence[str]) -> str:
+    """What `print` shows of a record or a job: JSON texts as they are, and nothing that is absent."""
+    given = ((name, getattr(item, name)) for name in fields)
+    texts = (
+        f"{name}={bytes(value).decode(errors='replace') if isinstance(value, Raw) else repr(value)}"
+        for name, value in given
+        if value is not None and value is not UNSET
+    )
+    return f"{kind}({', '.join(texts)})"
 
 
 class AppendResult(msgspec.Struct, frozen=True):
@@ -181,6 +195,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
     bytes: int
     durable: bool
     effective_priority: int
+    type: TopicType = "log"  # an earlier server does not say
 
 
 class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -250,6 +265,9 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     data: Raw
     tag: str | None = field(name="$tag", default=None)
     meta: Raw | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return _shown("Job", self, ("seq", "deliveries", "tag", "data", "meta"))
 
     @property
     def value(self) -> Any:

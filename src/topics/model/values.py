@@ -1,7 +1,9 @@
 """Python values to records: what the library doors (embedded, client) take, turned into checked JSON text.
 
 A value is encoded once; `Json` carries text that is JSON already, byte for byte. What JSON cannot say (NaN, infinities,
-unknown types) is refused, because storing something else than was given would be silent loss."""
+unknown types) is refused, because storing something else than was given would be silent loss. So is a value that is
+`bytes`: it may be JSON text, which is to be given as `Json`, or anything else. Inside a value msgspec's rules hold: a
+datetime becomes ISO text, a Decimal its digits, bytes base64 text."""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Event(msgspec.Struct, frozen=True):
     meta: Any = None
 
 
-_LOOKED_AT = frozenset((Event, msgspec.Raw))
+_BYTES = (bytes, bytearray, memoryview)
+_LOOKED_AT = frozenset((Event, msgspec.Raw, *_BYTES))
 _STRINGS = {str}
 
 
@@ -87,6 +90,7 @@ def _texts_together(values: Sequence[Any]) -> list[msgspec.Raw] | None:
 def json_text(value: Any) -> msgspec.Raw:
     if isinstance(value, msgspec.Raw):
         return _checked_text(value)
+    refuse_bytes(value)
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError) as error:
@@ -95,6 +99,14 @@ def json_text(value: Any) -> msgspec.Raw:
     if b"null" in text and _has_no_json_float(value):
         raise InvalidRequest("NaN and infinities are not JSON")
     return _checked_splice(text)
+
+
+def refuse_bytes(value: Any) -> None:
+    if isinstance(value, _BYTES):
+        raise InvalidRequest(
+            f"a record is JSON, and this is {type(value).__name__}: JSON text is given as topics.Json(...), "
+            "other bytes as text, for instance base64.b64encode(...).decode()"
+        )
 
 
 def _checked_splice(text: bytes) -> msgspec.Raw:

@@ -88,9 +88,10 @@ class FileWork:
         return result
 
     def _load_index(self, topic: TopicLog, extent: Extent, ticket: Ticket[FetchedRecords]) -> None:
-        """What waits for a cold segment's index is done as soon as it is here."""
+        """Load the columns of a segment. What waits for the index of a cold one is done as soon as it is here."""
         view: SealedSegment = extent.view  # type: ignore[assignment]
         asked = not view.ready
+        run = self._driver.run_cold if view.tier == "cold" else self._driver.run_read
 
         def came(done: Ticket[None]) -> None:
             if done.error is not None:
@@ -99,7 +100,7 @@ class FileWork:
             self.index_came(topic, view.first_seq)
             ticket.resolve(FetchedRecords(EMPTY_RUN, cold_segments=int(asked)))
 
-        carried_out(self._driver.run_cold, view.load_index).then(came, ticket.abandon)
+        carried_out(run, view.load_index).then(came, ticket.abandon)
 
     def index_came(self, topic: TopicLog, first_seq: int) -> None:
         block = topic.sealed.by_first_seq(first_seq)

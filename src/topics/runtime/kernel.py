@@ -203,7 +203,7 @@ class Kernel:
             self._closing = Ticket()
             closing = self._closing
             self.scheduler.stop()
-            self.checkpointer.haste.closing = True
+            self.checkpointer.throttle.closing = True
             self.tiers.stop()
             self.snapshotter.run(clean=True).then(lambda done: self._snapshot_over(done, closing), closing.abandon)
         return self._closing

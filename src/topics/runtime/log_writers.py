@@ -1,12 +1,14 @@
-"""Writers: the groups' writers taken together.
+"""The writers of the log at run time: who writes, who syncs, who is told.
 
-GroupRunner: one WAL group at run time; who writes, who syncs, who is told.
+    GroupWriter   one WAL group, whoever writes it
+    GroupRunner   one WAL group with its thread
+    Writers       all groups together
 
 Always holds: a group's bytes are written in submission order and by one thread at a time; an `fsync`-class submission
 is applied only after a sync that began after its write returned; every submission taken is answered, also when the
-thread dies. The owner thread (event loop, or holder of the embedded lock) calls `pump`; the group's own thread runs
-`_work`. The owner never waits for a sync: small writes that fit go out at once, everything else (rotation, large
-batches, a disk that has become slow) goes through the thread, in order.
+thread dies. The owner (the thread of the event loop, or whoever has the lock of the embedded library) calls `pump`; the
+group's own thread runs `_work`. The owner never waits for a sync: small writes that fit go out at once, everything else
+(rotation, large batches, a disk that has become slow) goes through the thread, in order.
 """
 
 from __future__ import annotations

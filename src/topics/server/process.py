@@ -81,7 +81,8 @@ class ServerProcess:
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
         self._tune_interpreter()
-        log.info("ready: %d topics, %d frames replayed", len(recovered.state.topics), recovered.replayed_frames)
+        found = len(recovered.state.topics), recovered.replayed_frames
+        log.info("ready: %d topics, %d frames replayed, data in %s", *found, os.path.abspath(self._settings.data_dir))
         tell_supervisor(b"READY=1")
         await stop.wait()
         await self._drain(server, kernel, driver)
@@ -112,7 +113,8 @@ class ServerProcess:
             write_port_file(settings.port_file, address)
         if self._keys is None:
             log.warning("authentication is OFF: whoever reaches %s may do everything", address)
-        log.info("listening on %s", address)
+        scheme = "http" if self._tls is None else "https"
+        log.info("listening on %s, console at %s://%s/console", address, scheme, address)
         return server
 
     @staticmethod

@@ -1,169 +1,49 @@
 """Options of the `topics` data source: one table each for reading and writing, read into frozen values.
 
-Names are case-insensitive, as everywhere in Spark. Everything that can be wrong about an option is found here, at
-planning time, and reported as one sentence that says what would be right: each kind of option has a parser, which takes
-the option's name and its text and gives a value or raises ConfigError. What needs the data itself (an unknown topic, an
-unreadable path) is found by the planner. Called by `topics.spark.source`, the planner and the jobs.
+Names are case-insensitive, as everywhere in Spark; they are those of Spark's Kafka source where the meaning is the
+same. Everything that can be wrong about an option is found here, at planning time, and reported as one sentence that
+says what would be right. What needs the data itself (an unknown topic, an unreadable path) is found by the planner.
+Called by `topics.spark.source`, the planner and the jobs.
 """
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from topics.errors import ConfigError
 from topics.model.config import DURABILITIES
-from topics.model.names import is_topic_name
-from topics.model.position import Position, is_token, parse_token
-from topics.spark.scanning.schema import KNOWN_COLUMNS, LOSS_COLUMNS, TABLE_COLUMNS
+from topics.spark.option_values import (
+    Bound,
+    TextMatch,
+    TopicChoice,
+    as_assigned,
+    as_boolean,
+    as_bound,
+    as_columns,
+    as_count,
+    as_duration_ms,
+    as_match,
+    as_one_of,
+    as_pattern,
+    as_prefix,
+    as_text,
+    as_times,
+    as_topic_name,
+    as_topic_names,
+    as_url,
+)
+from topics.spark.scanning.schema import HEADERS, KAFKA_COLUMNS, KNOWN_COLUMNS, LOSS_COLUMNS, TABLE_COLUMNS
 from topics.spark.secret import Secret
 
 OnLoss: TypeAlias = Literal["fail", "warn", "rows"]
 API_KEY_ENV: Final = "TOPICS_API_KEY"
 COLD_DIR_ENV: Final = "TOPICS_COLD_DIR"
-
-Bound: TypeAlias = Literal["earliest", "latest"] | Mapping[str, int | Position]
-"""Where a range begins or ends: a word, or by topic a seq or a position."""
-
-EARLIEST_SEQ: Final = -2
-LATEST_SEQ: Final = -1
-"""Numbers that Kafka's source uses in its JSON for the two words."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextMatch:
-    """Equality, or a literal prefix."""
-
-    value: str
-    is_prefix: bool
-
-
-def as_text(name: str, given: str) -> str:
-    if not given.strip():
-        raise ConfigError(f"option {name} is empty")
-    return given.strip()
-
-
-def as_boolean(name: str, given: str) -> bool:
-    word = given.strip().lower()
-    if word not in ("true", "false"):
-        raise ConfigError(f"option {name} is true or false, not {given!r}")
-    return word == "true"
-
-
-def as_count(low: int) -> Callable[[str, str], int]:
-    def parse(name: str, given: str) -> int:
-        try:
-            value = int(given.strip())
-        except ValueError:
-            raise ConfigError(f"option {name} is a whole number, not {given!r}") from None
-        if not low <= value < 2**63:
-            raise ConfigError(f"option {name} is a whole number from {low} on, not {value}")
-        return value
-
-    return parse
-
-
-def as_one_of(*words: str) -> Callable[[str, str], str]:
-    def parse(name: str, given: str) -> str:
-        word = given.strip().lower()
-        if word not in words:
-            raise ConfigError(f"option {name} is one of {', '.join(words)}, not {given!r}")
-        return word
-
-    return parse
-
-
-def as_topic_names(name: str, given: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in given.split(",") if part.strip()))
-    if not names:
-        raise ConfigError(f"option {name} names no topic")
-    for topic in names:
-        if not is_topic_name(topic):
-            hint = "; use subscribePattern for a prefix" if topic.endswith("*") else ""
-            raise ConfigError(f"option {name}: {topic!r} is not a topic name{hint}")
-    return names
-
-
-def as_prefix(name: str, given: str) -> str:
-    text = given.strip()
-    if not text.endswith("*") or "*" in text[:-1]:
-        raise ConfigError(f"option {name} is a prefix with a trailing *, such as orders*, not {given!r}")
-    return text[:-1]
-
-
-def as_columns(name: str, given: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in given.split(",") if part.strip())
-    check_columns(names, KNOWN_COLUMNS, f"option {name}")
-    return names
-
-
-def as_match(_: str, given: str) -> TextMatch:
-    return TextMatch(given[:-1], is_prefix=True) if given.endswith("*") else TextMatch(given, is_prefix=False)
-
-
-def as_bound(name: str, given: str) -> Bound:
-    text = given.strip()
-    if text.lower() == "earliest":
-        return "earliest"
-    if text.lower() == "latest":
-        return "latest"
-    shape = f'option {name} is earliest, latest, or JSON such as {{"orders": 23}}, not {given!r}'
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        raise ConfigError(shape) from None
-    if not isinstance(parsed, dict):
-        raise ConfigError(shape)
-    return {topic: _place(name, topic, given) for topic, given in parsed.items()}
-
-
-def _place(name: str, topic: str, given: object) -> int | Position:
-    """A seq, the next one to read, as it is or with its epoch as in an offset; or a position, which was read."""
-    if isinstance(given, dict) and given.keys() == {"epoch", "seq"}:
-        epoch, seq = given["epoch"], given["seq"]
-        if _is_seq(epoch) and _is_seq(seq):
-            return Position(max(seq - 1, 0), epoch)
-    elif isinstance(given, str) and is_token(given):
-        return parse_token(given)
-    elif _is_seq(given, low=EARLIEST_SEQ):
-        assert isinstance(given, int)
-        return given
-    raise ConfigError(f"option {name}: {topic!r} is given {given!r}, which is not a seq or a position")
-
-
-def _is_seq(given: object, *, low: int = 0) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and low <= given < 2**63
-
-
-def as_url(name: str, given: str) -> str:
-    text = given.strip().rstrip("/")
-    if not _names_server(text):
-        shown = text.rpartition("@")[2]  # what stands before may be a password
-        raise ConfigError(f"option {name} is a server such as http://localhost:4000, not {shown!r}")
-    return text
-
-
-def _names_server(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:  # no port, or no address
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and not re.search(r"\s", text)
-
-
-def as_topic_name(name: str, given: str) -> str:
-    if not is_topic_name(given.strip()):
-        raise ConfigError(f"option {name}: {given!r} is not a topic name")
-    return given.strip()
 
 
 def check_columns(names: tuple[str, ...], known: tuple[str, ...], where: str) -> None:
@@ -175,9 +55,6 @@ def check_columns(names: tuple[str, ...], known: tuple[str, ...], where: str) ->
             raise ConfigError(f"{where} names {name!r}; the columns are {', '.join(known)}")
     if len(set(names)) != len(names):
         raise ConfigError(f"{where} names a column twice")
-
-
-# --- the tables ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +72,8 @@ def field_of(name: str) -> str:
     return re.sub(r"(?=[A-Z])", "_", name).lower()
 
 
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+
 _CONNECTION: Final = (
     Option("url", as_url, "a running server, such as http://localhost:4000"),
     Option("apiKey", as_text, f"bearer key; default: environment variable {API_KEY_ENV}"),
@@ -205,14 +84,27 @@ READ_OPTIONS: Final = (
     Option("path", as_text, "a data directory, a cold directory or a copy of either: local, or a URI of pyarrow.fs"),
     Option("coldPath", as_text, f"cold root of the directory at path; default: environment variable {COLD_DIR_ENV}"),
     *_CONNECTION,
+    Option(BOOTSTRAP, as_url, "the same as url, and kafkaSchema=true unless that says otherwise"),
     Option("subscribe", as_topic_names, "one topic, or several with commas"),
-    Option("subscribePattern", as_prefix, "a prefix with a trailing *"),
+    Option("subscribePattern", as_pattern, "a regular expression that matches whole names, such as orders-.*"),
+    Option("subscribePrefix", as_prefix, "how names begin, such as orders-"),
+    Option("assign", as_assigned, 'the same as subscribe in JSON of Kafka, such as {"orders": [0]}'),
     Option("startingOffsets", as_bound, "earliest, latest, or JSON: first seq wanted by topic"),
     Option("endingOffsets", as_bound, "earliest, latest, or JSON: first seq not wanted by topic"),
     Option("startingTimestamp", as_count(0), "ms since the Unix epoch: first record at or after it"),
     Option("endingTimestamp", as_count(0), "ms since the Unix epoch: records before it"),
+    Option("startingOffsetsByTimestamp", as_times, "JSON: ms by topic; the others go by startingOffsets"),
+    Option("endingOffsetsByTimestamp", as_times, "JSON: ms by topic; the others go by endingOffsets"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        as_one_of("error", "latest"),
+        "where no record is at or after the starting time: stop, or start at the end",
+        "error",
+    ),
     Option("failOnDataLoss", as_boolean, "false is short for onDataLoss=warn", True),
     Option("onDataLoss", as_one_of("fail", "warn", "rows"), "what a gap does: stop, a warning, or a tombstone row"),
+    Option("kafkaSchema", as_boolean, "columns of Spark's Kafka source: key, value, topic, partition, offset, ..."),
+    Option("includeHeaders", as_boolean, "with kafkaSchema: a column headers, of node and meta", False),
     Option("columns", as_columns, "columns to read, with commas; the others are neither read nor decoded"),
     Option("tag", as_match, "only records with this tag; a trailing * makes it a prefix"),
     Option("node", as_match, "only records of this node; a trailing * makes it a prefix"),
@@ -222,12 +114,15 @@ READ_OPTIONS: Final = (
     Option("maxRecordsPerPartition", as_count(1), "most records of one task", 500_000),
     Option("minPartitions", as_count(1), "fewest tasks to plan for; default: the session's parallelism, 8 for streams"),
     Option("maxOffsetsPerTrigger", as_count(1), "streaming: most records of one micro-batch"),
+    Option("minOffsetsPerTrigger", as_count(1), "streaming: fewest records that a micro-batch waits for"),
+    Option("maxTriggerDelay", as_duration_ms, "streaming: longest wait for minOffsetsPerTrigger", 15 * 60_000),
     Option("maxBytesPerTrigger", as_count(1), "streaming: most bytes of one micro-batch"),
     Option("trimCommitted", as_boolean, "streaming: delete from the topic what the sink has committed", False),
 )
 
 WRITE_OPTIONS: Final = (
     *_CONNECTION,
+    Option(BOOTSTRAP, as_url, "the same as url"),
     Option("topic", as_topic_name, "where rows without a topic column go"),
     Option("batchRecords", as_count(1), "records per request, at most 10000", 1000),
     Option("batchBytes", as_count(1), "bytes of data and meta per request", 1 << 20),
@@ -241,6 +136,17 @@ WRITE_OPTIONS: Final = (
 # Options that Spark itself adds to what a source or sink is given.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "mergeschema", "recursivefilelookup", "outputmode"})
 
+# Options of Spark's Kafka source and sink that have no meaning here, by how they begin, and what to do instead.
+_OF_KAFKA: Final = (
+    ("groupidprefix", "there are no consumer groups; leave it out, a query is known by its checkpoint"),
+    ("kafka.group.", "there are no consumer groups; leave it out, a query is known by its checkpoint"),
+    ("kafka.security.", "give a url with https:// and a key as apiKeyFile"),
+    ("kafka.sasl.", "give a key as apiKeyFile"),
+    ("kafka.ssl.", "give a url with https://"),
+    ("kafka.", "it is for Kafka's client; leave it out"),
+    ("kafkaconsumer.", "it is for Kafka's client; leave it out"),
+    ("fetchoffset.", "it is for Kafka's client; leave it out, requests are tried again for half a minute"),
+)
 
 # What Spark gives a source that stands in a catalog, instead of its options.
 _OF_CATALOG: Final = "provider"
@@ -264,6 +170,9 @@ def _read_table(given: Mapping[str, str], table: tuple[Option, ...], what: str) 
 
 
 def _unknown(name: str, table: tuple[Option, ...], what: str) -> str:
+    of_kafka = next((advice for begin, advice in _OF_KAFKA if name.lower().startswith(begin)), None)
+    if of_kafka is not None:
+        return f"option {name} of Kafka has no meaning for topics: {of_kafka}"
     by_name = {option.name.lower(): option.name for option in table}
     close = difflib.get_close_matches(name.lower(), by_name, n=1, cutoff=0.5)
     hint = f"did you mean {by_name[close[0]]}?" if close else f"there are {', '.join(by_name.values())}"
@@ -310,19 +219,23 @@ def _key_from_file(path: str) -> Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a batch or streaming read, checked. `subscribe` is None where a pattern is given."""
+    """Options of a batch or streaming read, checked."""
 
     path: str | None
     cold_path: str | None
     url: str | None
     api_key: Secret | None = field(repr=False)
-    subscribe: tuple[str, ...] | None
-    subscribe_pattern: str | None
+    topics: TopicChoice
     starting_offsets: Bound | None
     ending_offsets: Bound | None
     starting_timestamp: int | None
     ending_timestamp: int | None
+    starting_offsets_by_timestamp: Mapping[str, int] | None
+    ending_offsets_by_timestamp: Mapping[str, int] | None
+    starting_offsets_by_timestamp_strategy: Literal["error", "latest"]
     on_data_loss: OnLoss
+    kafka_schema: bool
+    include_headers: bool
     columns: tuple[str, ...] | None
     tag: TextMatch | None
     node: TextMatch | None
@@ -331,24 +244,42 @@ class ReadOptions:
     max_records_per_partition: int
     min_partitions: int | None
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay: int
     max_bytes_per_trigger: int | None
     trim_committed: bool
 
     @property
-    def table_columns(self) -> tuple[str, ...]:
-        """The columns of the table that this read gives when nobody asks for a selection."""
-        if self.columns is not None:
-            return self.columns
+    def known_columns(self) -> tuple[str, ...]:
+        """The columns that this read could give."""
+        if self.kafka_schema:
+            return KAFKA_COLUMNS if self.include_headers else tuple(c for c in KAFKA_COLUMNS if c != HEADERS)
         return KNOWN_COLUMNS if self.on_data_loss == "rows" else TABLE_COLUMNS
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns that it gives when nobody declares a schema."""
+        return self.known_columns if self.columns is None else self.columns
+
+    def starts_at_ms(self, topic: str) -> int | None:
+        """The time from which on a topic is read, if one is given: the time of all topics goes before its own."""
+        if self.starting_timestamp is not None:
+            return self.starting_timestamp
+        return (self.starting_offsets_by_timestamp or {}).get(topic)
+
+    def ends_at_ms(self, topic: str) -> int | None:
+        if self.ending_timestamp is not None:
+            return self.ending_timestamp
+        return (self.ending_offsets_by_timestamp or {}).get(topic)
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
     """Checked options of a read; `streaming` None means that it is not known yet which kind it is."""
     values = _read_table(given, READ_OPTIONS, "reading")
+    _take_server(values)
     if (values["path"] is None) == (values["url"] is None):
         raise ConfigError("give exactly one of path (a data directory) and url (a running server)")
-    if (values["subscribe"] is None) == (values["subscribe_pattern"] is None):
-        raise ConfigError("give exactly one of subscribe (topic names) and subscribePattern (a prefix such as orders*)")
+    values["topics"] = _take_topics(values)
     _check_bounds(values)
     if streaming is not None:
         _check_kind(values, streaming=streaming)
@@ -358,25 +289,68 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
     values["cold_path"] = values["cold_path"] or os.environ.get(COLD_DIR_ENV) or None
     values["on_data_loss"] = values["on_data_loss"] or ("fail" if fail_on_loss else "warn")
     options = ReadOptions(**values)
-    _check_loss_columns(options)
+    _check_columns(options)
     return options
 
 
+def _take_server(values: dict[str, Any]) -> None:
+    """Makes one address of the two options that may name it. A read that names it as Kafka does has Kafka's columns."""
+    of_kafka = values.pop(BOOTSTRAP)
+    if of_kafka is not None and values["url"] is not None:
+        raise ConfigError(f"give url or {BOOTSTRAP}, not both")
+    values["url"] = values["url"] or of_kafka
+    if "kafka_schema" in values and values["kafka_schema"] is None:
+        values["kafka_schema"] = of_kafka is not None
+
+
+def _take_topics(values: dict[str, Any]) -> TopicChoice:
+    names, assigned = values.pop("subscribe"), values.pop("assign")
+    pattern, prefix = values.pop("subscribe_pattern"), values.pop("subscribe_prefix")
+    if sum(each is not None for each in (names, assigned, pattern, prefix)) != 1:
+        raise ConfigError(
+            "give exactly one of subscribe (topic names), subscribePattern (a regular expression such as orders-.*), "
+            "subscribePrefix (how names begin) and assign"
+        )
+    if pattern is not None:
+        return TopicChoice(pattern=pattern[0], prefix=pattern[1])
+    return TopicChoice(prefix=prefix) if prefix is not None else TopicChoice(names or assigned)
+
+
 def _check_bounds(values: Mapping[str, Any]) -> None:
-    for name in ("startingOffsets", "endingOffsets"):
-        bound, names, prefix = values[field_of(name)], values["subscribe"], values["subscribe_pattern"]
-        if not isinstance(bound, dict):
-            continue
-        for topic in bound:
-            if topic not in names if names is not None else not topic.startswith(prefix):
+    wanted = values["topics"].test()
+    for name in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        bound = values[field_of(name)]
+        for topic in bound if isinstance(bound, dict) else ():
+            if not wanted(topic):
                 raise ConfigError(f"option {name} names {topic!r}, which is not among the topics subscribed to")
+    for start, end in (
+        ("startingOffsets", "endingOffsets"),
+        ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    ):
+        first, last = values[field_of(start)], values[field_of(end)]
+        if isinstance(first, dict) and isinstance(last, dict):
+            for topic in first.keys() & last.keys():
+                _check_order(f"{start} of {topic!r}", first[topic], end, last[topic])
+    _check_order("startingTimestamp", values["starting_timestamp"], "endingTimestamp", values["ending_timestamp"])
+
+
+def _check_order(start: str, first: Any, end: str, last: Any) -> None:
+    """A range that ends before it begins; words and positions are for the planner."""
+    if isinstance(first, int) and isinstance(last, int) and 0 <= last < first:
+        raise ConfigError(f"option {start} is {first}, after {end}, which is {last}")
 
 
 def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
     if streaming:
-        for name in ("endingOffsets", "endingTimestamp", "limit"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "limit"):
             if values[field_of(name)] is not None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
+    for name, word in (("startingOffsets", "latest"), ("endingOffsets", "earliest")):
+        if not streaming and values[field_of(name)] == word:
+            raise ConfigError(f"option {name} is {word}, where a batch read finds nothing")
+    least, most = values["min_offsets_per_trigger"], values["max_offsets_per_trigger"]
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}")
     if values["trim_committed"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
     for name in ("tag", "node"):
@@ -386,10 +360,17 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
             )
 
 
-def _check_loss_columns(options: ReadOptions) -> None:
-    wanted = [name for name in options.columns or () if name in LOSS_COLUMNS]
+def _check_columns(options: ReadOptions) -> None:
+    if options.include_headers and not options.kafka_schema:
+        raise ConfigError("option includeHeaders is for kafkaSchema=true; the table has the columns node and meta")
+    if options.kafka_schema and options.on_data_loss == "rows":
+        raise ConfigError("onDataLoss=rows needs columns that kafkaSchema does not have: use warn, or leave it out")
+    if options.columns is None:
+        return
+    wanted = [name for name in options.columns if name in LOSS_COLUMNS]
     if wanted and options.on_data_loss != "rows":
         raise ConfigError(f"column {wanted[0]} exists only with onDataLoss=rows")
+    check_columns(options.columns, options.known_columns, "option columns")
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -418,6 +399,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     if any(name.lower() == "path" for name in given):
         raise ConfigError("a sink writes through a server: give url instead of path")
     values = _read_table(given, WRITE_OPTIONS, "writing")
+    _take_server(values)
     if values["url"] is None:
         raise ConfigError("option url is missing: the server to write to, such as http://localhost:4000")
     if values["batch_records"] > RECORDS_PER_REQUEST_MAX:
@@ -433,9 +415,13 @@ def describe() -> str:
         lines.append(f"{what}:")
         width = max(len(option.name) for option in table)
         for option in table:
-            default = "" if option.default is None else f" (default {str(option.default).lower()})"
+            default = "" if option.default is None else f" (default {_shown_default(option)})"
             lines.append(f"  {option.name:<{width}}  {option.help}{default}")
     return "\n".join(lines)
+
+
+def _shown_default(option: Option) -> str:
+    return f"{option.default // 60_000}m" if option.parse is as_duration_ms else str(option.default).lower()
 
 
 if __name__ == "__main__":

@@ -16,16 +16,18 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
+
+from topics.errors import ConfigError
+from topics.spark.options import ReadOptions, check_columns, read_options, write_options
+from topics.spark.pyspark_api import (
+    HAS_ADMISSION_CONTROL,
+    VERSION,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-from topics.errors import ConfigError
-from topics.spark.options import ReadOptions, check_columns, read_options, write_options
 from topics.spark.scanning.schema import Field, fields_of, mismatch, spark_schema, table_fields
 
 if TYPE_CHECKING:
@@ -55,7 +57,11 @@ class TopicsDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
             options = read_options(self.options, streaming=True)
-            return StreamReader(options, declared_fields(options, schema))
+            fields = declared_fields(options, schema)
+            if HAS_ADMISSION_CONTROL:
+                return StreamReader(options, fields)
+            refuse_limits(options)
+            return UnlimitedStreamReader(options, fields)
         except ConfigError as error:
             return RefusedStream(error)
 
@@ -82,6 +88,17 @@ def declared_fields(options: ReadOptions, schema: StructType) -> tuple[Field, ..
         if problem:
             raise ConfigError(f"the schema does not fit: {problem}")
     return fields
+
+
+def refuse_limits(options: ReadOptions) -> None:
+    """What PySpark cannot do before 4.2 is refused: a batch that is larger than asked for may be too large."""
+    for name, value in (
+        ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+        ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
+        ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+    ):
+        if value is not None:
+            raise ConfigError(f"option {name} needs PySpark 4.2 or newer: {VERSION} asks Python sources for no limits")
 
 
 class TaskPartition(InputPartition):
@@ -150,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if isinstance(limit, ReadMaxRows) and rows == self._options.max_offsets_per_trigger:
             size = self._options.max_bytes_per_trigger  # one limit object cannot name both
-        return self.planner.latest(start, rows_max=rows, bytes_max=size)
+        return self.planner.latest(start, rows_max=rows, bytes_max=size, rows_min=self._options.min_offsets_per_trigger)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets_per_trigger is not None:
@@ -181,14 +198,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
 
 
+class UnlimitedStreamReader(StreamReader):
+    """A stream of PySpark 4.0 and 4.1, which do not say where a batch starts when they ask where it ends."""
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.planner.ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [TaskPartition(task) for task in self.planner.tasks(start, end, new_from_first=True)]
+
+
 class RefusedStream(StreamReader):
-    """A stream that cannot be: PySpark 4.3 hides what `streamReader` raises behind an error of its own."""
+    """A stream that cannot be: PySpark hides what `streamReader` raises behind an error of its own."""
 
     def __init__(self, error: ConfigError) -> None:
         self._error = error
 
     @property
     def planner(self) -> StreamPlanner:
+        raise self._error
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:

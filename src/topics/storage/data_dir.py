@@ -1,27 +1,8 @@
-"""Identity: is this the data directory that was written, or a copy of it? (`docs/spec/storage.md#sec-2-5`)
+"""The data directory itself: its paths, its lock, and whether it is a copy. Called by recovery.
 
-    identity          id=<32 hex digits>, never written again once it is there
-    identity.place    the same id, and which files are meant: inode and ctime of `identity`, and the inode of the
-                      newest log file of each group at the last start
-
-A copy made by cp, tar or rsync, and a backup put back, has other files under the same names; a renamed directory has
-the same. Always holds: what is written down was true when it was written, so a match means that nothing was put in its
-place since. A mismatch may be a false alarm; what follows of it (a fork of every topic) harms no reader. Called by
-recovery only.
-
-DataDir: the paths below a data directory (`docs/spec/storage.md#sec-2-1`).
-
-Knows where things lie and makes the directories that are missing; opens no file. Every other part of storage asks it
-for paths, so that the tree is drawn once.
-
-DataDirLock: one process per data directory, and what the last one left in the lock file
-(`docs/spec/storage.md#sec-2-4`, 5.3).
-
-The text is `pid=<pid>` and `boot=<boot id> <mount ids>`. A boot line equal to the present one proves that the kernel
-and the file systems lived on since it was written, so every byte written then is still there; missing, unreadable or
-`-` proves nothing. Holds: the line never claims more than that, so a failed sync rewrites it as `boot=-` first
-(`mark_boot_unknown`). Taken before any other access to the directory, held for the life of the process; `is_in_place`
-tells whether the path still leads to it, without which nothing may be written below the directory's name.
+DataDir       where everything lies (`docs/spec/storage.md#sec-2-1`)
+Identity      is this the directory that was written, or a copy of it? (`docs/spec/storage.md#sec-2-5`)
+DataDirLock   one process per directory, and how the one before it ended (`docs/spec/storage.md#sec-2-4`)
 """
 
 from __future__ import annotations
@@ -29,30 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Final
 
 from topics.errors import DataDirLocked
 from topics.formats import file_names as names
-from topics.storage.fs import Fs, LockHandle, install, is_in_place, make_dirs, parent, read_file
+from topics.storage.fs import Fs, LockHandle, install, is_in_place, make_dirs, names_in, parent, read_file
 
 _ID: Final = re.compile(r"id=([0-9a-f]{32})\n").fullmatch
 _PLACE: Final = re.compile(r"id=([0-9a-f]{32})\nfile=([0-9]+:[0-9]+)\n((?:log=[^\n]+\n)*)").fullmatch
 _BYTES_MAX: Final = 1 << 16
 
 
-class LogFile(NamedTuple):
-    """The newest file of a log group: its path below the data directory."""
-
-    path: str
-
-    @classmethod
-    def of(cls, key: str, number: int) -> LogFile:
-        below = f"{names.WAL_DIR}/{key}" if key != names.FLAT_GROUP else names.WAL_DIR
-        return cls(f"{below}/{names.wal_name(number)}")
-
-
 class Identity:
-    """What the directory says about itself, read once. `is_copy`: it is not the one that was written."""
+    """What the directory says about itself, read once. `is_copy`: it is not the one that was written.
+
+    identity          id=<32 hex digits>, never written again once it is there
+    identity.place    the same id, and which files are meant: inode and ctime of `identity`, and the inode of the
+                      newest log file of each group at the last start
+
+    A copy made by cp, tar or rsync, and a backup put back, has other files under the same names; a renamed directory
+    has the same files. Always holds: what is written down was true when it was written, so a match proves that nothing
+    was put in its place since. A mismatch may be a false alarm; a fork of every topic follows, which harms no reader.
+    """
 
     def __init__(self, fs: Fs, data: DataDir) -> None:
         self._fs = fs
@@ -74,16 +53,19 @@ class Identity:
     def _is_same_log(self, line: str) -> bool:
         """A log file that is gone was absorbed; one that is there must be the one that was meant."""
         path, _, inode = line.removeprefix("log=").rpartition(":")
-        path = f"{self._data.root}/{path}"
-        return not self._fs.exists(path) or str(self._fs.file_id(path)[0]) == inode
+        try:
+            return str(self._fs.file_id(f"{self._data.root}/{path}")[0]) == inode
+        except FileNotFoundError:
+            return True
 
-    def settle(self, new_id: str, logs: Iterable[LogFile]) -> None:
-        """Write down what is true now, as far as it is not there already. A copy has logged its forks before."""
+    def write(self, new_id: str, logs: Iterable[str]) -> None:
+        """Write down what is true now, as far as it is not there already. `logs` are the newest log file of each group,
+        as paths below the directory. A copy has logged its forks before."""
         if self.is_copy or self._id is None:
             install(self._fs, self._data.identity, f"id={new_id}\n".encode())
             self._id = f"id={new_id}\n"
         root = self._data.root
-        lines = [f"log={log.path}:{self._fs.file_id(f'{root}/{log.path}')[0]}\n" for log in logs]
+        lines = [f"log={path}:{self._fs.file_id(f'{root}/{path}')[0]}\n" for path in logs]
         place = f"{self._id}file={self._file()}\n{''.join(lines)}"
         if place != self._place:
             install(self._fs, self._data.identity_place, place.encode())
@@ -93,9 +75,10 @@ class Identity:
 
 def _read(fs: Fs, path: str) -> str | None:
     """None if there is no such file; what is no text of ours matches nothing."""
-    if not fs.exists(path):
+    try:
+        return read_file(fs, path)[:_BYTES_MAX].decode("utf-8", "replace")
+    except FileNotFoundError:
         return None
-    return read_file(fs, path)[:_BYTES_MAX].decode("utf-8", "replace")
 
 
 class DataDir:
@@ -134,30 +117,24 @@ class DataDir:
 
         Synced also when all are there: a process that was killed may have made them, and nothing below them is durable
         before they are."""
-        for path in (self.meta, self.wal, self.topics):
-            make_dirs(fs, path)
+        make_dirs(fs, self.meta, self.wal, self.topics)
         fs.sync_dir(self.root)
 
-    def mounted(self, fs: Fs) -> list[str]:
-        """The directories that may lie on file systems of their own, as far as they are there."""
-        shards = [f"{self.wal}/{name}" for name in (fs.listdir(self.wal) if fs.is_dir(self.wal) else [])]
-        return [self.root, *filter(fs.is_dir, (self.meta, self.wal, self.topics, *shards))]
+    def mount_ids(self, fs: Fs) -> set[str]:
+        """The file systems that the directory lies on: each part of it may be a mount point."""
+        shards = [f"{self.wal}/{name}" for name in names_in(fs, self.wal)]
+        return fs.mount_ids([self.root, self.meta, self.wal, self.topics, *shards])
 
     def is_new(self, fs: Fs) -> bool:
         """Whether nothing was ever stored here: no entry below `meta/`, `wal/` and `topics/`."""
-        return not any(fs.is_dir(path) and fs.listdir(path) for path in (self.meta, self.wal, self.topics))
-
-
-def group_keys(shards: int) -> list[str]:
-    """Group keys of a layout, by shard index."""
-    return [names.FLAT_GROUP] if shards == 1 else [names.shard_name(shard) for shard in range(shards)]
+        return not any(names_in(fs, path) for path in (self.meta, self.wal, self.topics))
 
 
 BOOT_UNKNOWN = "-"
 
 
 class DataDirLock:
-    """A lock that is held. `old_boot` is the boot id its former holder left, or None."""
+    """A lock that is held. `old_boot` is the boot id that the process before left, or None."""
 
     def __init__(self, handle: LockHandle, fs: Fs, path: str, *, pid: int) -> None:
         self._fs = fs
@@ -182,12 +159,12 @@ class DataDirLock:
             raise
 
     def same_boot(self, boot_id: str) -> bool:
-        """Whether everything the former holder wrote is still there."""
+        """Whether everything that the process before wrote is still there."""
         return bool(boot_id) and self.old_boot == boot_id
 
     def claim(self, boot_id: str, *, vouches: bool = True) -> None:
         """Recovery is done: from here on the text speaks for this process. Unless it `vouches`, the boot line stays as
-        the former holder left it, so that the next start judges what it finds as this one did."""
+        the process before left it, so that the next start judges what it finds as this one did."""
         with self._mutex:
             proven = boot_id if vouches else self.old_boot
             self._handle.overwrite_text(self._text(BOOT_UNKNOWN if self._unknown else proven))

@@ -1,11 +1,4 @@
-"""A handful of records, checked one by one.
-
-The column decoder pays for its generality some dozens of numpy calls; for a single job of a queue, or for each of
-thousands of topics at a start, that is most of the time. These functions make the same checks with plain integers and
-answer None as soon as anything is out of the ordinary, so that the decoder stays the only place that knows what is
-wrong.
-
-Fetch: stored records by place, checked, as `RecordRun`s (`docs/spec/storage.md#sec-6-3` and
+"""Fetch: stored records by place, checked, as `RecordRun`s (`docs/spec/storage.md#sec-6-3` and
 `docs/spec/storage.md#sec-12`).
 
 A read names its source and the records wanted of it; the answer is one run per read. Every frame is checked here, each
@@ -22,129 +15,24 @@ is the damaged one, `CorruptSegment` is raised. Read errors are `StorageIo` and 
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from topics.errors import CorruptSegment, StorageIo
-from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_rows, gather_u64, hash_slices, xxh3
+from topics.formats.buffers import I64, Bools, byte_view, first_true, gather_rows, gather_u64, hash_slices
 from topics.formats.segments.columns import BadSlot, FrameColumns, decode_columns, decode_frames
-from topics.formats.segments.frame import (
-    DELETED_BYTE,
-    FLAGS_KNOWN,
-    HAS_TAG,
-    HEAD_BYTES,
-    LEN_BYTES,
-    OVERHEAD_BYTES,
-    TAIL_BYTES,
-)
-from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED
 from topics.formats.wal import frame as wal_frame
-from topics.formats.wal.blob import HEAD, TAIL, accounted_size
-from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, SEGMENT_BODY_AT, WAL_BODY_AT, RecordRun
+from topics.model.run import EMPTY_RUN, PRESENCE_MASK, WAL_BODY_AT, RecordRun
 from topics.storage.disk_spans import read_spans
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import FEW, SegmentArrays, few_frames, few_of_segment, run_of_columns
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.wal.wal_files import ReadWal
-
-FEW: Final = 16
-FEW_SLOTS: Final = 64
-"""Slots of a whole segment: more looks of the decoder are spared, so it pays up to more of them."""
-
-_HEAD: Final = Struct("<IBQQHHI")
-_SUM: Final = Struct("<Q")
-_ENTRY: Final = Struct("<IIQBBH")
-"""Of an index; its last two fields are the pad."""
-
-assert _HEAD.size == HEAD_BYTES
-assert _ENTRY.size == ENTRY_BYTES
-
-
-class FewSlots(NamedTuple):
-    """What an active segment of a few records tells the tail beyond its index."""
-
-    sizes: array[int]
-    tags: list[bytes | None]
-
-
-def few_slots(idx: bytes, data: bytes, *, first_seq: int, count: int, data_len: int) -> FewSlots | None:
-    """A segment that is exactly what its mark says: `count` live records in `data_len` bytes, each frame good and told
-    by its entry, none flagged, nothing behind them. None: ask the decoder."""
-    if not 0 < count <= FEW_SLOTS or len(idx) != count * ENTRY_BYTES or len(data) != data_len:
-        return None
-    sizes, tags = array("I"), []
-    at = last_ts = 0
-    for seq, (offset, length, ts, bits, pad, pads) in enumerate(_ENTRY.iter_unpack(idx), first_seq):
-        end = at + length
-        if offset != at or ts < last_ts or pad or pads or length < OVERHEAD_BYTES or end > data_len:
-            return None
-        head = _good_head(data, at, length, seq)
-        if head is None or head[:2] != (bits, ts) or data[end - 1] == DELETED_BYTE:
-            return None
-        _, _, node_len, tag_len, blob_len = head
-        tag_at = at + HEAD_BYTES + node_len
-        tags.append(data[tag_at : tag_at + tag_len] if bits & HAS_TAG else None)
-        sizes.append(accounted_size(data[end - TAIL_BYTES - blob_len : end - TAIL_BYTES]))
-        at, last_ts = end, ts
-    return FewSlots(sizes, tags) if at == data_len else None
-
-
-def few_of_segment(pair: SegmentArrays, slots: Sequence[int], first_seq: int) -> RecordRun | None:
-    """Records of a mapped segment; deleted ones are left out. None: ask the decoder."""
-    assert pair.data is not None
-    entries = [(*pair.entries[slot].item()[:4], first_seq + slot) for slot in slots]
-    live = [entry for entry in entries if entry[1] and not entry[3] & IDX_DELETED]
-    for offset, _, ts, bits, _ in live:
-        if offset + HEAD_BYTES > len(pair.data):
-            return None
-        head = _HEAD.unpack_from(pair.data, offset)
-        if (head[3], head[1]) != (ts, bits):  # the entry misdescribes its frame
-            return None
-    return few_frames(pair.data, ((offset, length, seq) for offset, length, _, _, seq in live))
-
-
-def few_frames(buffer: bytes | memoryview, frames: Iterable[tuple[int, int, int]]) -> RecordRun | None:
-    """Segment frames at `(offset, length, seq)`; flagged ones are left out. None: ask the decoder."""
-    offs: list[int] = []
-    flags = bytearray()
-    for offset, length, seq in frames:
-        end = offset + length
-        if length < OVERHEAD_BYTES or end > len(buffer):
-            return None
-        if buffer[end - 1] == DELETED_BYTE:
-            continue
-        head = _good_head(buffer, offset, length, seq)
-        if head is None:
-            return None
-        offs.append(offset + SEGMENT_BODY_AT)
-        flags.append(head[0])
-    return RecordRun(buffer, offs, bytes(flags))
-
-
-def _good_head(buffer: bytes | memoryview, offset: int, length: int, seq: int) -> tuple[int, int, int, int, int] | None:
-    """Presence bits, time, and the lengths of node, tag and blob, of a frame that passes every check."""
-    frame_len, bits, found, ts, node_len, tag_len, data_len = _HEAD.unpack_from(buffer, offset)
-    sum_at = offset + length - TAIL_BYTES
-    blob_at = sum_at - data_len
-    if (
-        found != seq
-        or frame_len + LEN_BYTES != length
-        or bits > FLAGS_KNOWN
-        or node_len + tag_len + data_len + OVERHEAD_BYTES != length
-        or xxh3(buffer[offset + LEN_BYTES : sum_at]) != _SUM.unpack_from(buffer, sum_at)[0]
-        or buffer[blob_at : blob_at + len(HEAD)] != HEAD
-        or buffer[sum_at - 1] != TAIL[0]
-    ):
-        return None
-    return bits, ts, node_len, tag_len, data_len
-
 
 TRIES: Final = 3
 """How often a read starts again because the segment's files were replaced, or repaired, under it."""
@@ -306,18 +194,12 @@ def _up_to_damage(
     segment: SealedSegment, slots: I64, found: FrameColumns, data: memoryview, bad: I64, *, first: bool
 ) -> StoredRun:
     if not len(bad):
-        return StoredRun(_run_of(found, data), segment.first_seq + int(slots[-1]) + 1)
+        return StoredRun(run_of_columns(found, data), segment.first_seq + int(slots[-1]) + 1)
     stop = int(bad[0])
     good = int(np.searchsorted(found.slot, stop))
     if first and not good:
         raise segment.corrupt(stop)
-    return StoredRun(_run_of(found, data, good), segment.first_seq + stop)
-
-
-def _run_of(found: FrameColumns, data: Any, count: int | None = None) -> RecordRun:
-    assert found.node_offset is not None
-    body_offs = (found.node_offset[:count] - BODY_HEAD_BYTES).tolist()
-    return RecordRun(data, body_offs, (found.flags[:count] & PRESENCE_MASK).tobytes())
+    return StoredRun(run_of_columns(found, data, good), segment.first_seq + stop)
 
 
 # --- active -----------------------------------------------------------------------------------------------------------
@@ -336,14 +218,14 @@ def _active(read: ActiveRead, *, first: bool) -> StoredRun:
     found = decode_frames(buffer, at, lens, want=("node",))
     wrong = found.slot[found.seq != seqs[found.slot]].tolist() + [slot.slot for slot in found.bad]
     if not wrong:
-        return StoredRun(_run_of(found, buffer), int(seqs[-1]) + 1)
+        return StoredRun(run_of_columns(found, buffer), int(seqs[-1]) + 1)
     if segment.flips.retired:  # sealed meanwhile, and perhaps rewritten: these places mean nothing any more
         raise RecordsMoved(f"{segment.label} of topic {segment.place.name!r} was sealed")
     stop = min(wrong)
     good = int(np.searchsorted(found.slot, stop))
     if first and not good:
         raise segment.corrupt(int(seqs[stop]))
-    return StoredRun(_run_of(found, buffer, good), int(seqs[stop]))
+    return StoredRun(run_of_columns(found, buffer, good), int(seqs[stop]))
 
 
 # --- WAL --------------------------------------------------------------------------------------------------------------

@@ -1,21 +1,21 @@
-"""The disk as storage sees it: the `ReadFs`, `Fs` and `File` protocols, and what every writer builds on top of them.
+"""The disk as storage sees it.
 
-Owns how files are opened, written whole, installed and removed; knows nothing of what is in them. Paths are `str`
-with `/`; every failure is an `OSError`, an absent file a `FileNotFoundError`. Never holds: a call that guesses. An
-error other than "absent" is raised, never read as "absent".
+    ReadFile, File, ReadFs, Fs   the protocols: what storage may ask of a file system
+    read_full, write_all, ...    calls that go on until they are done
+    install, make_dirs, ...      whole files and trees
 
-`OsFs` is the real disk, `RetryingFs` the layer the engine puts around it, `topics.testing` has the hostile ones.
-Called by all storage code; nobody else opens a file of the data directory.
+Paths are `str` with `/`. Every failure is an `OSError`; an absent file is a `FileNotFoundError`, and no other error is
+ever taken for "absent". Nothing here knows what is in a file. `OsFs` is the real disk, `RetryingFs` goes around it,
+`topics.testing` has simulated ones. All storage code goes through here: nobody else opens a file of the data directory.
 """
 
+from __future__ import annotations
+
 import errno
-import time
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
 
 Buffer = bytes | bytearray | memoryview
-Sleep = Callable[[float], None]
-T = TypeVar("T")
 Inode = tuple[int, int]
 """Which file it is, whatever its name: device and inode."""
 
@@ -27,10 +27,7 @@ Inode = tuple[int, int]
 Mode = Literal["r", "rw", "create", "new", "ensure"]
 
 PASSING = frozenset({errno.EINTR, errno.EAGAIN})  # nothing was tried: the call may simply be made again
-EAGAIN_RETRIES = 10
-EAGAIN_PAUSE_S = 0.01  # 10 pauses are the 100 ms that a call may wait on EAGAIN
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # of the process, of the machine
-NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
 
 class ReadFile(Protocol):
@@ -118,11 +115,12 @@ class Fs(ReadFs, Protocol):
     def inode(self, path: str) -> Inode | None:
         """Which file or directory the path names; None if there is none."""
 
-    def mount_id(self, path: str) -> str:
-        """The same text for as long as the file system of `path` stays mounted, and with it what was written and not
-        synced; empty if unknown, which counts as another one."""
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
+        """The names of the file systems that these directories lie on; absent ones are left out. A name stays the same
+        for as long as its file system stays mounted, and with it what was written and not synced. It is empty if
+        unknown, which counts as another one."""
 
-    def lock(self, path: str) -> "LockHandle":
+    def lock(self, path: str) -> LockHandle:
         """Make `path` if absent; hold it and the directory it lies in alone until the handle or the process ends; else
         DataDirLocked."""
 
@@ -138,7 +136,7 @@ class LockHandle:
         self.file = file
 
     def read_text(self) -> str:
-        """What an earlier holder left; bytes that are no text come out as replacement characters."""
+        """What the process before left; bytes that are no text come out as replacement characters."""
         return read_full(self.file, 0, self.file.size()).decode("utf-8", "replace")
 
     def replace_text(self, text: str) -> None:
@@ -161,56 +159,31 @@ class LockHandle:
 # --- calls that go on until they are done -----------------------------------------------------------------------------
 
 
-def retrying(call: Callable[[], T], *, sleep: Sleep = time.sleep) -> T:
-    """`call()` again on EINTR for ever and on EAGAIN ten times, 10 ms apart."""
-    left = EAGAIN_RETRIES
-    while True:
-        try:
-            return call()
-        except OSError as error:
-            if error.errno == errno.EINTR:
-                continue
-            if error.errno != errno.EAGAIN or not left:
-                raise
-            left -= 1
-            sleep(EAGAIN_PAUSE_S)
-
-
-def write_all(file: File, off: int, buf: Buffer, *, sleep: Sleep = time.sleep) -> None:
+def write_all(file: File, off: int, buf: Buffer) -> None:
     """Every byte of `buf` at `off`, going on after short writes. A write that gets nowhere is an EIO."""
     view = memoryview(buf).cast("B")
     while view:
-        done = _write_some(file, off, view, sleep)
+        done = file.pwrite(off, view)
+        if done <= 0:
+            raise OSError(errno.EIO, "write made no progress", file.name)
         off += done
         view = view[done:]
 
 
-def _write_some(file: File, off: int, view: memoryview, sleep: Sleep) -> int:
-    done = retrying(lambda: file.pwrite(off, view), sleep=sleep)
-    _check_progress(file, done)
-    return done
-
-
-def write_all_v(file: File, off: int, bufs: Sequence[Buffer], *, sleep: Sleep = time.sleep) -> None:
+def write_all_v(file: File, off: int, bufs: Sequence[Buffer]) -> None:
     """`write_all` of buffers that follow each other; at most 512 go to the kernel at once (its limit is 1024)."""
     for lo in range(0, len(bufs), 512):
-        off = _write_run(file, off, bufs[lo : lo + 512], sleep)
+        off = _write_run(file, off, bufs[lo : lo + 512])
 
 
-def _write_run(file: File, off: int, bufs: Sequence[Buffer], sleep: Sleep) -> int:
+def _write_run(file: File, off: int, bufs: Sequence[Buffer]) -> int:
     size = sum(map(len, bufs))
     if not size:
         return off
-    done = retrying(lambda: file.pwritev(off, bufs), sleep=sleep)
-    _check_progress(file, done)
+    done = file.pwritev(off, bufs)
     if done < size:  # rare: finish by hand
-        write_all(file, off + done, memoryview(b"".join(bufs))[done:], sleep=sleep)
+        write_all(file, off + done, memoryview(b"".join(bufs))[done:])
     return off + size
-
-
-def _check_progress(file: File, done: int) -> None:
-    if done <= 0:
-        raise OSError(errno.EIO, "write made no progress", file.name)
 
 
 def read_full(file: ReadFile, off: int, n: int) -> bytes:
@@ -226,17 +199,6 @@ def read_full(file: ReadFile, off: int, n: int) -> bytes:
     return b"".join(parts)
 
 
-def allocate_or_extend(file: File, n: int, allocate: Callable[[int], None]) -> None:
-    """`allocate(n)`; where the file system cannot, the bytes exist without having space."""
-    try:
-        allocate(n)
-    except OSError as error:
-        if error.errno not in NO_ALLOCATE:
-            raise
-        if file.size() < n:
-            file.truncate(n)
-
-
 # --- whole files and trees --------------------------------------------------------------------------------------------
 
 
@@ -246,7 +208,7 @@ def parent(path: str) -> str:
     return head or (slash or ".")
 
 
-def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> None:
+def install(fs: Fs, path: str, data: Buffer) -> None:
     """Put a whole file at `path`: after any crash it holds its old bytes or `data`. Done only when this returns.
 
     A failure leaves `path.tmp` behind; the next install of the name, or recovery, takes it away.
@@ -254,7 +216,7 @@ def install(fs: Fs, path: str, data: Buffer, *, sleep: Sleep = time.sleep) -> No
     temp = path + ".tmp"
     file = fs.open(temp, "create")
     try:
-        write_all(file, 0, data, sleep=sleep)
+        write_all(file, 0, data)
         file.fsync()
     finally:
         file.close()
@@ -270,20 +232,32 @@ def is_in_place(fs: Fs, path: str, file: ReadFile) -> bool:
 def read_file(fs: ReadFs, path: str) -> bytes:
     file = fs.open(path, "r")
     try:
-        return read_full(file, 0, file.size())
+        size = file.size()
+        data = file.pread(0, size)
+        return data if len(data) == size else read_full(file, 0, size)
     finally:
         file.close()
 
 
-def make_dirs(fs: Fs, path: str) -> None:
-    """Make `path` and what is missing above it, each durable before the next; what exists is left alone."""
-    if fs.is_dir(path):
-        return
-    above = parent(path)
-    if above != path:
-        make_dirs(fs, above)
-    fs.mkdir(path)
-    fs.sync_dir(above)
+def names_in(fs: ReadFs, path: str) -> list[str]:
+    """`listdir`; nothing if there is no such directory."""
+    try:
+        return fs.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def make_dirs(fs: Fs, *paths: str) -> None:
+    """Make these directories and what is missing above them, each durable before the next; what exists is left
+    alone."""
+    for path in paths:
+        if fs.is_dir(path):
+            continue
+        above = parent(path)
+        if above != path:
+            make_dirs(fs, above)
+        fs.mkdir(path)
+        fs.sync_dir(above)
 
 
 def remove_tree(fs: Fs, path: str) -> None:

@@ -20,6 +20,7 @@ import ctypes
 import fcntl
 import os
 import struct
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +32,11 @@ _STATX_MNT_ID_UNIQUE: Final = 0x4000
 _STATX_BYTES: Final = 256
 _STATX_MNT_ID_AT: Final = 144
 _AT_FDCWD: Final = -100
+
+
+def mount_ids(paths: Iterable[str]) -> set[str]:
+    """The present lives of the file systems that these directories lie on; what is not there is left out."""
+    return {mount_id(path) for path in paths if os.path.isdir(path)}
 
 
 def mount_id(path: str, *, sys: Path = SYS) -> str:

@@ -1,15 +1,10 @@
-"""OsFs: the `Fs` protocol on the real file system.
+"""The `Fs` protocol on the real file system.
 
-Each method is one system call where the system has it. Holds: files are 0600 and directories 0700 whatever the umask,
-no descriptor leaks when a call fails half-way, and a lock that cannot be trusted refuses to be taken.
+    OsFs         each method is one system call, where the system has it
+    RetryingFs   any `Fs`, without the failures that pass by themselves
 
-RetryingFs: an `Fs` that hides what no caller should have to think about.
-
-EINTR is retried without limit and EAGAIN ten times within 100 ms, on every call; a file system without allocation
-extends instead. A failed sync is a `SyncFailed`, so that nobody takes it for a failure that may be tried again. Where
-descriptors are used up, `make_room` closes what nobody uses, and the call is made once more.
-Writes pass through untouched, because `write_all` retries them and two layers of ten would be a hundred. The engine
-puts it around the `Fs` it is given, once; storage code then calls it like any other.
+Always holds: files are 0600 and directories 0700 whatever the umask; no descriptor leaks when a call fails half-way; a
+lock that cannot be trusted is not taken.
 """
 
 from __future__ import annotations
@@ -21,7 +16,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -34,16 +29,14 @@ from topics.storage.fs import (
     Inode,
     LockHandle,
     Mode,
-    Sleep,
     SyncFailed,
-    allocate_or_extend,
     parent,
-    retrying,
 )
-from topics.storage.mount_id import mount_id
+from topics.storage.mount_id import mount_ids
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Sleep = Callable[[float], None]
 
 _FLAGS: dict[Mode, int] = {
     "r": os.O_RDONLY,
@@ -52,6 +45,9 @@ _FLAGS: dict[Mode, int] = {
     "new": os.O_RDWR | os.O_CREAT | os.O_EXCL,
     "ensure": os.O_RDWR | os.O_CREAT,
 }
+EAGAIN_RETRIES = 10
+EAGAIN_PAUSE_S = 0.01  # 10 pauses are the 100 ms that a call may wait on EAGAIN
+NO_ALLOCATE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 _CLOSED = 0x7FFFFFFF  # no descriptor, and EBADF to every call; os.fsync(-1) would be a ValueError
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform == "darwin" else None
@@ -106,7 +102,7 @@ class OsFile:
 
     @_naming
     def allocate(self, n: int) -> None:
-        allocate_or_extend(self, n, lambda size: os.posix_fallocate(self._fd, 0, size))
+        os.posix_fallocate(self._fd, 0, n)
 
     @_naming
     def datasync(self) -> None:
@@ -211,8 +207,8 @@ class OsFs:
         finally:
             os.close(fd)
 
-    def mount_id(self, path: str) -> str:
-        return mount_id(self._at(path))
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
+        return mount_ids(map(self._at, paths))
 
     def inode(self, path: str) -> Inode | None:
         try:
@@ -277,48 +273,78 @@ def _refuse_directory(fd: int, path: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
 
 
-T = TypeVar("T")
+# --- failures that pass by themselves ---------------------------------------------------------------------------------
+
+
+def _retrying(sleep: Sleep, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """`call`, made again on EINTR for ever and on EAGAIN ten times, 10 ms apart."""
+    left = EAGAIN_RETRIES
+    while True:
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            if error.errno == errno.EINTR:
+                continue
+            if error.errno != errno.EAGAIN or not left:
+                raise
+            left -= 1
+            sleep(EAGAIN_PAUSE_S)
 
 
 class RetryingFile:
-    """A file whose calls end in success or in an error that means something."""
+    """A file of a `RetryingFs`."""
 
     def __init__(self, inner: File, fs: RetryingFs) -> None:
         self._inner = inner
         self._fs = fs
         self._sleep = fs.sleep
         self.name = inner.name
-        self.pwrite = inner.pwrite
-        self.pwritev = inner.pwritev
         self.close = inner.close  # never retried: after EINTR the descriptor is gone
 
     def pread(self, off: int, n: int) -> bytes:
-        return retrying(lambda: self._inner.pread(off, n), sleep=self._sleep)
+        return _retrying(self._sleep, self._inner.pread, off, n)
+
+    def pwrite(self, off: int, buf: Buffer) -> int:
+        return _retrying(self._sleep, self._inner.pwrite, off, buf)
+
+    def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
+        return _retrying(self._sleep, self._inner.pwritev, off, bufs)
 
     def truncate(self, n: int) -> None:
-        retrying(lambda: self._inner.truncate(n), sleep=self._sleep)
+        _retrying(self._sleep, self._inner.truncate, n)
 
     def allocate(self, n: int) -> None:
-        allocate_or_extend(self, n, lambda size: retrying(lambda: self._inner.allocate(size), sleep=self._sleep))
+        try:
+            _retrying(self._sleep, self._inner.allocate, n)
+        except OSError as error:
+            if error.errno not in NO_ALLOCATE:
+                raise
+            if self.size() < n:  # the bytes exist, but no space is kept for them
+                self.truncate(n)
 
     def datasync(self) -> None:
-        _sync(lambda: retrying(self._inner.datasync, sleep=self._sleep))
+        _sync(_retrying, self._sleep, self._inner.datasync)
 
     def fsync(self) -> None:
-        _sync(lambda: retrying(self._inner.fsync, sleep=self._sleep))
+        _sync(_retrying, self._sleep, self._inner.fsync)
 
     def size(self) -> int:
-        return retrying(self._inner.size, sleep=self._sleep)
+        return _retrying(self._sleep, self._inner.size)
 
     def inode(self) -> Inode:
-        return retrying(self._inner.inode, sleep=self._sleep)
+        return _retrying(self._sleep, self._inner.inode)
 
     def mmap(self) -> memoryview:
-        return self._fs.sparing(self._inner.mmap)  # a mapping holds a descriptor too
+        return self._fs.with_descriptor(self._inner.mmap)  # a mapping takes a descriptor too
 
 
 class RetryingFs:
-    """`inner`, without its passing failures."""
+    """`inner`, whose calls are made again where the failure passes by itself.
+
+    EINTR is retried without limit, EAGAIN ten times within 100 ms. Where descriptors are used up, `make_room` closes
+    files that nobody uses, and the call is made once more. A file system without allocation extends instead. A failed
+    sync is a `SyncFailed`, so that nobody takes it for a failure that may be tried again. The process
+    puts it around its `Fs` once; storage code calls it like any other."""
 
     def __init__(self, inner: Fs, *, sleep: Sleep = time.sleep) -> None:
         self._inner = inner
@@ -326,64 +352,62 @@ class RetryingFs:
         self.make_room: Callable[[], bool] = lambda: False
         """Closes files that nobody uses; whether there were any. Called from any thread."""
 
-    def sparing(self, call: Callable[[], T]) -> T:
-        """A call that needs a descriptor."""
+    def with_descriptor(self, call: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A call that needs a file descriptor."""
         try:
-            return retrying(call, sleep=self.sleep)
+            return _retrying(self.sleep, call, *args, **kwargs)
         except OSError as error:
             if error.errno not in NO_DESCRIPTORS or not self.make_room():
                 raise
-        return retrying(call, sleep=self.sleep)
+        return _retrying(self.sleep, call, *args, **kwargs)
 
     def open(self, path: str, mode: Mode = "r") -> RetryingFile:
-        return RetryingFile(self.sparing(lambda: self._inner.open(path, mode)), self)
+        return RetryingFile(self.with_descriptor(self._inner.open, path, mode), self)
 
     def mkdir(self, path: str) -> None:
-        retrying(lambda: self._inner.mkdir(path), sleep=self.sleep)
+        _retrying(self.sleep, self._inner.mkdir, path)
 
     def rename(self, src: str, dst: str) -> None:
-        retrying(lambda: self._inner.rename(src, dst), sleep=self.sleep)
+        _retrying(self.sleep, self._inner.rename, src, dst)
 
     def unlink(self, path: str) -> None:
-        retrying(lambda: self._inner.unlink(path), sleep=self.sleep)
+        _retrying(self.sleep, self._inner.unlink, path)
 
     def rmdir(self, path: str) -> None:
-        retrying(lambda: self._inner.rmdir(path), sleep=self.sleep)
+        _retrying(self.sleep, self._inner.rmdir, path)
 
     def listdir(self, path: str) -> list[str]:
-        return self.sparing(lambda: self._inner.listdir(path))
+        return self.with_descriptor(self._inner.listdir, path)
 
     def stat_len(self, path: str) -> int:
-        return retrying(lambda: self._inner.stat_len(path), sleep=self.sleep)
+        return _retrying(self.sleep, self._inner.stat_len, path)
 
     def file_id(self, path: str) -> tuple[int, int]:
-        return retrying(lambda: self._inner.file_id(path), sleep=self.sleep)
+        return _retrying(self.sleep, self._inner.file_id, path)
 
     def exists(self, path: str) -> bool:
-        return retrying(lambda: self._inner.exists(path), sleep=self.sleep)
+        return _retrying(self.sleep, self._inner.exists, path)
 
     def is_dir(self, path: str) -> bool:
-        return retrying(lambda: self._inner.is_dir(path), sleep=self.sleep)
+        return _retrying(self.sleep, self._inner.is_dir, path)
 
     def sync_dir(self, path: str) -> None:
-        _sync(lambda: self.sparing(lambda: self._inner.sync_dir(path)))
+        _sync(self.with_descriptor, self._inner.sync_dir, path)
 
     def inode(self, path: str) -> Inode | None:
-        return retrying(lambda: self._inner.inode(path), sleep=self.sleep)
+        return _retrying(self.sleep, self._inner.inode, path)
 
-    def mount_id(self, path: str) -> str:
-        return self._inner.mount_id(path)
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
+        return self._inner.mount_ids(paths)
 
     def lock(self, path: str) -> LockHandle:
-        handle = retrying(lambda: self._inner.lock(path), sleep=self.sleep)
-        return LockHandle(RetryingFile(handle.file, self))
+        return LockHandle(RetryingFile(_retrying(self.sleep, self._inner.lock, path).file, self))
 
 
-def _sync(call: Callable[[], None]) -> None:
-    """A directory is opened to be synced; without a descriptor for it, nothing was tried."""
+def _sync(call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
     try:
-        call()
+        call(*args, **kwargs)
     except OSError as error:
-        if error.errno in NO_DESCRIPTORS:
+        if error.errno in NO_DESCRIPTORS:  # of the directory that was to be opened: no sync was tried
             raise
         raise SyncFailed(error.errno, error.strerror, error.filename) from error

@@ -16,7 +16,7 @@ import msgspec
 from topics.errors import Corruption, UnsupportedVersion
 from topics.formats import file_names as names
 from topics.formats.snapshot import Snapshot, decode_snapshot, encode_snapshot
-from topics.storage.fs import Fs, ReadFs, install, read_file
+from topics.storage.fs import Fs, ReadFs, install, names_in, read_file
 from topics.storage.wal.file_removal import SNAPSHOTS_KEPT, Positions
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.wal_files import LogPosition
@@ -43,16 +43,10 @@ class LoadedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     highest: int = 0
     older: list[tuple[int, str]] = []
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether a newer file than the one in use is invalid."""
-        return self.snapshot is not None and bool(self.rejected)
-
 
 def load_snapshot(fs: ReadFs, dir: str) -> LoadedSnapshot:
     """Read what is there. A read error is raised: it proves nothing about the file."""
-    found = fs.listdir(dir) if fs.is_dir(dir) else []
-    chosen, ignored = names.pick_canonical(found, parse=names.parse_snapshot, build=names.snapshot_name)
+    chosen, ignored = names.pick_canonical(names_in(fs, dir), parse=names.parse_snapshot, build=names.snapshot_name)
     older = sorted(chosen.items(), reverse=True)
     rejected: list[Rejected] = []
     snapshot, number = None, 0
@@ -121,10 +115,6 @@ class SnapshotStore:
             if snapshot is not None:
                 self._valid[number] = positions_of(snapshot)
         return [self._valid[number] for number in sorted(self._valid, reverse=True)[:SNAPSHOTS_KEPT]]
-
-    def recorded(self, key: str) -> int:
-        """The highest file number that a kept snapshot has for a group; 0 for none."""
-        return max((positions[key].file for positions in self.kept() if key in positions), default=0)
 
     def install(self, snapshot: Snapshot, *, keep_all: bool = False) -> None:
         """M4 and M5: put the snapshot beside the older ones, then drop those nobody needs, unless all are to be kept.

@@ -17,7 +17,7 @@ Safe to use from several threads.
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from threading import Lock
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -325,8 +325,8 @@ class FaultFs:
         """Not counted: it moves nothing, and it comes with every sync."""
         return self._inner.inode(path)
 
-    def mount_id(self, path: str) -> str:
-        return self._inner.mount_id(path)
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
+        return self._inner.mount_ids(paths)
 
     def lock(self, path: str) -> LockHandle:
         return LockHandle(FaultFile(self, self.call("lock", path, lambda _: self._inner.lock(path)).file))

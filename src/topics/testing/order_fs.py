@@ -10,7 +10,7 @@
 Rules and state are `OrderMonitor`'s; this file turns calls into what it is told.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from topics.storage.fs import PASSING, Buffer, File, Fs, LockHandle, Mode
 from topics.testing.order_monitor import OrderMonitor, Tracked, clean_path
@@ -123,8 +123,8 @@ class OrderFs:
         self._inner.sync_dir(path)
         self.monitor.names_synced(covered)
 
-    def mount_id(self, path: str) -> str:
-        return self._inner.mount_id(path)
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
+        return self._inner.mount_ids(paths)
 
     def lock(self, path: str) -> LockHandle:
         made = not self._inner.exists(path)

@@ -16,7 +16,7 @@ dict, which is how a test crashes at every call of one run. Safe to use from sev
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from random import Random
 from threading import Lock
@@ -336,10 +336,11 @@ class SimFs:
             number = self._tree(path).find_or_none(path)
             return None if number is None else (0, number)
 
-    def mount_id(self, path: str) -> str:
+    def mount_ids(self, paths: Iterable[str]) -> set[str]:
         with self.mutex:
-            self._tree(path)
-            return f"sim:{self.disk.mounts}"
+            for path in paths:
+                self._tree(path)
+            return {f"sim:{self.disk.mounts}"}
 
     def lock(self, path: str) -> LockHandle:
         with self.mutex:

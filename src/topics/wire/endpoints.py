@@ -175,6 +175,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=READ, response="Metrics",
     ),
     Endpoint(handler="openapi", method="GET", path="/openapi.json", summary="This contract", response="OpenApi"),
+    Endpoint(
+        handler="root", method="GET", path="/", summary="Leads to the web console", media="text/plain",
+        ok=(303,),
+    ),
     Endpoint(handler="console", method="GET", path="/console", summary="Web console", media="text/html"),
     Endpoint(
         handler="console_file", method="GET", path="/console/{file}", summary="A file of the web console",

@@ -136,7 +136,8 @@ _MORE_SCHEMAS: dict[str, Json] = {
 }
 
 _STATUS_TEXT = {
-    101: "Switching protocols", 200: "Done", 201: "Created", 400: "Bad request", 401: "No or unknown key",
+    101: "Switching protocols", 200: "Done", 201: "Created", 303: "Look there", 400: "Bad request",
+    401: "No or unknown key",
     403: "The key does not permit it", 404: "Not there", 406: "Unsuitable Accept", 409: "Conflict",
     413: "Body too large", 415: "Not application/json", 422: "Topic full", 429: "Throttled", 500: "Internal error",
     503: "Not ready, shutting down or disk full",

@@ -20,7 +20,7 @@ from topics.api.live.history_throttle import (
     HistoryThrottle,
 )
 from topics.api.live.subscription import Subscription
-from topics.core.slots.extent import Extent
+from topics.core.slots.extent import Extent, RecordPlace
 from topics.core.topic import TopicLog
 from topics.engine.context import FetchedRecords
 from topics.engine.ticket import Ticket
@@ -169,7 +169,8 @@ def count_trips(rig: Rig) -> list[int]:
     fetch = jobs.fetch
 
     def counted(topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
-        brought.append(len(extent.seqs))
+        if extent.place is not RecordPlace.INDEX:
+            brought.append(len(extent.seqs))
         return fetch(topic, extent)
 
     jobs.fetch = counted  # type: ignore[method-assign]

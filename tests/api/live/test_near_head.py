@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Rig, bodies_of
 from tests.engine.delivery.test_differential import configs, happen, history
 
-from topics.core.reading.near_head import FRESH_MAX, read_fresh
-from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
+from topics.core.reading.walk import FRESH_MAX, ReadOutcome, ReadRequest, plan_read, read_fresh
 
 requests = st.builds(
     ReadRequest,

@@ -20,13 +20,13 @@ from topics.formats.wal.frame import encode_appends
 from topics.model.run import RecordRun
 from topics.storage.checkpoint.absorb import SealRules
 from topics.storage.disk_spans import GAP_BYTES_MAX, read_spans
-from topics.storage.fetch import ActiveRead, Fetcher, RecordsMoved, SealedRead, WalRead, few_of_segment, few_slots
+from topics.storage.fetch import ActiveRead, Fetcher, RecordsMoved, SealedRead, WalRead
 from topics.storage.osfs import OsFs
 from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.open_end import judge_open_end
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import SegmentArrays, few_of_segment, few_slots
 from topics.storage.segments.tags import accounted_sizes, frame_tags
 from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.tiers.cold_cache import ColdCache

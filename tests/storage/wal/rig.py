@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from topics.errors import CommitFailed
-from topics.formats.file_names import shard_of
+from topics.formats.file_names import group_keys, shard_of
 from topics.formats.wal import WalColumns
 from topics.formats.wal.frame import MORE, FrameType, encode_appends
 from topics.model.submission import Submission
-from topics.storage.data_dir import DataDir, DataDirLock, group_keys
+from topics.storage.data_dir import DataDir, DataDirLock
 from topics.storage.fs import Fs
 from topics.storage.osfs import RetryingFs
 from topics.storage.wal.file_scan import GroupScan, newest_layout, scan_group
@@ -83,7 +83,7 @@ class Model:
         missing = possible[len(found) :]
         assert not [s.first_seq for s in missing if s.must_survive(killed=killed)], "promised, and gone"
 
-    def settle(self, key: str, found: Sequence[bytes]) -> None:
+    def accept(self, key: str, found: Sequence[bytes]) -> None:
         """After a start, what is there is durable, and what is not there will never be."""
         possible = [sent for sent in self.sent.get(key, []) if sent.state not in ("queued", "absent")]
         self.sent[key] = possible[: len(found)]
@@ -162,7 +162,7 @@ class Log:
 
     def open(self) -> None:
         self.layout = newest_layout(self.scans.values(), self.snapshot, shards=self.shards)
-        self.witness = SyncFailureLatch(self.lock.mark_boot_unknown)
+        self.sync_failed = SyncFailureLatch(self.lock.mark_boot_unknown)
         for key in group_keys(self.shards):
             self.groups[key] = open_group(
                 self.fs,
@@ -174,10 +174,10 @@ class Log:
                 files=self.files,
                 file_bytes=self.file_bytes,
                 clock=self.clock,
-                sync_failed=self.witness,
+                sync_failed=self.sync_failed,
                 recorded=self.recorded.get(key, 0),
             )
-            self.witness.watch(self.groups[key])
+            self.sync_failed.watch(self.groups[key])
             self.next_seq[key] = self._head(key) + 1
 
     def _head(self, key: str) -> int:
@@ -198,7 +198,7 @@ class Log:
         """Compare with the model, then take what is there as durable."""
         for key in {*self.model.sent, *self.scans}:
             self.model.check(key, self.found(key), killed=self.killed)
-            self.model.settle(key, self.found(key))
+            self.model.accept(key, self.found(key))
         self.monitor.check()
         return self
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from tests.storage.wal.rig import FLAT, Log, Model, new_log
 
-from topics.storage.data_dir import group_keys
+from topics.formats.file_names import group_keys
 from topics.storage.wal.file_scan import newest_layout
 from topics.storage.wal.rotation import Layout
 from topics.testing import CrashPoints, SimCrash, SimFs

@@ -12,6 +12,7 @@ import pytest
 from tests.storage.wal.rig import FLAT, SHORT_PATTERNS, WAL, Log, Model, new_log
 
 from topics.errors import CommitFailed, WalMissing
+from topics.storage.wal import rotation
 from topics.storage.wal.rotation import Layout
 from topics.testing import FOREVER, CrashPoints, SimCrash, SimFs
 from topics.testing.powercut import NamesLost, torn_at
@@ -42,6 +43,30 @@ def test_a_file_is_named_after_its_first_frame() -> None:
     assert third == second + 1 + sum(s.count for s in sent if log.files.get(s.sub.file).number == second)
     assert log.disk.contents("data/wal/CURRENT") == f"wal-{third:016d}.log\n".encode()
     log.crash().twice()
+
+
+def test_files_grow_with_the_log_and_go_on_growing_after_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "FIRST_FILE_BYTES", 1024)
+    log = new_log()
+    while len(log.numbers()) < 4:
+        log.send(3)
+    sizes = [log.disk.stat_len(f"data/wal/wal-{number:016d}.log") for number in log.numbers()]
+    assert sizes == [1024, 2048, 4096, 4096]
+    log.crash().twice()
+    young = new_log()
+    young.send(3)
+    again = young.crash().twice()
+    again.send(3)
+    assert again.disk.stat_len("data/wal/wal-0000000000000001.log") == 1024
+
+
+def test_a_batch_beyond_the_size_of_a_file_fits_into_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "FIRST_FILE_BYTES", 1024)
+    for count in range(1, 60):
+        log = new_log()
+        log.send(count)
+        log.send(1)
+        log.crash().twice()
 
 
 def test_frames_of_a_failed_batch_use_up_no_number() -> None:

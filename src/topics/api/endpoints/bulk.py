@@ -33,7 +33,7 @@ from topics.core.topic import TopicLog
 from topics.engine.reading.reads import ReadDone
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import ColdUnavailable
-from topics.formats.segments.columns import segment_frames_of
+from topics.formats.segments.frame import segment_frames_of
 from topics.model.position import Position, token
 from topics.model.results import Tombstone
 from topics.model.run import RecordRun

@@ -28,6 +28,8 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
 )
 
+ROOT_TEXT = b"topics: the web console is at /console, the contract at /openapi.json, the API under /v0\n"
+
 
 class Console:
     def __init__(self) -> None:
@@ -36,6 +38,10 @@ class Console:
             for entry in resources.files("topics.console").iterdir()
             if "." + entry.name.rpartition(".")[2] in KINDS
         }
+
+    def root(self, call: RequestCall) -> None:
+        """Somebody who typed the address of a server into a browser, or into curl."""
+        call.respond(Response(303, ROOT_TEXT, b"text/plain; charset=utf-8", ((b"location", b"/console"),)))
 
     def console(self, call: RequestCall) -> None:
         self._serve(call, "index.html")

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from topics import limits
 from topics.api.app import RequestCall
-from topics.api.live.batches import OffLoop, size_of
+from topics.api.live.batches import OffLoop
 from topics.core.reading.walk import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
@@ -127,6 +126,7 @@ class RecordEndpoints:
             limit=request.limit,
             budget_bytes=request.max_batch_bytes,
             nodes=node_set(request.node),
+            in_turn=True,
         )
         view = View(data=True, tags=request.include_tags, meta=request.include_meta)
         if request.wait_ms:
@@ -136,11 +136,9 @@ class RecordEndpoints:
             return
         size_bytes = self._expected_bytes(call.name, wanted)
         if size_bytes <= limits.RENDER_INLINE_BYTES_MAX:
-            call.when_budget(partial(self._read, call, wanted, partial(self._found, call, view, wanted)))
-        else:  # room is kept for it: many large pages are not read to find that only some can be answered
-            call.when_budget(
-                partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes
-            )
+            call.when_budget(partial(self._read, call, view, wanted))
+        else:  # budget is kept for it: many large pages are not read to find that only some can be answered
+            self._read_within(call, view, wanted, size_bytes)
 
     def _expected_bytes(self, name: str, wanted: ReadRequest) -> int:
         """About how large a page will be; 0 if a cold store has to be asked, which may take for ever."""
@@ -153,22 +151,34 @@ class RecordEndpoints:
         records = min(max(topic.head - wanted.from_seq, 0), wanted.limit, topic.count)
         return min(records * (topic.bytes // topic.count), wanted.budget_bytes)
 
-    def _read(self, call: RequestCall, wanted: ReadRequest, then: Callable[[ReadDone], None]) -> None:
-        call.when(self._engine.read(call.name, wanted), then)
+    def _read(self, call: RequestCall, view: View, wanted: ReadRequest) -> None:
+        """The budget has admitted a small answer. One that is there at once needs to ask no second time."""
+        ticket = self._engine.read(call.name, wanted)
+        done = ticket.value
+        if done is not None and done.outcome.size_bytes <= limits.RENDER_INLINE_BYTES_MAX:
+            self._answer(call, view, done)
+        else:
+            call.when(ticket, partial(self._found, call, view, wanted))
+
+    def _read_within(self, call: RequestCall, view: View, wanted: ReadRequest, size_bytes: int) -> None:
+        """Read once the budget has this much for the answer."""
+
+        def read() -> None:
+            call.when(self._engine.read(call.name, wanted), partial(self._answer, call, view))
+
+        call.when_budget(read, size_bytes=size_bytes)
 
     def _found(self, call: RequestCall, view: View, wanted: ReadRequest, done: ReadDone) -> None:
-        """A read that took a while, as a long poll does, may find the room gone. What it found is read again then:
+        """A read that took a while, as a long poll does, may find the budget gone. What it found is read again then:
         pages that nobody takes are not kept."""
-        size_bytes = size_of(done.outcome)
+        size_bytes = done.outcome.size_bytes
         if call.responder.has_budget(size_bytes):
             self._answer(call, view, done)
         else:
-            call.when_budget(
-                partial(self._read, call, wanted, partial(self._answer, call, view)), size_bytes=size_bytes
-            )
+            self._read_within(call, view, wanted, size_bytes)
 
     def _answer(self, call: RequestCall, view: View, done: ReadDone) -> None:
-        size_bytes = size_of(done.outcome)
+        size_bytes = done.outcome.size_bytes
         if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # `docs/spec/delivery.md#sec-11`
             call.responder.expect(size_bytes)
             self._off_loop(partial(self._diff_body, call, view, done), call.rendered)

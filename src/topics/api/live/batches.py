@@ -241,12 +241,4 @@ class NextBatch:
 
 def is_large(outcome: ReadOutcome) -> bool:
     """Is this more than may be rendered on the loop (`docs/spec/delivery.md#sec-11`)?"""
-    runs = outcome.runs
-    if len(runs) == 1 and len(runs[0].buf) <= limits.RENDER_INLINE_BYTES_MAX:
-        return False
-    return size_of(outcome) > limits.RENDER_INLINE_BYTES_MAX
-
-
-def size_of(outcome: ReadOutcome) -> int:
-    """About how many bytes of records there are."""
-    return sum([run.span_bytes() for run in outcome.runs])
+    return outcome.size_bytes > limits.RENDER_INLINE_BYTES_MAX

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from topics.api.live.batches import NextBatch, Options, RenderedBatch, size_of
+from topics.api.live.batches import NextBatch, Options, RenderedBatch
 from topics.api.live.history_throttle import CatchUp
 from topics.core.topic import TopicLog
 from topics.engine.delivery.delivery import DeliveryLoop
@@ -196,7 +196,7 @@ class Subscription:
         key = self.channel.frames_key(self) if batch.is_large else None
         if not batch.is_built(key):
             self._begin_to_wait()
-            self._count(size_of(batch.outcome))
+            self._count(batch.outcome.size_bytes)
             build = partial(self.channel.build, self, batch)
             built = batch.build_elsewhere(key, self.options.view, build, self._batches.off_loop)
             built.then(partial(self._rendered, batch), self.abandon)
@@ -210,7 +210,7 @@ class Subscription:
         return block is not None and block.view.tier == "cold"
 
     def _has_room_for(self, batch: RenderedBatch) -> bool:
-        size_bytes = size_of(batch.outcome) if batch.records else 0
+        size_bytes = batch.outcome.size_bytes if batch.records else 0
         return bool(self.channel.grant(self, max(size_bytes, 1), least_bytes=size_bytes))
 
     # --- going on alone -------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from topics.cli.remote import (
     show_fields,
     show_rows,
     sure_options,
+    table_options,
 )
 from topics.client import Client
 from topics.core.meta import ORIGINAL_META
@@ -52,7 +53,7 @@ def origin(letter: Record) -> str | None:
 
 @dlq.command("ls")
 @click.argument("name")
-@json_option
+@table_options
 @server_options
 def list_letters(client: Client, name: str, *, as_json: bool) -> None:
     """Dead letters with where they came from.

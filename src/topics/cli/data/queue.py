@@ -16,7 +16,17 @@ from types import FrameType
 
 import click
 
-from topics.cli.remote import F, echo_json, json_option, plain, say, server_options, show_fields, show_rows
+from topics.cli.remote import (
+    F,
+    echo_json,
+    json_option,
+    plain,
+    say,
+    server_options,
+    show_fields,
+    show_rows,
+    table_options,
+)
 from topics.client import Client
 from topics.client.jobs.work import Work
 from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
@@ -115,7 +125,7 @@ def extend(client: Client, name: str, seqs: tuple[int, ...], *, node: str, lease
 
 @queue.command()
 @click.argument("name")
-@json_option
+@table_options
 @server_options
 def stats(client: Client, name: str, *, as_json: bool) -> None:
     """How many jobs are ready, in flight and dead-lettered.

@@ -133,6 +133,9 @@ def read(
     topics read orders --from 4711 --follow --data-only
     topics read orders --from 4710-e1a2b3c4d5e6f7
 
+    A JSON line is {"$seq", "$ts", "$node", "$tag", "data", "meta", "position"}, without what the record lacks; `topics
+    produce` takes it back. With --gaps, {"gap": {...}} stands where something was lost.
+
     A position, as a line shows it, stands behind its record: reading goes on with the next one, and ends with status 3
     if the topic is not the one that the position is from.
     """

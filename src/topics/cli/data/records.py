@@ -1,4 +1,8 @@
-"""`topics produce`, `delete`: records in, and records away."""
+"""`topics produce`, `delete`: records in, and records away.
+
+`produce` knows the lines of `topics read` again (`ExportedRecord`), so that a topic goes through a file or a pipe and
+comes out with the data, tags, nodes and meta it had.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from functools import partial
 from typing import IO
 
 import click
+import msgspec
+from msgspec import UNSET, UnsetType, field
 
 from topics import limits
 from topics.cli.remote import (
@@ -24,8 +30,10 @@ from topics.cli.remote import (
     sure_options,
 )
 from topics.client import Client, Topic
+from topics.client.routes import payload_decoder
 from topics.errors import InvalidRequest, TopicsError
 from topics.model.names import parse_match
+from topics.model.paging import Gap
 from topics.model.results import Record
 from topics.model.values import Event, Json, json_text
 
@@ -46,6 +54,7 @@ LINE_BYTES_MAX = 4 * limits.RECORD_BYTES_MAX
     "--batch", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Records per write, at most."
 )
 @click.option("--raw", is_flag=True, help="Each line is a text, not JSON.")
+@click.option("--verbatim", is_flag=True, help="Each line is data, also one that `topics read` wrote.")
 @json_option
 @server_options
 def produce(
@@ -57,6 +66,7 @@ def produce(
     node: str | None,
     batch: int,
     raw: bool,
+    verbatim: bool,
     as_json: bool,
 ) -> None:
     """Append JSON lines from files or stdin, one record per line.
@@ -65,14 +75,19 @@ def produce(
     echo '{"id": 1}' | topics produce orders
     topics produce orders --tag import orders.jsonl
     tail -f app.log | topics produce logs --raw --batch 1
+    topics read orders | topics produce orders.copy
+
+    A line that `topics read` wrote, {"$seq":..., "$ts":..., "data":...}, becomes the record that it was read from:
+    data, meta, tag and node, unless --tag or --node replace them. Seq and time are new.
     """
     handle, total, last = client.topic(topic), 0, 0
     try:
         with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
             for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
-                events = [Event(_data(text, raw=raw, at=at), tag=tag, node=node) for at, text in chunk]
-                done = handle.append_many(events)
-                total, last = total + done.count, done.last_seq
+                events = list(_events(chunk, tag=tag, node=node, raw=raw, verbatim=verbatim))
+                if events:
+                    done = handle.append_many(events)
+                    total, last = total + done.count, done.last_seq
                 advance(sum(len(text) + 1 for _, text in chunk))
     except (TopicsError, KeyboardInterrupt):
         if total:
@@ -112,6 +127,59 @@ def _chunks(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tupl
             chunk, chunk_bytes = [], 0
     if chunk:
         yield chunk
+
+
+class ExportedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of `topics read`. Whatever has another field is data."""
+
+    seq: int = field(name="$seq")
+    ts: int = field(name="$ts")
+    data: Json
+    node: str | None = field(name="$node", default=None)
+    tag: str | None = field(name="$tag", default=None)
+    meta: Json | UnsetType = UNSET
+    position: str | int = ""
+
+
+class _ExportedLine(msgspec.Struct, frozen=True):
+    records: list[ExportedRecord]
+
+
+class _GapLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `topics read --gaps` writes where something was lost."""
+
+    gap: Gap
+
+
+_decode_exported = payload_decoder(_ExportedLine, "records")
+_decode_gap = msgspec.json.Decoder(_GapLine).decode
+
+
+def _events(
+    lines: Iterable[tuple[str, bytes]], *, tag: str | None, node: str | None, raw: bool, verbatim: bool
+) -> Iterator[Event]:
+    for at, text in lines:
+        found = None if raw or verbatim else _exported(text)
+        if found is None:
+            yield Event(_data(text, raw=raw, at=at), tag=tag, node=node)
+        elif isinstance(found, Gap):
+            lost = f"{found.gap_from} to {found.gap_to} ({found.reason})"
+            say(f"topics: {at}: nothing is appended for the gap of its source, {lost}")
+        else:
+            meta = None if found.meta is UNSET else found.meta
+            yield Event(found.data, tag=tag or found.tag, node=node or found.node, meta=meta)
+
+
+def _exported(text: bytes) -> ExportedRecord | Gap | None:
+    try:
+        if b'"$seq"' in text and b'"$ts"' in text:
+            found = _decode_exported(b'{"records":[%b]}' % text).records
+            return found[0] if len(found) == 1 else None
+        if text.startswith(b'{"gap":'):
+            return _decode_gap(text).gap
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    return None
 
 
 def _data(text: bytes, *, raw: bool, at: str) -> object:

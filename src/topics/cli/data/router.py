@@ -13,6 +13,7 @@ from topics.cli.remote import (
     show_fields,
     show_rows,
     sure_options,
+    table_options,
 )
 from topics.client import Client
 
@@ -78,7 +79,7 @@ def put(
 @click.option("--prefix", default="", help="Only names that begin so.")
 @click.option("--source", help="Only routers from this topic.")
 @click.option("--dest", help="Only routers into this topic.")
-@json_option
+@table_options
 @server_options
 def list_routers(client: Client, prefix: str, *, source: str | None, dest: str | None, as_json: bool) -> None:
     """List routers by name.
@@ -92,7 +93,7 @@ def list_routers(client: Client, prefix: str, *, source: str | None, dest: str |
 
 @router.command()
 @click.argument("name")
-@json_option
+@table_options
 @server_options
 def info(client: Client, name: str, *, as_json: bool) -> None:
     """Settings and progress of a router.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from topics.cli.remote import json_option, server_options, show_rows
+from topics.cli.remote import server_options, show_rows, table_options
 from topics.client import Client
 
 COLUMNS = ("topic", "segments", "bytes", "hot", "hot_bytes", "cold", "cold_bytes", "oldest_hot_seq", "oldest_hot_ts")
@@ -24,7 +24,7 @@ def tier() -> None:
 
 @tier.command()
 @click.option("--prefix", default="", help="Only topics whose names begin so.")
-@json_option
+@table_options
 @server_options
 def status(client: Client, *, prefix: str, as_json: bool) -> None:
     """Segments and bytes of each topic by tier, and how far back the hot ones reach.

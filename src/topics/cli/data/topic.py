@@ -16,6 +16,7 @@ from topics.cli.remote import (
     show_fields,
     show_rows,
     sure_options,
+    table_options,
 )
 from topics.client import Client
 from topics.errors import InvalidRequest, TopicNotFound
@@ -23,7 +24,8 @@ from topics.model.config import DURABILITIES, ConfigPatch, Discard, TopicType
 from topics.model.results import TopicState
 
 CHOICES = {"type": get_args(TopicType), "discard": get_args(Discard), "durability": (*DURABILITIES, "null")}
-COLUMNS = ("topic", "head_seq", "earliest_seq", "count", "bytes", "durable", "effective_priority")
+COLUMNS = ("topic", "type", "count", "bytes", "head_seq", "earliest_seq", "durable", "effective_priority")
+TITLES = ("topic", "type", "count", "bytes", "head", "earliest", "durable", "priority")
 
 
 @click.group()
@@ -79,7 +81,7 @@ def create(client: Client, name: str, settings: tuple[str, ...], *, as_json: boo
 
 @topic.command("ls")
 @click.option("--prefix", default="", help="Only names that begin so.")
-@json_option
+@table_options
 @server_options
 def list_topics(client: Client, prefix: str, *, as_json: bool) -> None:
     """List topics by name.
@@ -87,14 +89,15 @@ def list_topics(client: Client, prefix: str, *, as_json: bool) -> None:
     \b
     topics topic ls
     topics topic ls --prefix orders --json
+    topics topic ls --header | column -t
     """
     rows = ([getattr(entry, column) for column in COLUMNS] for entry in client.topics(prefix))
-    show_rows(COLUMNS, rows, as_json=as_json)
+    show_rows(COLUMNS, rows, as_json=as_json, titles=TITLES)
 
 
 @topic.command()
 @click.argument("name")
-@json_option
+@table_options
 @server_options
 def info(client: Client, name: str, *, as_json: bool) -> None:
     """State and config of a topic; does not count as a read.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from topics.cli.remote import json_option, show_rows
+from topics.cli.remote import show_rows, table_options
 from topics.client import Client, connect
 from topics.client.blocking_handles import BlockingTopic
 from topics.config import client_settings_from
@@ -58,7 +58,7 @@ class Measured(msgspec.Struct, frozen=True):
     type=click.Choice(["ephemeral", "memory", "disk", "fsync"]),
     help="Class of the topics that are written.",
 )
-@json_option
+@table_options
 def bench(
     *,
     url: str | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topics.cli.remote import json_option, say, show_rows
+from topics.cli.remote import say, show_rows, table_options
 from topics.errors import TopicsError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ FRAME_COLUMNS = ("group", "file", "offset", "length", "type", "topic_id", "seq",
 @click.option("--topic", "name", help="The segments of one topic.")
 @click.option("--wal", is_flag=True, help="The log behind the snapshot, file by file, and how it ends.")
 @click.option("--frames", is_flag=True, help="The log behind the snapshot, frame by frame.")
-@json_option
+@table_options
 def inspect(path: str, *, name: str | None, wal: bool, frames: bool, as_json: bool) -> None:
     """Look inside a data directory, read-only, whether a server runs on it or not.
 

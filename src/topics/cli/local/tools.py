@@ -11,14 +11,14 @@ from collections.abc import Iterator
 import click
 
 import topics
-from topics.cli.remote import json_option, show_rows
+from topics.cli.remote import show_rows, table_options
 from topics.errors import TopicsError
 
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
-@json_option
+@table_options
 def doctor(*, as_json: bool) -> None:
     """Check what this machine needs, and say what to do about what is missing. Status 1 if something is wrong.
 
@@ -37,9 +37,18 @@ Finding = tuple[str, bool, str]
 def checks() -> Iterator[Finding]:
     yield "python", sys.version_info >= (3, 11), platform.python_version()
     yield "topics", True, topics.__version__
+    yield _kernel()
     yield _settings()
     yield _open_files()
     yield from _spark()
+
+
+def _kernel() -> Finding:
+    from topics.formats.kernel_choice import KERNEL
+
+    plain = "pure: frames are encoded and checked in plain Python, many times slower"
+    cure = "with a C compiler and python3-dev, `make setup` or `pip install` builds the native codecs"
+    return "kernel", True, KERNEL if KERNEL == "native" else f"{plain}; {cure}"
 
 
 def _settings() -> Finding:

@@ -35,6 +35,7 @@ def init(
     \b
     topics pipeline init shop --url http://localhost:4000 --topic 'orders*'
     """
+    from topics.spark.jobs.job import topic_option
     from topics.spark.jobs.project import write_project
     from topics.spark.options import read_options
 
@@ -45,7 +46,7 @@ def init(
         "coldPath": _whole(cold_path),
         "url": url if path is None and url is not None else None if path is not None else "http://localhost:4000",
         "apiKeyFile": _whole(api_key_file),
-        "subscribePattern" if topics.endswith("*") else "subscribe": topics,
+        **topic_option(topics),
     }
     source = {name: value for name, value in given.items() if value is not None}
     read_options(source, streaming=True)

@@ -1,11 +1,4 @@
-"""JavaStderr: what Java writes to stderr while it starts is kept back; what comes later is passed on.
-
-A session that does not start comes back as an exception, and what Java has to say about it is pages of its own calls.
-Later only our own code speaks there: planners and tasks that warn of lost records. Java keeps the stderr that it is
-started with, so it gets a pipe, and a thread of ours reads it as long as we live.
-
-What the Spark verbs share: options for the session and for progress, and how results are written.
-"""
+"""What the Spark verbs share: options of the session and the source, a quiet session, progress, and signals."""
 
 from __future__ import annotations
 
@@ -30,11 +23,17 @@ if TYPE_CHECKING:
     from topics.spark.jobs.job import Reporter
 
 LINES_MAX: Final = 1000
-PATIENCE_S: Final = 2.0
+JAVA_EXIT_S: Final = 2.0
 _STDERR: Final = 2
 
 
 class JavaStderr:
+    """What Java writes to stderr while it starts is kept; what it writes later is passed on.
+
+    A session that does not start raises an exception, and Java's own account of it is a hundred lines. Once it is up,
+    only our planners and tasks write there: they warn of lost records. Java keeps the stderr it was started with, so it
+    gets a pipe, and a thread reads the pipe as long as this process lives."""
+
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=LINES_MAX)
         self._is_up = threading.Event()
@@ -58,7 +57,7 @@ class JavaStderr:
 
     def said(self) -> str:
         """What was kept back. Java that did not come up is gone in a moment, and has said everything then."""
-        self._reader.join(PATIENCE_S)
+        self._reader.join(JAVA_EXIT_S)
         return b"".join(self._lines).decode(errors="replace")
 
     def _read(self) -> None:

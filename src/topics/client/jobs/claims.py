@@ -26,6 +26,7 @@ from topics.client.blocking_handles import run
 from topics.client.transport.retry import Attempts, RetryPolicy
 from topics.client.verbs import QueueVerbs
 from topics.errors import TopicsError
+from topics.model.config import TopicConfig
 from topics.model.results import AckResult, Job, NackResult
 
 log = logging.getLogger("topics.worker")
@@ -57,6 +58,7 @@ class Claims:
         self.node = node or node_name()
         self.stop = stop
         self._lease_ms = lease_ms
+        self._config = TopicConfig()  # the queue's, once it was asked
         self._head: int | None = None  # of the queue, seen before the last claim; None: the leases are not kept yet
         self._held: dict[int, Job] = {}
         self._lost: set[str] = set()
@@ -105,7 +107,7 @@ class Claims:
 
     async def _begin(self) -> None:
         state = await self.queue.state(touch=False)
-        self._head = state.head_seq
+        self._head, self._config = state.head_seq, state.config
         self._lease_ms = limits.LEASE_MS(self._lease_ms or state.config.lease_ms)
         self.begin_keeping(self._lease_ms / 1000 / RENEWALS)
 
@@ -116,9 +118,14 @@ class Claims:
         pause_s = attempts.pause_s(error, repeatable=True, now=now, chance=random.random)
         if pause_s is None:
             raise error
-        log.info("queue %r is away: %s", self.queue.name, error)
+        attempts.tell(error, now=now)
         await self._stopped_within(pause_s)
         return attempts
+
+    def dead_letter_of(self, job: Job) -> str | None:
+        """The topic that the job goes to if it fails now; None if it comes again."""
+        most = self._config.max_deliveries
+        return self._config.dead_letter if 0 < most <= job.deliveries else None
 
     # --- leases ---------------------------------------------------------------------------------------------------
 

@@ -17,13 +17,13 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from topics import limits
 from topics.client.blocking_handles import run
-from topics.client.jobs.claims import JobOutcome, TaskClaims, ThreadClaims, log, node_name
+from topics.client.jobs.claims import Claims, JobOutcome, TaskClaims, ThreadClaims, log, node_name
 from topics.client.verbs import QueueVerbs
 from topics.model.results import Job
 
@@ -55,6 +55,19 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.concurrency + (self.concurrency if self.prefetch is None else self.prefetch)
 
 
+class WorkerFields(TypedDict, total=False):
+    """The fields of `WorkerOptions` as keyword arguments."""
+
+    concurrency: int
+    prefetch: int | None
+    node: str | None
+    lease_ms: int | None
+    retry_ms: int
+    retry_ms_max: int
+    grace_s: float
+    until_empty: bool
+
+
 def retry_delay_ms(options: WorkerOptions, deliveries: int, chance: float) -> int:
     """Half to whole of a doubling delay; `chance` is 0..1."""
     whole = min(options.retry_ms * 2.0 ** min(deliveries - 1, 60), options.retry_ms_max)
@@ -71,15 +84,19 @@ class _AnyWorker:
         self._queue = queue
         self._options = options
 
-    def _outcome(self, job: Job, *, failed: bool) -> JobOutcome:
+    def _outcome(self, claims: Claims, job: Job, *, failed: bool) -> JobOutcome:
         """Counts a job whose function is through. Called while its error is handled, if there was one."""
         if not failed:
             self.done += 1
             return JobOutcome(job, None)
         self.failed += 1
         delay_ms = retry_delay_ms(self._options, job.deliveries, random.random())
-        log.exception("job %d of queue %r failed, comes again in %d ms", job.seq, self._queue.name, delay_ms)
-        return JobOutcome(job, delay_ms)
+        dead_letter = claims.dead_letter_of(job)
+        next_step = (
+            f"comes again in {delay_ms} ms" if dead_letter is None else f"was its last try; goes to {dead_letter!r}"
+        )
+        log.exception("job %d of queue %r failed, %s", job.seq, self._queue.name, next_step)
+        return JobOutcome(job, delay_ms if dead_letter is None else 0)
 
 
 class Worker(_AnyWorker):
@@ -100,10 +117,9 @@ class Worker(_AnyWorker):
 
     def run(self, *, signals: bool = True) -> None:
         """Work until stopped (or, with `until_empty`, until nothing is left). Raises what no waiting can mend."""
-        lease_ms = self._options.lease_ms or run(self._queue.state(touch=False)).config.lease_ms
         before = self._catch_signals() if signals else {}
         try:
-            WorkerRun(self, self._queue, self._options, lease_ms=lease_ms, stop=self._stop).run()
+            WorkerRun(self, self._queue, self._options, stop=self._stop).run()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -122,13 +138,11 @@ class Worker(_AnyWorker):
 class WorkerRun:
     """One run of a worker, with threads, jobs and leases of its own."""
 
-    def __init__(
-        self, worker: Worker, queue: QueueVerbs, options: WorkerOptions, *, lease_ms: int, stop: threading.Event
-    ) -> None:
+    def __init__(self, worker: Worker, queue: QueueVerbs, options: WorkerOptions, *, stop: threading.Event) -> None:
         self._worker = worker
         self._options = options
         self._stop = stop
-        self._claims = ThreadClaims(queue, node=worker.node, lease_ms=lease_ms, stop=stop)
+        self._claims = ThreadClaims(queue, node=worker.node, lease_ms=options.lease_ms, stop=stop)
         self._waiting: queues.SimpleQueue[Job | None] = queues.SimpleQueue()
         self._outcomes: queues.SimpleQueue[JobOutcome | None] = queues.SimpleQueue()
         self._free = threading.Condition()
@@ -202,9 +216,9 @@ class WorkerRun:
             try:
                 self._worker.handler(job)
             except BaseException:  # also `sys.exit()`: it ends neither this thread nor the process
-                self._outcomes.put(self._worker._outcome(job, failed=True))
+                self._outcomes.put(self._worker._outcome(self._claims, job, failed=True))
             else:
-                self._outcomes.put(self._worker._outcome(job, failed=False))
+                self._outcomes.put(self._worker._outcome(self._claims, job, failed=False))
 
     # --- acks and nacks: one thread -------------------------------------------------------------------------------
 
@@ -301,9 +315,9 @@ class AsyncWorker(_AnyWorker):
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
                 raise  # `end` gives the job back
-            outcome = self._outcome(job, failed=True)
+            outcome = self._outcome(self._claims, job, failed=True)
         else:
-            outcome = self._outcome(job, failed=False)
+            outcome = self._outcome(self._claims, job, failed=False)
         await self._claims.finish([outcome])
 
 

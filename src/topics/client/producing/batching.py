@@ -1,10 +1,10 @@
 """Batching: records of many topics, gathered into batches. Knows no thread, no loop and no socket.
 
-    add -> the topic's open batch -> (full, old enough, or sealed) -> due -> sent -> settled
+    add -> the topic's open batch -> (full, old enough, or sealed) -> due -> sent -> resolved
 
 Always holds: per topic, batches come out in the order their records went in; a batch is open, full, being sent or
-settled; every record is settled once, with its seq or an error. Driven by `producer` under a lock, by `aproducer` on
-its loop."""
+resolved; every record is resolved once, with its seq or an error. Driven by `producer`: under a lock, or on its loop.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -39,7 +39,7 @@ Report = Callable[[Delivery], None]
 
 
 class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`linger_ms`: how long a record waits for company. `buffer_bytes`: what may be unsettled before `when_full`; a
+    """`linger_ms`: how long a record waits for company. `buffer_bytes`: what may be unanswered before `when_full`; a
     producer that is faster than the server fills it, and its records are then this many bytes away from their ack."""
 
     linger_ms: float = 5.0
@@ -53,6 +53,16 @@ class ProducerOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"batch_records must be 1..{limits.RECORDS_PER_WRITE_MAX}")
         if min(self.batch_bytes, self.buffer_bytes) <= 0 or self.linger_ms < 0:
             raise ValueError("batch_bytes and buffer_bytes must be positive, linger_ms not negative")
+
+
+class ProducerFields(TypedDict, total=False):
+    """The fields of `ProducerOptions` as keyword arguments."""
+
+    linger_ms: float
+    batch_records: int
+    batch_bytes: int
+    buffer_bytes: int
+    when_full: WhenFull
 
 
 class Batch:
@@ -101,7 +111,7 @@ def _tell(report: Report, delivery: Delivery) -> None:
 
 
 class Batches:
-    """All batches of one producer that are not settled yet."""
+    """All batches of one producer that are not resolved yet."""
 
     __slots__ = ("_batch_bytes", "_batch_records", "_full", "_linger_s", "_now", "_open", "_sending", "bytes")
 
@@ -114,7 +124,7 @@ class Batches:
         self._full: deque[Batch] = deque()
         self._sending: Batch | None = None
         self.bytes = 0
-        """Of all records that are not settled."""
+        """Of all records that are not resolved."""
 
     def add(self, topic: str, piece: bytes, report: Report | None) -> bool:
         """Whether there is something new for the sender to look at."""
@@ -155,7 +165,7 @@ class Batches:
         self._full.append(batch)
 
     def seal_all(self) -> list[Batch]:
-        """Nothing lingers any more; everything that is unsettled now."""
+        """Nothing lingers any more; everything that is not resolved now."""
         for batch in list(self._open.values()):
             self._seal(batch)
         return [*self._full] + ([] if self._sending is None else [self._sending])

@@ -227,7 +227,7 @@ class Producer(Sender):
             self._to_send.notify()
             wait_s = math.inf if timeout_s is None else timeout_s
             if not self._wait_until(lambda: all(batch.is_done for batch in waited_for), wait_s):
-                raise Unreachable(f"records were still unsettled after {timeout_s:g} s", sent=True)
+                raise Unreachable(f"records were still unanswered after {timeout_s:g} s", sent=True)
         self._raise_failure()
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -378,7 +378,7 @@ class AsyncProducer(Sender):
             async with asyncio.timeout(timeout_s):
                 await self._wait_until(lambda: all(batch.is_done for batch in waited_for))
         except TimeoutError:
-            raise Unreachable(f"records were still unsettled after {timeout_s:g} s", sent=True) from None
+            raise Unreachable(f"records were still unanswered after {timeout_s:g} s", sent=True) from None
         self._raise_failure()
 
     async def close(self, timeout_s: float | None = None) -> None:

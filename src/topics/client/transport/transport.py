@@ -70,7 +70,10 @@ class Transport:
                 now = time.monotonic()
                 attempts = attempts or Attempts(self.policy, now=now)
                 pause_s = attempts.pause_s(error, repeatable=call.repeatable, now=now, chance=random.random)
-                if pause_s is None or await self.pause(pause_s):
+                if pause_s is None:
+                    raise
+                attempts.tell(error, now=now)
+                if await self.pause(pause_s):
                     raise
 
     async def once(self, call: ClientCall[T]) -> T:

@@ -1,12 +1,8 @@
-"""ReadAhead: records that one reader of old history was brought together with those it had asked for.
+"""What a read asks for and what it gives. Made by the engine's readers; planned and answered by `core.reading.walk`.
 
-A trip to the files costs several times what the records of a batch cost, and it takes the interpreter from everybody
-else; so a reader that is going to read on is brought more than its batch, and finds the next ones here. Only bytes are
-kept: which records live, and which of them the reader may see, the topic is asked by every read. Always holds: what is
-here was checked when it was fetched; it belongs to one life of one topic. Filled and asked by `core.read`; owned by a
-reader for as long as it is on its way to the head.
-
-What a read asks for and what it gives. Made by the engine's readers; planned and answered by `core.read`.
+ReadRequest  from where, how much, and what is left out
+ReadOutcome  the records as runs, and where the reader stands then
+ReadAhead    records that a reader of old history was brought together with those it had asked for
 """
 
 from __future__ import annotations
@@ -22,7 +18,13 @@ from topics.model.run import EMPTY_RUN, RecordRun
 
 
 class ReadAhead:
-    """Records in seq order, some seqs perhaps missing between them; empty at first."""
+    """Records in seq order, some seqs perhaps missing between them; empty at first.
+
+    A trip to the files costs several times what the records of a batch cost, and it takes the GIL from everybody else.
+    So a reader that is going to read on is brought more than its batch, and finds the next ones here. Only bytes are
+    kept: which records live, and which of them the reader may see, the topic is asked by every read. Always holds: what
+    is here was checked when it was fetched; it belongs to one life of one topic. Owned by a reader for as long as it is
+    on its way to the head."""
 
     __slots__ = ("_run", "_seqs", "_topic_id", "next_seq", "size_bytes")
 
@@ -71,8 +73,10 @@ class ReadAhead:
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bounds are clamped already. `epoch` is that of the cursor, None if its owner does not know; `head_limit` is the
     highest seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead`
-    belongs to a reader that is going to read on; `shows_floor` is off where nothing but a tombstone tells the reader of
-    the topic's `earliest_seq`."""
+    belongs to a reader that is going to read on. `in_turn`: records of a segment whose pages are in memory are read at
+    once, on the owner's thread. It is for readers that ask for one page; a stream or a router that reads on would take
+    turn after turn. `shows_floor` is off where nothing but a tombstone tells the reader of the topic's
+    `earliest_seq`."""
 
     from_seq: int
     limit: int = 256
@@ -82,14 +86,17 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     head_limit: int | None = None
     touch: bool = True
     ahead: ReadAhead | None = None
+    in_turn: bool = False
     shows_floor: bool = True
 
 
 class ReadOutcome(NamedTuple):
-    """`scanned` counts the live records looked at, hidden ones included. `epoch` is that of `next_from_seq`."""
+    """`size_bytes` is about what the records take: their payloads, as retention counts them, and their heads. `scanned`
+    counts the live records looked at, hidden ones included. `epoch` is that of `next_from_seq`."""
 
     runs: list[RecordRun]
     records: int
+    size_bytes: int
     next_from_seq: int
     head_seq: int
     earliest_seq: int

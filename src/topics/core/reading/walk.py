@@ -1,17 +1,17 @@
-"""Node filter: which records of a run a reader did not write itself (`docs/spec/semantics.md#sec-11`).
-
-Byte for byte, no prefixes; a record without a node always passes.
-
-Read: the one pipeline behind diff, watch and WebSocket (`docs/spec/semantics.md#sec-12-1`).
+"""ReadWalk: the one pipeline behind diff, watch and WebSocket (`docs/spec/semantics.md#sec-12-1`).
 
     walk = plan_read(topic, request, recent, now=now)
     while (extent := walk.need()) is not None:      # only for records that are not in memory
         walk.feed(fetched_run)
     outcome = walk.result()
 
-Retention at `now` has run before. The walk takes whole stretches: live slots by flags, sizes by columns, bytes by
-slices; only a node filter looks at single records. State may change while a fetch is under way: every step looks at the
-topic as it is then, and a walk that the floor has overtaken ends or starts again, so loss is never passed in silence.
+Retention at `now` has run before. The walk goes from block to block (a sealed segment, a run of the tail). In each it
+chooses the slots to look at (`_chosen`: live ones, in order), asks for their sizes, and takes their bytes: from the
+recent cache, from a segment whose pages are in memory, or by a fetch. Whole stretches are taken at once; only a node
+filter looks at single records. State may change while a fetch is under way: every step looks at the topic as it is
+then, and a walk that the floor has overtaken ends or starts again, so loss is never passed in silence.
+
+`read_fresh` is the short way for the few records just written, which is what most reads of live delivery ask for.
 """
 
 from __future__ import annotations
@@ -26,31 +26,47 @@ from topics.core.retention.floors import SEQ_BASE
 from topics.core.retention.removal import blocks_from, index_needed
 from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
 from topics.core.slots.sealed_slots import Sealed
-from topics.core.slots.slot_range import I64, U32, Slots, candidates, gaps_between
+from topics.core.slots.slot_range import I64, U32, Slots, shifted
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.results import Tombstone
 from topics.model.run import BODY_HEAD_BYTES, HAS_NODE, RecordRun
 
-__all__ = ["ReadOutcome", "ReadRequest", "ReadWalk", "plan_read"]
+__all__ = ["ReadOutcome", "ReadRequest", "ReadWalk", "plan_read", "read_fresh"]
 
+FRESH_MAX = 16
 _NODE_LEN_AT = 16
 
 
-def split_by_node(run: RecordRun, nodes: frozenset[bytes]) -> I64:
-    """Indexes of the records whose node is none of `nodes`."""
-    buf, flags = run.buf, run.flags
-    if not any(flag & HAS_NODE for flag in set(flags)):
-        return np.arange(len(run), dtype=np.int64)
-    passing = []
-    for at, off in enumerate(run.body_offs):
-        if flags[at] & HAS_NODE:
-            node_len = buf[off + _NODE_LEN_AT] | buf[off + _NODE_LEN_AT + 1] << 8
-            node_at = off + BODY_HEAD_BYTES
-            if bytes(buf[node_at : node_at + node_len]) in nodes:
-                continue
-        passing.append(at)
-    return np.array(passing, np.int64)
+def read_fresh(topic: TopicLog, request: ReadRequest, recent: RecentCache) -> ReadOutcome | None:
+    """The few records behind the reader, if nothing stands in the way: no floor, no lost range, no removal, no filter,
+    all in one chunk in memory. Then the outcome, the one a walk would give, is a slice. None: walk."""
+    first, head, floors = request.from_seq + 1, topic.head, topic.floors
+    count = head - first + 1
+    if not 0 < count <= min(FRESH_MAX, request.limit) or request.nodes is not None or request.head_limit is not None:
+        return None
+    runs = topic.tail.runs
+    if not runs or runs[-1].deleted or runs[-1].first_seq > first or runs[-1].next_seq != head + 1:
+        return None
+    if len(topic.lost) or floors.earliest_seq > first or is_foreign(topic, request.from_seq, request.epoch):
+        return None
+    size = sum(runs[-1].sizes[first - runs[-1].first_seq :])
+    chunk = recent.find(topic.id, first) or topic.resident.find(first)
+    if chunk is None or chunk.next_seq <= head or (count > 1 and size > request.budget_bytes):
+        return None
+    return ReadOutcome(
+        runs=[chunk.run(first, head + 1)],
+        records=count,
+        size_bytes=size + BODY_HEAD_BYTES * count,
+        next_from_seq=head,
+        head_seq=head,
+        earliest_seq=topic.earliest_seq,
+        caught_up=True,
+        lag=0,
+        tombstone=None,
+        scanned=count,
+        epoch=epoch_of(topic, head),
+    )
 
 
 def plan_read(topic: TopicLog, request: ReadRequest, recent: RecentCache, *, now: int) -> ReadWalk:
@@ -70,6 +86,7 @@ class ReadWalk:
         "_examined",
         "_extent",
         "_head",
+        "_loaded",
         "_nodes",
         "_recent",
         "_request",
@@ -89,6 +106,7 @@ class ReadWalk:
         self._runs: list[RecordRun] = []
         self._count = self._bytes = self._examined = self._scanned = 0
         self._extent: Extent | None = None
+        self._loaded: Slots | None = None  # the segment whose columns were loaded for this walk last
         self._done = False
         self._tombstone: Tombstone | None = None
         self._at = self._start = self._head = 0
@@ -117,17 +135,18 @@ class ReadWalk:
     def _hold(self, ahead: ReadAhead, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
         """Now these are in memory, and the walk takes of them what fits. If some are missing, it does without."""
         if len(run) == len(extent.seqs) and (seq_next is None or seq_next > int(extent.seqs[-1])):
-            ahead.hold(self._topic.id, extent.seqs, run)
+            ahead.hold(self._topic.id, np.asarray(extent.seqs), run)
         else:
             self._ahead = None
 
     def _take_in(self, extent: Extent, run: RecordRun, seq_next: int | None) -> None:
         seqs, sizes, last = extent.seqs, extent.sizes, int(extent.seqs[-1])
         if seq_next is not None and seq_next <= last:
-            seqs, last, self._done = seqs[seqs < seq_next], seq_next - 1, True
+            wanted = np.asarray(seqs)
+            seqs, last, self._done = wanted[wanted < seq_next], seq_next - 1, True
         if len(run) != len(seqs):
             got = np.array([run.seq(at) for at in range(len(run))], np.int64)
-            sizes = sizes[np.isin(extent.seqs, got)]
+            sizes = sizes[np.isin(np.asarray(extent.seqs), got)]
             seqs = got
         if self._collect(run, seqs, sizes):
             self._at = max(self._at, last)
@@ -149,6 +168,7 @@ class ReadWalk:
         return ReadOutcome(
             runs=self._runs,
             records=self._count,
+            size_bytes=self._bytes + BODY_HEAD_BYTES * self._count,
             next_from_seq=self._at,
             head_seq=head,
             earliest_seq=self._topic.earliest_seq,
@@ -168,7 +188,7 @@ class ReadWalk:
         if is_foreign(topic, from_seq, request.epoch):
             self._note(SEQ_BASE, topic.head, "recreated")
             self._at = earliest - 1
-        elif from_seq + 1 < topic.evict_floor:
+        elif from_seq + 1 < earliest and from_seq + 1 < topic.evict_floor:
             self._note(from_seq + 1, earliest - 1, topic.floors.reason_since(from_seq + 1))
             self._at = earliest - 1
         else:
@@ -191,12 +211,14 @@ class ReadWalk:
                 seq = self._at + 1
                 if seq > self._head:
                     self._done = True
+                elif not len(self._topic.lost):
+                    self._step(seq, self._head + 1)
                 elif not self._cross_lost(seq):
-                    self._step(seq)
+                    self._step(seq, min(self._topic.lost.next_lo(seq) or self._head + 1, self._head + 1))
 
     def _overtaken(self) -> bool:
         """Did the floor pass the walk while it waited? Then what comes next has to be announced."""
-        if self._at + 1 >= self._topic.evict_floor:
+        if self._at + 1 >= self._topic.floors.earliest_seq or self._at + 1 >= self._topic.evict_floor:
             return False
         if self._count or self._tombstone is not None or self._at > self._start:
             self._done = True
@@ -206,7 +228,7 @@ class ReadWalk:
 
     def _cross_lost(self, seq: int) -> bool:
         """Announce the lost range at `seq` and go on behind it, or end in front of it; False if there is none."""
-        lost = self._topic.lost.find(seq) if len(self._topic.lost) else None
+        lost = self._topic.lost.find(seq)
         if lost is None:
             return False
         if self._count or self._tombstone is not None:
@@ -221,73 +243,72 @@ class ReadWalk:
         self._at = seq
         self._examined += 1
 
-    def _step(self, seq: int) -> None:
-        """Take what can be taken from the block at `seq`, or skip to where there is something."""
+    def _step(self, seq: int, stop: int) -> None:
+        """Take what can be taken from the block at `seq`, or skip to where there is something; never to `stop`."""
         topic = self._topic
-        lost_lo = topic.lost.next_lo(seq) if len(topic.lost) else None
-        stop = self._head + 1 if lost_lo is None else min(self._head + 1, lost_lo)
-        block = next(blocks_from(topic, seq), None)
+        block = topic.sealed.find(seq) or next(blocks_from(topic, seq), None)
         start = max(seq, topic.floors.earliest_seq)
         if block is None or max(block.first_seq, start) >= stop:
             self._pass(stop - 1)
             return
-        start = max(start, block.first_seq)
-        hi = min(stop, block.next_seq) - block.first_seq
-        first = self._first_live(block, start, hi)
-        if first is None:
-            return
-        if block.first_seq + first > seq:
-            self._pass(block.first_seq + first - 1)
-        else:
-            self._take(block, first, hi)
+        first_seq = block.first_seq
+        lo, hi = max(start - first_seq, 0), min(stop - first_seq, block.count)
+        if lo < hi:  # else it is dead by position: its files may be gone already
+            needed = self._index_needed(block)
+            try:
+                if needed is None:
+                    lo = lo if block.deleted == 0 else block.first_live(lo, hi)
+                    if first_seq + lo == seq:
+                        self._take(block, lo, hi)
+                        return
+            except ColdUnavailable:
+                assert isinstance(block, Sealed)
+                needed = block
+            if needed is not None:
+                self._loaded = needed
+                self._extent = index_of(needed, max(seq, needed.first_seq))
+                return
+        self._pass(first_seq + lo - 1)
 
-    def _first_live(self, block: Slots, start: int, hi: int) -> int | None:
-        """None: the segment cannot be looked at yet, and its index is asked for."""
-        if start >= block.first_seq + hi:
-            return hi  # dead by position: its files may be gone already
-        needed = index_needed(self._topic, block)
-        try:
-            if needed is None:
-                return block.first_live(start - block.first_seq, hi)
-        except ColdUnavailable:
-            assert isinstance(block, Sealed)
-            needed = block
-        self._extent = index_of(needed, max(start, needed.first_seq))
-        return None
+    def _index_needed(self, block: Slots) -> Sealed | None:
+        """The segment whose columns have to be loaded before this block can be looked at: they would be read from a
+        file on the owner's thread, or only they tell which records are still there."""
+        topic = self._topic
+        if block is not self._loaded and isinstance(block, Sealed) and not block.view.loaded:
+            return block
+        return index_needed(topic, block) if topic.awaiting or topic.config.ttl_ms else None
 
     def _take(self, block: Slots, lo: int, hi: int) -> None:
         """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
         room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
-        try:
-            slots, sizes, gaps = _live(block, lo, hi, room=min(room, steps), steps=steps)
-        except ColdUnavailable:
-            assert isinstance(block, Sealed)
-            self._extent = index_of(block, block.first_seq + lo)
-            return
+        slots, sizes, gaps = _chosen(block, lo, hi, room=min(room, steps), steps=steps)
         fit = self._fitting(sizes)
         if fit == 0:
             self._done = True
             return
-        seqs = block.first_seq + slots[:fit]
+        slots, sizes = slots[:fit], sizes[:fit]
+        seqs = shifted(slots, block.first_seq)
         runs = self._in_memory(seqs)
         if not runs and self._ahead is not None:
             self._extent = _more_of(block, lo, hi, least=fit)
             return
-        taken = sum(map(len, runs)) or fit
-        self._examined += gaps_between(slots[:taken]) if gaps else 0
+        if not runs and self._request.in_turn and isinstance(block, Sealed):
+            run = block.view.resident_run(slots)
+            runs = [] if run is None else [run]
+        taken = sum([len(run.body_offs) for run in runs]) or fit
+        self._examined += _gaps_between(slots[:taken]) if gaps else 0
         if runs:
             self._collect_all(runs, seqs[:taken], sizes[:taken])
         else:
-            self._extent = extent_of(block, slots[:fit], sizes[:fit])
+            self._extent = extent_of(block, slots, sizes)
 
-    def _in_memory(self, seqs: I64) -> list[RecordRun]:
-        """The first of these records, as far as they need no fetch."""
+    def _in_memory(self, seqs: range | I64) -> list[RecordRun]:
+        """The first of these records, as far as they are in the recent cache, in no file, or were read ahead."""
         runs: list[RecordRun] = []
         first, last = int(seqs[0]), int(seqs[-1])
-        contiguous = last - first + 1 == len(seqs)
         while first <= last and (chunk := self._chunk(first)) is not None:
             stop = min(last + 1, chunk.next_seq)
-            if contiguous:
+            if isinstance(seqs, range):
                 runs.append(chunk.run(first, stop))
             else:
                 runs.append(chunk.pick(seqs[: int(np.searchsorted(seqs, stop))]))
@@ -305,14 +326,14 @@ class ReadWalk:
         """How many of the next records to look at: those that fit the budget. A batch's first record always does, and
         with a node filter so does the next one, since it may be hidden."""
         left = self._request.budget_bytes - self._bytes
-        if int(sizes.sum(dtype=np.int64)) <= left:
+        if _sum(sizes) <= left:
             return len(sizes)
         fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), left, side="right"))
         if fit == 0 and (self._count == 0 or self._nodes is not None):
             return 1
         return fit
 
-    def _collect_all(self, runs: list[RecordRun], seqs: I64, sizes: U32) -> None:
+    def _collect_all(self, runs: list[RecordRun], seqs: range | I64, sizes: U32) -> None:
         if self._nodes is None:
             self._runs += runs
             self._count += len(seqs)
@@ -326,23 +347,23 @@ class ReadWalk:
                 return
             at = stop
 
-    def _collect(self, run: RecordRun, seqs: I64, sizes: U32) -> bool:
+    def _collect(self, run: RecordRun, seqs: range | I64, sizes: U32) -> bool:
         """Take records in, as far as the bounds allow. Were all of them dealt with?"""
         if not len(seqs):
             return True
         seen = len(seqs)
         if self._nodes is not None:
             run, sizes, seen = self._hide_own(run, sizes)
-        if len(run):
+        if taken := len(run.body_offs):
             self._runs.append(run)
-            self._count += len(run)
+            self._count += taken
         self._looked_at(seqs[:seen], sizes)
         self._done |= seen < len(seqs)
         return seen == len(seqs)
 
-    def _looked_at(self, seqs: I64, taken_sizes: U32) -> None:
+    def _looked_at(self, seqs: range | I64, taken_sizes: U32) -> None:
         """These are done with; of those that were taken the sizes count."""
-        self._bytes += int(taken_sizes.sum(dtype=np.int64))
+        self._bytes += _sum(taken_sizes)
         self._scanned += len(seqs)
         self._examined += len(seqs)
         if len(seqs):
@@ -368,17 +389,50 @@ class ReadWalk:
         return kept, sizes[passing], seen
 
 
-def _live(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, U32, int]:
-    """Slots to look at from the live slot `lo` on, their sizes, and how many runs of dead ones lie between them."""
-    slots, gaps = candidates(block, lo, hi, room=room, steps=steps)
-    sizes = block.sizes_of(lo, int(slots[-1]) + 1)
-    return slots, sizes if len(sizes) == len(slots) else sizes[slots - lo], gaps
+def split_by_node(run: RecordRun, nodes: frozenset[bytes]) -> I64:
+    """Indexes of the records whose node is none of `nodes`, byte for byte; a record without a node always passes
+    (`docs/spec/semantics.md#sec-11`)."""
+    buf, flags = run.buf, run.flags
+    if not any(flag & HAS_NODE for flag in set(flags)):
+        return np.arange(len(run), dtype=np.int64)
+    passing = []
+    for at, off in enumerate(run.body_offs):
+        if flags[at] & HAS_NODE:
+            node_len = buf[off + _NODE_LEN_AT] | buf[off + _NODE_LEN_AT + 1] << 8
+            node_at = off + BODY_HEAD_BYTES
+            if bytes(buf[node_at : node_at + node_len]) in nodes:
+                continue
+        passing.append(at)
+    return np.array(passing, np.int64)
+
+
+def _chosen(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[range | I64, U32, int]:
+    """Up to `room` slots to look at from the live slot `lo` on, their sizes, and how many runs of dead slots lie
+    between them. A record is a step, and so is such a run."""
+    if block.deleted == 0:
+        stop = min(hi, lo + room)
+        return range(lo, stop), block.sizes_of(lo, stop), 0
+    slots = block.live_slots(lo, min(hi, lo + 2 * room + 64))[:room]
+    gaps = _gaps_between(slots)
+    if len(slots) + gaps > steps:
+        cost = np.arange(1, len(slots) + 1) + np.concatenate(([0], np.cumsum(np.diff(slots) > 1)))
+        slots = slots[: max(1, int(np.searchsorted(cost, steps, side="right")))]
+        gaps = _gaps_between(slots)
+    return slots, block.sizes_of(lo, int(slots[-1]) + 1)[slots - lo], gaps
+
+
+def _gaps_between(slots: range | I64) -> int:
+    return int(np.count_nonzero(np.diff(slots) > 1))
+
+
+def _sum(sizes: U32) -> int:
+    return int(sizes[0]) if len(sizes) == 1 else int(sizes.sum(dtype=np.int64))
 
 
 def _more_of(block: Slots, lo: int, hi: int, *, least: int) -> Extent:
     """What one trip brings a reader that is going to read on."""
     room = max(limits.AHEAD_RECORDS, least)
-    slots, sizes, _ = _live(block, lo, hi, room=room, steps=limits.READ_EXAMINED_MAX)
+    slots, sizes, _ = _chosen(block, lo, hi, room=room, steps=limits.READ_EXAMINED_MAX)
     fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), limits.AHEAD_BYTES, side="right"))
     count = max(fit, least)
     return extent_of(block, slots[:count], sizes[:count])

@@ -107,7 +107,7 @@ def first_live(topic: TopicLog, seq: int) -> int:
         try:
             with awaited(topic, block):
                 slot = block.first_live(max(seq - block.first_seq, 0), block.count)
-        except ColdUnavailable:  # not below this one, at least; it is settled when the index has come
+        except ColdUnavailable:  # not below this one; the rest is known when its index has come
             return max(seq, block.first_seq)
         if slot < block.count:
             return block.first_seq + slot
@@ -203,7 +203,7 @@ def verify(topic: TopicLog, block: Sealed) -> bool:
 
 
 def kill_slots(topic: TopicLog, block: Slots, slots: I64, removal: Removal) -> None:
-    """Live slots of one block die on request. The caller settles the front once, after all blocks."""
+    """Live slots of one block die on request. The caller moves the front once, after all blocks."""
     if not len(slots):
         return
     lo = int(slots[0])

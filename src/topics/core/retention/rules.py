@@ -92,13 +92,6 @@ def first_ts(topic: TopicLog) -> int:
     return known
 
 
-def expires_at(topic: TopicLog) -> int | None:
-    """When the oldest live record will have expired; for the sweep's schedule."""
-    if topic.count == 0 or topic.config.ttl_ms == 0:
-        return None
-    return first_ts(topic) + topic.config.ttl_ms + 1
-
-
 def _may_have_expired(topic: TopicLog, cutoff_ts: int) -> bool:
     try:
         return first_ts(topic) < cutoff_ts

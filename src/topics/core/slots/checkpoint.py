@@ -215,11 +215,3 @@ def dropped(topic: TopicLog, first_seq: int) -> None:
 def droppable(topic: TopicLog) -> list[int]:
     """Sealed segments that hold nothing live, by first seq."""
     return [segment.first_seq for segment in topic.sealed if segment.live == 0]
-
-
-def deleted_bytes(segment: Sealed) -> int:
-    """Bytes of `.data` that frames of deleted records still take: what a rewrite would win."""
-    if segment.deleted == 0:
-        return 0
-    lens = segment.view.lens
-    return int(lens[segment.dead(0, segment.count)].sum(dtype=np.uint64))

@@ -3,7 +3,7 @@
 WAL      frames of WAL file number `file` (storage's table)
 ACTIVE   frames of the topic's active segment
 SEALED   slots `seqs - view.first_seq` of a sealed segment; `offs` and `lens` are empty
-INDEX    no records: the index of a cold segment has to be loaded first (then `finish_cold_delete`, if the topic
+INDEX    no records: the columns of a sealed segment have to be loaded first (then `finish_cold_delete`, if the topic
          awaits it, and feed an empty run)
 """
 
@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from topics.core.slots.sealed_slots import Sealed, SegmentView
-from topics.core.slots.slot_range import I64, U32, Slots
+from topics.core.slots.slot_range import I64, U32, Slots, shifted
 from topics.core.slots.tail import TailRun
 from topics.model.ops import IN_ACTIVE
 
@@ -29,14 +29,14 @@ class RecordPlace(Enum):
 
 
 class Extent:
-    """`seqs` ascend; `sizes` are their accounted bytes."""
+    """`seqs` ascend, a range where none is left out; `sizes` are their accounted bytes."""
 
     __slots__ = ("file", "lens", "offs", "place", "seqs", "sizes", "view")
 
     def __init__(
         self,
         place: RecordPlace,
-        seqs: I64,
+        seqs: range | I64,
         sizes: U32,
         *,
         file: int = -1,
@@ -53,10 +53,10 @@ class Extent:
         self.view = view
 
     @property
-    def slots(self) -> I64:
+    def slots(self) -> range | I64:
         """Of a sealed segment."""
         assert self.view is not None
-        return self.seqs - self.view.first_seq
+        return shifted(self.seqs, -self.view.first_seq)
 
     def __repr__(self) -> str:
         return f"Extent({self.place.value}, {self.seqs[0]}..{self.seqs[-1]}, {len(self.seqs)} records)"
@@ -67,11 +67,12 @@ def index_of(block: Sealed, seq: int) -> Extent:
     return Extent(RecordPlace.INDEX, np.array([seq], np.int64), _NONE, view=block.view)
 
 
-def extent_of(block: Slots, slots: I64, sizes: U32) -> Extent:
+def extent_of(block: Slots, slots: range | I64, sizes: U32) -> Extent:
     """Where the first of these live slots lies, with as many of the others as lie in the same place."""
     if isinstance(block, Sealed):
-        return Extent(RecordPlace.SEALED, slots + block.first_seq, sizes, view=block.view)
+        return Extent(RecordPlace.SEALED, shifted(slots, block.first_seq), sizes, view=block.view)
     assert isinstance(block, TailRun)
+    slots = np.asarray(slots, np.int64)
     lo, hi = int(slots[0]), int(slots[-1]) + 1
     locs = np.frombuffer(block.locs[lo:hi], np.uint64)[slots - lo]
     files = locs >> np.uint64(32)

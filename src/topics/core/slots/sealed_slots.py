@@ -20,6 +20,7 @@ from topics.core.slots.slot_range import I64, U32, Bools, Slots
 from topics.errors import ColdUnavailable, StorageIo
 from topics.model.names import TagMatch
 from topics.model.ops import DELETED
+from topics.model.run import RecordRun
 
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
@@ -63,6 +64,13 @@ class SegmentView(Protocol):
 
     def tag_slots(self, match: TagMatch) -> I64:
         """Ascending slots whose tag matches, dead ones perhaps among them; cost follows the matches."""
+
+    @property
+    def loaded(self) -> bool:
+        """Can all of this be had without reading a file? If not, an INDEX extent has it loaded."""
+
+    def resident_run(self, slots: range | I64) -> RecordRun | None:
+        """The records of these slots, live and ascending, if that takes no wait for the disk. None: fetch them."""
 
     def checked_ts(self, slot: int) -> int:
         """The timestamp out of the checksummed frame; of the index where the frame cannot be read."""
@@ -266,10 +274,11 @@ class Sealed(Slots):
 
 
 class SealedRun:
-    __slots__ = ("_segments",)
+    __slots__ = ("_firsts", "_segments")
 
     def __init__(self) -> None:
         self._segments: list[Sealed] = []
+        self._firsts: list[int] = []  # their first seqs
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -282,14 +291,15 @@ class SealedRun:
 
     def add(self, sealed: Sealed) -> None:
         segments = self._segments
-        at = bisect_right(segments, sealed.first_seq, key=_first_seq)
+        at = bisect_right(self._firsts, sealed.first_seq)
         assert at == 0 or segments[at - 1].next_seq <= sealed.first_seq, "sealed segments overlap"
         assert at == len(segments) or sealed.next_seq <= segments[at].first_seq, "sealed segments overlap"
         segments.insert(at, sealed)
+        self._firsts.insert(at, sealed.first_seq)
 
     def find(self, seq: int) -> Sealed | None:
         """The segment with a slot for `seq`."""
-        at = bisect_right(self._segments, seq, key=_first_seq)
+        at = bisect_right(self._firsts, seq)
         if at and seq < self._segments[at - 1].next_seq:
             return self._segments[at - 1]
         return None
@@ -301,18 +311,15 @@ class SealedRun:
     def from_seq(self, seq: int) -> Iterator[Sealed]:
         """Segments with a slot at or above `seq`, ascending. Do not add or remove meanwhile."""
         segments = self._segments
-        start = bisect_right(segments, seq, key=_first_seq)
+        start = bisect_right(self._firsts, seq)
         if start and segments[start - 1].next_seq > seq:
             start -= 1
         return (segments[at] for at in range(start, len(segments)))
 
     def remove(self, first_seq: int) -> Sealed | None:
         """Its files are gone."""
-        at = bisect_right(self._segments, first_seq, key=_first_seq) - 1
-        if at < 0 or self._segments[at].first_seq != first_seq:
+        at = bisect_right(self._firsts, first_seq) - 1
+        if at < 0 or self._firsts[at] != first_seq:
             return None
+        del self._firsts[at]
         return self._segments.pop(at)
-
-
-def _first_seq(sealed: Sealed) -> int:
-    return sealed.first_seq

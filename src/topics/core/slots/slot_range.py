@@ -87,20 +87,6 @@ class Slots(ABC):
             step *= 8
         return hi
 
-    def first_dead(self, lo: int, hi: int) -> int:
-        """The first deleted slot, or `hi`."""
-        if self.deleted == 0:
-            return hi
-        step = _FIRST_LOOK
-        while lo < hi:
-            dead = self.dead(lo, min(lo + step, hi))
-            at = int(dead.argmax())
-            if dead[at]:
-                return lo + at
-            lo += step
-            step *= 8
-        return hi
-
     def last_live(self, lo: int, hi: int) -> int:
         """The last live slot, or `lo - 1`."""
         if self.deleted == 0:
@@ -148,19 +134,6 @@ class Slots(ABC):
         return -1, freed
 
 
-def candidates(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[I64, int]:
-    """Up to `room` live slots from the live slot `lo` on, and how many runs of dead ones lie between them; a record is
-    a step, and so is such a run."""
-    if block.deleted == 0:
-        return np.arange(lo, min(hi, lo + room), dtype=np.int64), 0
-    slots = block.live_slots(lo, min(hi, lo + 2 * room + 64))[:room]
-    gaps = gaps_between(slots)
-    if len(slots) + gaps > steps:
-        cost = np.arange(1, len(slots) + 1) + np.concatenate(([0], np.cumsum(np.diff(slots) > 1)))
-        slots = slots[: max(1, int(np.searchsorted(cost, steps, side="right")))]
-        gaps = gaps_between(slots)
-    return slots, gaps
-
-
-def gaps_between(slots: I64) -> int:
-    return int(np.count_nonzero(np.diff(slots) > 1))
+def shifted(numbers: range | I64, by: int) -> range | I64:
+    """Slots as seqs, or seqs as slots."""
+    return range(numbers.start + by, numbers.stop + by) if isinstance(numbers, range) else numbers + by

@@ -47,6 +47,7 @@ def summary(topic: TopicLog, *, now: int) -> TopicSummary:
         bytes=topic.bytes,
         durable=topic.config.durable,
         effective_priority=effective_priority(topic, now),
+        type=topic.config.type,
     )
 
 

@@ -16,8 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from topics.core.reading.by_seq import Found, PickWalk
-from topics.core.reading.near_head import read_fresh
-from topics.core.reading.walk import ReadOutcome, ReadRequest, ReadWalk, plan_read
+from topics.core.reading.walk import ReadOutcome, ReadRequest, ReadWalk, plan_read, read_fresh
 from topics.core.slots.extent import RecordPlace
 from topics.core.topic import TopicLog
 from topics.engine.context import Context, FetchedRecords

@@ -13,6 +13,7 @@ from topics.formats.segments.frame import (
     SegmentFrames,
     encode_segment_frames,
     segment_frames_from_wal,
+    segment_frames_of,
 )
 from topics.formats.segments.idx import (
     ENTRY_BYTES,
@@ -56,5 +57,6 @@ __all__ = [
     "rebuild_idx",
     "scan_segment",
     "segment_frames_from_wal",
+    "segment_frames_of",
     "verify_frames",
 ]

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.errors import Corruption
-from topics.formats.buffers import (
-    I64,
-    U8,
-    Buffer,
-    byte_view,
-    first_true,
-    gather_u8,
-    gather_u64,
-    hash_slices,
-    xxh3_all,
-)
-from topics.formats.segments.idx import IDX_DTYPE, Idx
+from topics.formats import codec
+from topics.formats.buffers import Buffer
+from topics.formats.codec import plain_log
+from topics.formats.segments.idx import ENTRY, IDX_DTYPE, Idx
 from topics.formats.wal import frame as wal_frame
+from topics.model.run import BODY_HEAD, SEGMENT_BODY_AT, WAL_BODY_AT, RecordRun
 
 HAS_TAG: Final = 0x01
 HAS_NODE: Final = 0x02
@@ -54,24 +47,11 @@ HEAD_DTYPE: Final[np.dtype[np.void]] = np.dtype(
         ("data_len", "<u4"),
     ]
 )
-_HEAD: Final = struct.Struct("<BQQHHI")
-_LEN: Final = struct.Struct("<I")
-unpack_len: Final = _LEN.unpack_from
-# Checksum, flag byte and the next frame's length field lie side by side.
-_TAIL_AND_LEN_DTYPE: Final[np.dtype[np.void]] = np.dtype([("sum", "<u8"), ("flag", "u1"), ("frame_len", "<u4")])
-
-# Bytes [14, 38+N+M+P) of a WAL frame are bytes [5, 29+N+M+P) of its segment frame.
-_WAL_SHARED_AT: Final = 14
-_WAL_FLAGS_AT: Final = 5
-_WAL_TS_AT: Final = 22
-# Records per inner run: their bytes stay in the processor's cache.
-_RUN: Final = 2048
-_STRETCH_FACTOR: Final = 4
+unpack_len: Final = struct.Struct("<I").unpack_from
 
 assert HEAD_DTYPE.itemsize == HEAD_BYTES
-assert _HEAD.size == HEAD_BYTES - LEN_BYTES
 assert FRAME_LEN_MIN == 34
-assert wal_frame.HEAD_BYTES - _WAL_SHARED_AT == HEAD_BYTES - LEN_BYTES - 1
+assert wal_frame.HEAD_BYTES - WAL_BODY_AT == HEAD_BYTES - SEGMENT_BODY_AT
 assert HEAD_DTYPE.fields is not None
 assert [HEAD_DTYPE.fields[name][1] for name in HEAD_DTYPE.names or ()] == [0, 4, 5, 13, 21, 23, 25]
 assert (HAS_TAG, HAS_NODE) == (wal_frame.HAS_TAG, wal_frame.HAS_NODE)
@@ -95,11 +75,15 @@ def encode_segment_frames(
 ) -> SegmentFrames:
     """Frames for records that have no WAL frame (router copies), to be written at offset `base` of `.data`."""
     absent: Sequence[bytes | None] = [None] * len(datas)
-    rows = zip(seqs, ts, nodes or absent, tags or absent, datas, strict=True)
-    bodies = [_body(*row) for row in rows]
-    lens = np.array([len(body) + LEN_BYTES + TAIL_BYTES for body in bodies], np.int64)
-    flags = np.array([body[0] for body in bodies], np.uint8)
-    return SegmentFrames(_seal(bodies, lens - LEN_BYTES), _entries(lens, flags=flags, ts=ts, base=base))
+    frames, entries = bytearray(), bytearray()
+    for seq, moment, node, tag, data in zip(seqs, ts, nodes or absent, tags or absent, datas, strict=True):
+        flags = (0 if tag is None else HAS_TAG) | (0 if node is None else HAS_NODE)
+        node, tag = node or b"", tag or b""
+        body = BODY_HEAD.pack(seq, moment, len(node), len(tag), len(data)) + node + tag + data
+        frame = plain_log.segment_frame(flags, body)
+        entries += ENTRY.pack(base + len(frames), len(frame), moment, flags)
+        frames += frame
+    return SegmentFrames(bytes(frames), np.frombuffer(entries, IDX_DTYPE))
 
 
 def segment_frames_from_wal(
@@ -107,84 +91,23 @@ def segment_frames_from_wal(
     offsets: npt.ArrayLike,
     lengths: npt.ArrayLike,
     *,
+    seqs: npt.ArrayLike | None = None,
     base: int = 0,
     verify: bool = True,
     file: str = "wal",
 ) -> SegmentFrames:
     """Segment frames of the Append frames at `offsets`, to be written at offset `base` of `.data`.
 
-    The WAL checksum is verified first, so that damage in the log cannot get a fresh, matching checksum: Corruption.
+    The WAL checksum is verified first, so that damage in the log cannot get a fresh, matching checksum: Corruption. So
+    is a frame of another seq than `seqs` names.
     """
-    starts, sizes = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
-    view = byte_view(wal_buffer)
-    if not len(starts):
-        return SegmentFrames(b"", np.empty(0, IDX_DTYPE))
-    ends = starts + sizes - wal_frame.SUM_BYTES
-    if verify:
-        _verify_wal(wal_buffer, view, starts, ends, file)
-    flags: U8 = gather_u8(view, starts + _WAL_FLAGS_AT) & np.uint8(FLAGS_KNOWN)
-    ts = gather_u64(view, starts + _WAL_TS_AT)
-    lens = sizes - (wal_frame.OVERHEAD_BYTES - OVERHEAD_BYTES)
-    runs = []
-    for at in range(0, len(starts), _RUN):
-        rows = slice(at, at + _RUN)
-        bodies = _bodies_in_wal(view, starts[rows], ends[rows], flags[rows])
-        runs.append(_seal(bodies, lens[rows] - LEN_BYTES))
-    return SegmentFrames(b"".join(runs), _entries(lens, flags=flags, ts=ts, base=base))
+    frames, entries = codec.log.wal_to_segment(
+        wal_buffer, offsets, lengths, seqs=seqs, base=base, verify=verify, file=file
+    )
+    return SegmentFrames(frames, entries.view(IDX_DTYPE))
 
 
-_FLAG_BYTES: Final = tuple(bytes((flag,)) for flag in range(FLAGS_KNOWN + 1))
-
-
-def _bodies_in_wal(view: memoryview, starts: I64, ends: I64, flags: U8) -> list[bytes]:
-    """The checksummed parts of segment frames. In the log their flags do not lie in front of the rest; in a copy of a
-    stretch they are put there, over the end of the topic id, so that each part is one slice."""
-    low, high = int(starts.min()), int(ends.max())
-    if high - low > _STRETCH_FACTOR * int((ends - starts).sum()):  # much of others lies in between
-        triples = zip(flags.tolist(), (starts + _WAL_SHARED_AT).tolist(), ends.tolist(), strict=True)
-        return [_FLAG_BYTES[flag] + view[a:b] for flag, a, b in triples]
-    stretch = np.frombuffer(view[low:high], np.uint8).copy()
-    begins = starts + (_WAL_SHARED_AT - 1 - low)
-    stretch[begins] = flags
-    source = stretch.tobytes()
-    return [source[a:b] for a, b in zip(begins.tolist(), (ends - low).tolist(), strict=True)]
-
-
-def _body(seq: int, ts: int, node: bytes | None, tag: bytes | None, data: bytes) -> bytes:
-    """The checksummed part of one frame."""
-    flags = (tag is not None) | (node is not None) << 1
-    node, tag = node or b"", tag or b""
-    return b"".join((_HEAD.pack(flags, seq, ts, len(node), len(tag), len(data)), node, tag, data))
-
-
-def _seal(bodies: list[bytes], frame_lens: I64) -> bytes:
-    """Puts length fields, checksums and flag bytes around the checksummed parts."""
-    if not bodies:
-        return b""
-    between = np.zeros(len(bodies), _TAIL_AND_LEN_DTYPE)
-    between["sum"] = xxh3_all(bodies)
-    between["flag"] = LIVE_BYTE
-    between["frame_len"][:-1] = frame_lens[1:]
-    parts: list[Any] = [b""] * (2 * len(bodies) + 1)
-    parts[0] = _LEN.pack(int(frame_lens[0]))
-    parts[1::2] = bodies
-    parts[2::2] = between.view(f"V{between.itemsize}").tolist()
-    parts[-1] = parts[-1][:TAIL_BYTES]
-    return b"".join(parts)
-
-
-def _entries(lens: I64, *, flags: U8, ts: npt.ArrayLike, base: int) -> Idx:
-    """Entries of frames of these lengths that lie back to back from `base` on."""
-    idx = np.zeros(len(lens), IDX_DTYPE)
-    idx["offset"] = base + np.cumsum(lens) - lens
-    idx["len"] = lens
-    idx["ts"] = ts
-    idx["flags"] = flags
-    return idx
-
-
-def _verify_wal(buffer: Buffer, view: memoryview, starts: I64, ends: I64, file: str) -> None:
-    matches = hash_slices(buffer, starts + LEN_BYTES, ends) == gather_u64(view, ends)
-    bad = first_true(~matches)
-    if bad < len(starts):
-        raise Corruption(file=file, offset=int(starts[bad]), reason="xxh3")
+def segment_frames_of(run: RecordRun) -> list[bytes]:
+    """One frame per record of a run, wherever its bodies came from."""
+    frames, bounds = codec.log.encode_bodies(run.buf, run.body_offs, run.flags)
+    return [frames[a:b] for a, b in pairwise(bounds)]

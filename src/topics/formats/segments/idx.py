@@ -8,6 +8,7 @@ checked for a whole file at once.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,6 +22,7 @@ ENTRY_BYTES: Final = 20
 IDX_DTYPE: Final[np.dtype[np.void]] = np.dtype(
     [("offset", "<u4"), ("len", "<u4"), ("ts", "<u8"), ("flags", "u1"), ("pad", "V3")]
 )
+ENTRY: Final = Struct("<IIQB3x")
 IDX_HAS_TAG: Final = 0x01
 IDX_HAS_NODE: Final = 0x02
 IDX_DELETED: Final = 0x04
@@ -31,7 +33,7 @@ FLAGS_AT: Final = 16
 _DELETED_BYTE: Final = 0xD5
 _FRAME_BYTES_MIN: Final = 38
 
-assert IDX_DTYPE.itemsize == ENTRY_BYTES
+assert IDX_DTYPE.itemsize == ENTRY.size == ENTRY_BYTES
 assert IDX_DTYPE.fields is not None
 assert [IDX_DTYPE.fields[name][1] for name in IDX_DTYPE.names or ()] == [0, 4, 8, FLAGS_AT, 17]
 

@@ -7,42 +7,24 @@ A bad frame is a result (`reason`, `end`), never an exception. `scan_segment` st
 
 from __future__ import annotations
 
-from array import array
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from topics.formats.buffers import (
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-    Bools,
-    Buffer,
-    Summing,
-    byte_view,
-    first_true,
-    gather_rows,
-    gather_u8,
-    gather_u64,
-    hash_slices,
-)
+from topics.formats import codec
+from topics.formats.buffers import I64, U8, U16, U32, U64, Bools, Buffer, byte_view, gather_u64
 from topics.formats.segments.frame import (
     DELETED_BYTE,
     FLAGS_KNOWN,
-    FRAME_LEN_MAX,
-    FRAME_LEN_MIN,
     HAS_NODE,
     HAS_TAG,
     HEAD_BYTES,
-    HEAD_DTYPE,
     LEN_BYTES,
     OVERHEAD_BYTES,
     TAIL_BYTES,
-    unpack_len,
 )
 
 
@@ -97,52 +79,19 @@ def scan_segment(
 
     With `frames_max` the scan may also end, without a reason, after that many frames.
     """
-    view = byte_view(buffer)
-    offset, reason = _walk(view, start, len(view) if frames_max is None else frames_max)
-    head = gather_rows(view, offset, HEAD_DTYPE)
-    columns: dict[str, Any] = {name: np.ascontiguousarray(head[name]) for name in HEAD_DTYPE.names or ()}
-    length = columns.pop("frame_len") + np.uint32(LEN_BYTES)
-    bad = ~head_holds(columns, length)
-    good = first_true(bad)
-    if verify:
-        good = min(good, first_true(~verify_frames(buffer, offset[:good], length[:good])))
-    if good < len(offset):
-        reason = "lengths" if bad[good] else "xxh3"
-    end = int(offset[good - 1]) + int(length[good - 1]) if good else start
-    del_flag = gather_u8(view, offset[:good] + (length[:good].astype(np.int64) - 1))
-    kept = {name: column[:good] for name, column in columns.items()}
-    return SegmentColumns(offset=offset[:good], length=length[:good], **kept, del_flag=del_flag, end=end, reason=reason)
+    columns = codec.segment.scan_segment_frames(
+        buffer, start, sys.maxsize if frames_max is None else frames_max, verify
+    )
+    return SegmentColumns(*columns)
 
 
-def verify_frames(
-    buffer: Buffer, offsets: npt.ArrayLike, lengths: npt.ArrayLike, *, sums: Summing = hash_slices
-) -> Bools:
+def verify_frames(buffer: Buffer, offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> Bools:
     """Whether each frame's checksum matches; frames must lie inside the buffer and be at least 38 bytes long."""
     starts, sizes = np.asarray(offsets, np.int64), np.asarray(lengths, np.int64)
     ends = starts + sizes - TAIL_BYTES
-    matches: Bools = sums(buffer, starts + LEN_BYTES, ends) == gather_u64(byte_view(buffer), ends)
+    sums = codec.segment.hash_slices(buffer, starts + LEN_BYTES, sizes - (LEN_BYTES + TAIL_BYTES))
+    matches: Bools = sums == gather_u64(byte_view(buffer), ends)
     return matches
-
-
-def _walk(view: memoryview, at: int, frames_max: int) -> tuple[I64, str]:
-    """Frame starts found by following length fields, and why that ended."""
-    starts = array("q")
-    limit, unpack, reason = len(view), unpack_len, ""
-    while at < limit and len(starts) < frames_max:
-        if at + OVERHEAD_BYTES > limit:
-            reason = "short"
-            break
-        (frame_len,) = unpack(view, at)
-        if not FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX:
-            reason = "frame_len"
-            break
-        following = at + LEN_BYTES + frame_len
-        if following > limit:
-            reason = "short"
-            break
-        starts.append(at)
-        at = following
-    return np.array(starts, np.int64), reason
 
 
 def head_holds(columns: Any, length: Any) -> Bools:

@@ -1,10 +1,10 @@
-"""CheckpointThrottle: how much of the interpreter a checkpoint takes, by how far the log has run ahead of the segments.
+"""Checkpoints: published records move from the log into segments, one run at a time (`docs/spec/storage.md#sec-7`).
 
-With little to absorb a checkpoint takes small bites and steps aside after each, so that nobody notices it. The further
-the log runs ahead the larger the bites, because a log that only grows would make the next start slow and fill the disk.
-At the end of the process nobody is left to step aside for. Asked by the checkpoint's thread between two bites.
+    CheckpointThrottle    how much of the interpreter a run takes, by how far the log is ahead of the segments
+    OtherProcessThrottle  the same for a run that computes in another process
+    Checkpointer          the runs
 
-Checkpointer: moves published records from the log into segments, one run at a time (`docs/spec/storage.md#sec-7`).
+The steps of a run:
 
     barrier   a durable submission per group: when it is applied, everything before it is, and is synced (C1, C2). It
               holds the floors that count caps moved, so that what they took may become empty slots
@@ -55,14 +55,19 @@ from topics.storage.checkpoint.absorb import (
 from topics.storage.checkpoint.conversion import Converter, InlineConverter
 from topics.storage.wal.wal_files import LogPosition
 
-BITES = (256, 1024, 4096)
-"""Records at a time: calm, behind, far behind."""
-ELSEWHERE_BITE = 16_384
-"""Every question costs the asker a few waits for the interpreter."""
+CHUNK_RECORDS = (256, 1024, 4096)
+"""By how far the log is ahead: not far, far, very far."""
+OTHER_PROCESS_CHUNK_RECORDS = 16_384
+"""Large, because each call to the other process waits for the GIL a few times."""
 
 
 class CheckpointThrottle:
-    """`backlog_bytes` says how much log is not absorbed yet; so much as `calm_bytes` is nothing to hurry for."""
+    """With little to absorb, a checkpoint converts small chunks and yields the GIL after each, so that it delays
+    nobody. The further the log is ahead, the larger the chunks: a log that only grows makes the next start slow and
+    fills the disk. While the process ends, there is nobody to yield to.
+
+    `backlog_bytes` says how much log is not absorbed yet; up to `calm_bytes` the chunks stay small. Called by the
+    checkpoint's thread."""
 
     def __init__(self, driver: Driver, backlog_bytes: Callable[[], int], *, calm_bytes: int) -> None:
         self._driver = driver
@@ -72,24 +77,24 @@ class CheckpointThrottle:
 
     def chunk_records(self) -> int:
         """How many records to convert at a time from here on."""
-        return BITES[self._level()]
+        return CHUNK_RECORDS[self._level()]
 
     def yield_gil(self) -> None:
-        """Between two bites: let others have the interpreter, unless they have had it for too long."""
-        if self._level() < len(BITES) - 1:
+        """Between two chunks: let others have the GIL, unless the log is very far ahead."""
+        if self._level() < len(CHUNK_RECORDS) - 1:
             self._driver.yield_gil()
 
     def _level(self) -> int:
         if self.closing:
-            return len(BITES) - 1
-        return min(self._backlog_bytes() // max(self._calm_bytes, 1), len(BITES) - 1)
+            return len(CHUNK_RECORDS) - 1
+        return min(self._backlog_bytes() // max(self._calm_bytes, 1), len(CHUNK_RECORDS) - 1)
 
 
 class OtherProcessThrottle:
-    """The pace of a checkpoint that computes on another processor: it steps aside by waiting for that."""
+    """While the other process computes, this one waits, and others have the GIL."""
 
     def chunk_records(self) -> int:
-        return ELSEWHERE_BITE
+        return OTHER_PROCESS_CHUNK_RECORDS
 
     def yield_gil(self) -> None:
         return
@@ -126,7 +131,7 @@ class Checkpointer:
             max_bytes=settings.segment_max_bytes,
             max_age_ms=settings.segment_max_age_ms,
         )
-        self.haste = CheckpointThrottle(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
+        self.throttle = CheckpointThrottle(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
         self._own_thread = InlineConverter(store.files.pread)
         self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
@@ -279,7 +284,7 @@ class Checkpointer:
             rules=self._rules,
             converter=self._own_thread,
             flips=self._store.flips,
-            pace=self.haste,
+            pace=self.throttle,
             side_by_side=self._driver.side_by_side,
         )
         if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:

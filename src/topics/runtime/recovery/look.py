@@ -10,7 +10,7 @@ Always holds: an I/O error stops the look; it is never read as "absent" or "torn
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,21 +20,23 @@ from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import Replay
 from topics.errors import MetadataLost
+from topics.formats.file_names import group_keys
 from topics.formats.snapshot import Snapshot, TopicItem
 from topics.formats.wal.bodies import RouterCreate, TopicCreate
 from topics.model.ops import HeadMark
 from topics.runtime.recovery.attach import Attach, Marks, RecordReread
 from topics.runtime.recovery.images import router_from_item, topic_from_item
 from topics.runtime.recovery.salvage import adopt, announce_gaps, note_used, unexplained
-from topics.storage.data_dir import DataDir, group_keys
+from topics.storage.data_dir import DataDir
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import ReadFs
 from topics.storage.osfs import RetryingFs
-from topics.storage.segments.replace import list_topic_dirs
+from topics.storage.segments.replace import TopicDirs, list_topic_dirs
 from topics.storage.segments.topic_dir import SegmentEnv
 from topics.storage.snapshots import LoadedSnapshot, load_snapshot, positions_of
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.tiers.stores import SegmentStore
+from topics.storage.wal.file_removal import Positions
 from topics.storage.wal.file_scan import GroupScan, ScannedFile, complete_from_first, scan_group
 from topics.storage.wal.group_scan import GroupListing, discover, list_group
 from topics.storage.wal.log_repair import quarantined_ceilings, refuse_damage
@@ -66,18 +68,16 @@ class Looked:
     state: State
     cold_cache: ColdCache
     loaded: LoadedSnapshot
+    snapshot: Snapshot | None
     scans: list[GroupScan]
     attach: Attach
     replay: Replay
+    topic_dirs: TopicDirs
     adopted: list[TopicLog] = field(default_factory=list)
     marks: list[HeadMark] = field(default_factory=list)
     set_aside: set[int] = field(default_factory=set)
     """Ids of topics that log bytes behind a damaged place may have held."""
     replayed_frames: int = 0
-
-    @property
-    def snapshot(self) -> Snapshot | None:
-        return self.loaded.snapshot
 
     @property
     def is_damaged(self) -> bool:
@@ -135,12 +135,12 @@ class Look:
             self._tell(f"snapshot {rejected.name} is passed over: {rejected.reason}")
         scans = self._scan(loaded.snapshot)
         self._check_complete(loaded.snapshot, scans)
-        looked = self._begin(loaded, scans)
+        damaged = [scan for scan in scans if scan.end.set_aside]
+        looked = self._begin(loaded, scans, log_is_whole=not damaged)
         self._replay(looked)
-        for scan in scans:
-            if scan.end.set_aside:
-                shards = self._settings.wal_shards if loaded.snapshot is None else loaded.snapshot.shards
-                note_used(looked.state, scan, recorded_shards=shards, file_bytes=self._settings.wal_file_bytes)
+        for scan in damaged:
+            shards = self._settings.wal_shards if loaded.snapshot is None else loaded.snapshot.shards
+            note_used(looked.state, scan, recorded_shards=shards, file_bytes=self._settings.wal_file_bytes)
         self._finish(looked)
         looked.replayed_frames = self._done_frames
         return looked
@@ -153,35 +153,36 @@ class Look:
     # --- step 3: groups -------------------------------------------------------------------------------------------
 
     def _scan(self, snapshot: Snapshot | None) -> list[GroupScan]:
-        scans = [self._scan_group(listing, snapshot) for listing in discover(self._fs, self._data)]
-        scans += [self._scan_group(listing, snapshot) for listing in self._missing_groups(scans, snapshot)]
+        positions = {} if snapshot is None else positions_of(snapshot)
+        written = positions.keys() if snapshot is None else set(group_keys(snapshot.shards))
+        scans = [self._scan_group(listing, snapshot, positions, written) for listing in discover(self._fs, self._data)]
+        missing = written & positions.keys() - {scan.key for scan in scans}
+        if snapshot is not None and not any(found.gen > snapshot.gen for scan in scans for found in scan.layouts):
+            # The log of a group that is gone ends before its recorded position. Under a newer layout the group may have
+            # gone because everything in it was absorbed.
+            listings = [list_group(self._fs, key, self._data.group(key), []) for key in sorted(missing)]
+            scans += [self._scan_group(listing, snapshot, positions, written) for listing in listings]
         for notice in (notice for scan in scans for notice in scan.notices):
             self._tell(notice)
         if self._settings.wal_damage == "refuse":
             refuse_damage(scans)
-        self._total_frames = max(1, sum(scan.total_frames for scan in scans))
+        self._total_frames = max(1, sum(len(scanned.columns.offset) for scan in scans for scanned in scan.files))
         return scans
 
-    def _scan_group(self, listing: GroupListing, snapshot: Snapshot | None) -> GroupScan:
+    def _scan_group(
+        self, listing: GroupListing, snapshot: Snapshot | None, positions: Positions, written: Set[str]
+    ) -> GroupScan:
+        """`written` are the groups of the snapshot's layout."""
         return scan_group(
             self._fs,
             listing,
             self._files,
-            start=None if snapshot is None else positions_of(snapshot).get(listing.key),
+            start=positions.get(listing.key),
             snapshot_gen=0 if snapshot is None else snapshot.gen,
             salvage=self._tolerant,
             unharmed=self._same_boot and self._wanted is None,  # a server may be writing while a reader looks
-            left_over=snapshot is not None and listing.key not in group_keys(snapshot.shards),
+            left_over=snapshot is not None and listing.key not in written,
         )
-
-    def _missing_groups(self, scans: list[GroupScan], snapshot: Snapshot | None) -> list[GroupListing]:
-        """Groups that the snapshot's layout has and the disk has not: their logs end before the recorded position. Once
-        there is a newer layout, such a group may have gone because everything in it was absorbed."""
-        if snapshot is None or any(found.gen > snapshot.gen for scan in scans for found in scan.layouts):
-            return []
-        there = {scan.key for scan in scans}
-        missing = [key for key in group_keys(snapshot.shards) if key not in there and key in positions_of(snapshot)]
-        return [list_group(self._fs, key, self._data.group(key), []) for key in missing]
 
     def _check_complete(self, snapshot: Snapshot | None, scans: list[GroupScan]) -> None:
         """Without a snapshot, only a log that holds everything may be replayed."""
@@ -193,7 +194,7 @@ class Look:
             for scanned in scan.files
             for row in scanned.columns.bodies
         }
-        dirs = list_topic_dirs(self._fs, self._data.topics).ids if self._fs.is_dir(self._data.topics) else []
+        dirs = list_topic_dirs(self._fs, self._data.topics).ids
         if any(found not in created for found in dirs) or not complete_from_first(scans):
             raise MetadataLost(
                 f"{self._data.meta} holds no valid snapshot and the log does not reach back to its beginning. "
@@ -202,7 +203,7 @@ class Look:
 
     # --- steps 4 and 5: segments and replay -----------------------------------------------------------------------
 
-    def _begin(self, loaded: LoadedSnapshot, scans: list[GroupScan]) -> Looked:
+    def _begin(self, loaded: LoadedSnapshot, scans: list[GroupScan], *, log_is_whole: bool) -> Looked:
         """Everything that a replay needs, with the topics of the snapshot and their segments."""
         settings, snapshot = self._settings, loaded.snapshot
         env = SegmentEnv(
@@ -224,7 +225,7 @@ class Look:
             items={item.id: item for item in topics},
             trust_totals=self._wanted is not None
             or (self._same_boot and snapshot is not None and snapshot.boot == self._boot),
-            log_is_whole=not any(scan.end.set_aside for scan in scans),
+            log_is_whole=log_is_whole,
             tell=self._tell,
         )
         cache = ColdCache(settings.cold_cache_bytes)
@@ -239,7 +240,8 @@ class Look:
                     topic = topic_from_item(item)
                     state.add(topic)
                     attach(topic)
-        adopted = self._adopt(state, snapshot, scans, attach) if self._wanted is None else []
+        dirs = list_topic_dirs(self._fs, self._data.topics) if self._wanted is None else TopicDirs()
+        adopted = self._adopt(state, snapshot, scans, attach, dirs) if self._wanted is None else []
         return Looked(
             data=self._data,
             files=self._files,
@@ -247,9 +249,11 @@ class Look:
             state=state,
             cold_cache=cache,
             loaded=loaded,
+            snapshot=snapshot,
             scans=scans,
             attach=attach,
             replay=Replay(state, created=attach, yield_gil=self._report, read=read, skipped=skipped),
+            topic_dirs=dirs,
             adopted=adopted,
         )
 
@@ -281,20 +285,21 @@ class Look:
         ordered = _in_replay_order(looked.scans)
         topics = () if snapshot is None else snapshot.topics
         stored = () if snapshot is None else map(router_from_item, snapshot.routers)
-        replay.prepare((scanned.columns for scanned in ordered), stored, looked.attach.marks.in_segments(topics))
+        replay.prepare([scanned.columns for scanned in ordered], stored, looked.attach.marks.in_segments(topics))
         for scanned in ordered:
             replay.file(scanned.columns, buffer=scanned.buffer(), file=scanned.file.index)
             scanned.release()
         self._clock.raise_to(replay.highest_ts)
 
-    def _adopt(self, state: State, snapshot: Snapshot | None, scans: list[GroupScan], attach: Attach) -> list[TopicLog]:
+    def _adopt(
+        self, state: State, snapshot: Snapshot | None, scans: list[GroupScan], attach: Attach, dirs: TopicDirs
+    ) -> list[TopicLog]:
         """Topics for records that nothing describes any more."""
-        dirs = list_topic_dirs(self._fs, self._data.topics)
         # Whatever the log has lost, an id whose directory is there was given once, and is not given again.
         state.next_topic_id = max(state.next_topic_id, dirs.highest_id + 1)
         found = unexplained(
             dirs.ids,
-            (scanned.columns for scanned in _in_replay_order(scans)),
+            [scanned.columns for scanned in _in_replay_order(scans)],
             known_below=1 if snapshot is None else snapshot.next_topic_id,
             deleted=attach.marks.deleted,
         )

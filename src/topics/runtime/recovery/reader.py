@@ -24,7 +24,7 @@ from topics.formats.file_names import parse_segment, segment_name, topic_dir_nam
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import RESIDENT
 from topics.runtime.recovery.look import Look, Looked, Wanted
-from topics.storage.fs import Buffer, ReadFs, read_full
+from topics.storage.fs import Buffer, ReadFs, names_in, read_full
 from topics.storage.tiers.stores import NoSuchObject, Part, RangeOutOfBounds
 
 TRIES: Final = 5
@@ -177,8 +177,7 @@ class ReadStore:
 
     def list(self) -> builtins.list[int]:
         fs, _ = self._file(1, "data")
-        names = fs.listdir(self.path) if fs.is_dir(self.path) else []
-        found = [parsed.first_seq for parsed in map(parse_segment, names) if parsed is not None]
+        found = [parsed.first_seq for parsed in map(parse_segment, names_in(fs, self.path)) if parsed is not None]
         return sorted({first for first in found if found.count(first) > 1})
 
     def list_any(self) -> builtins.list[int]:

@@ -31,17 +31,17 @@ from topics.core.slots.checkpoint import flagged
 from topics.core.state import State
 from topics.engine.writing.encode import submission
 from topics.errors import ColdStoreMismatch, CommitFailed, StartRefused
-from topics.formats.file_names import shard_of
+from topics.formats.file_names import group_keys, shard_of
 from topics.formats.snapshot import GroupPosition, Snapshot
 from topics.model.ops import Evict, HeadMark
 from topics.runtime.recovery.look import Look, Looked, Progress
 from topics.runtime.store import Store, TopicFiles
-from topics.storage.data_dir import DataDir, DataDirLock, Identity, LogFile, group_keys
+from topics.storage.data_dir import DataDir, DataDirLock, Identity
 from topics.storage.fetch import Fetcher
 from topics.storage.fs import Fs
 from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.segment_repair import repair_segment
-from topics.storage.segments.replace import list_topic_dirs, retire_topic_dir
+from topics.storage.segments.replace import TopicDirs, retire_topic_dir
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.topic_dir import SegmentEnv
 from topics.storage.snapshots import SnapshotStore, layout_of
@@ -148,7 +148,7 @@ class Recovery:
 
     def _recover(self) -> Recovered:
         is_new = self._data.is_new(self._fs)
-        boot = self._boot_line()
+        self._boot = self._boot_line()
         self._data.make_missing(self._fs)
         self._identity = Identity(self._fs, self._data)
         looked = Look(
@@ -156,8 +156,8 @@ class Recovery:
             self._settings,
             clock=self._clock,
             cold=StartCold(self._cold, salvage=self._settings.salvage),
-            boot=boot,
-            same_boot=self._lock.same_boot(boot),
+            boot=self._boot,
+            same_boot=self._lock.same_boot(self._boot),
             progress=self._progress,
         ).run()
         try:
@@ -169,7 +169,7 @@ class Recovery:
     def _boot_line(self) -> str:
         """What has to be the same for bytes that nobody synced to be there still: the kernel's life, and that of every
         file system that the directory lies on. Empty if one of them is not known."""
-        mounts = {self._fs.mount_id(path) for path in self._data.mounted(self._fs)}
+        mounts = self._data.mount_ids(self._fs)
         boot_id = self._host.boot_id()
         return " ".join([boot_id, *sorted(mounts)]) if boot_id and all(mounts) else ""
 
@@ -199,7 +199,9 @@ class Recovery:
         layout = newest_layout(scans, known, shards=settings.wal_shards)
         is_damaged = any(scan.end.kind == "damage" for scan in scans)
         keeps_all = settings.salvage or looked.snapshot is None or is_damaged
-        retired = retire_dirs(looked.env, state, forsaken=looked.attach.forsaken, keeps_all=keeps_all)
+        retired = retire_dirs(
+            looked.env, state, looked.topic_dirs, forsaken=looked.attach.forsaken, keeps_all=keeps_all
+        )
         store = self._store(looked, repaired, layout)
         if is_new:
             name_store(store, now_ms=self._clock.now_ms())
@@ -260,9 +262,10 @@ class Recovery:
 
     def _write_identity(self, groups: list[WalGroup]) -> None:
         """Without space for it the directory is judged by the next start as it was by this one."""
-        logs = [LogFile.of(group.key, group.position.file) for group in groups if group.active is not None]
+        files = [group.active for group in groups if group.active is not None]
+        logs = [file.path.removeprefix(f"{self._data.root}/") for file in files]
         try:
-            self._identity.settle(self._new_instance(), logs)
+            self._identity.write(self._new_instance(), logs)
         except OSError as error:
             log.warning("%s could not be written: %s", self._data.identity, error.strerror or error)
 
@@ -285,7 +288,7 @@ class Recovery:
             fetcher=Fetcher(read_wal=files.pread, repair=repair.hot),
             cold_fetcher=Fetcher(read_wal=files.pread, cold=looked.cold_cache, repair=repair.any),
             instance=self._instance(looked.snapshot),
-            boot=self._boot_line(),
+            boot=self._boot,
             cold=self._cold,
             next_ckpt=max(looked.attach.marks.next_ckpt, 1 if looked.snapshot is None else looked.snapshot.next_ckpt),
             leftovers={scan.key: scan.position for scan in looked.scans if scan.key not in ours},
@@ -302,6 +305,7 @@ class Recovery:
         self, looked: Looked, repaired: dict[str, Repaired], layout: Layout, snapshots: SnapshotStore
     ) -> list[WalGroup]:
         by_key: dict[str, GroupScan] = {scan.key: scan for scan in looked.scans}
+        kept, clock = snapshots.kept(), self._clock.source
         sync_failed = SyncFailureLatch(self._lock.mark_boot_unknown)
         groups = [
             open_group(
@@ -313,9 +317,9 @@ class Recovery:
                 layout=layout,
                 files=looked.files,
                 file_bytes=self._settings.wal_file_bytes,
-                clock=self._clock.source,
+                clock=clock,
                 sync_failed=sync_failed,
-                recorded=snapshots.recorded(key),
+                recorded=max((positions[key].file for positions in kept if key in positions), default=0),
             )
             for key in group_keys(layout.shards)
         ]
@@ -386,10 +390,11 @@ def floors_of(state: State, forsaken: Iterable[int]) -> list[Evict]:
     return [floors_op(topic) for topic in topics if topic is not None and topic.head]
 
 
-def retire_dirs(env: SegmentEnv, state: State, *, forsaken: Collection[int], keeps_all: bool) -> list[str]:
+def retire_dirs(
+    env: SegmentEnv, state: State, found: TopicDirs, *, forsaken: Collection[int], keeps_all: bool
+) -> list[str]:
     """Directories of topics that are gone or want theirs no more, to be removed. After damage, or in a salvage run,
     all others stay."""
-    found = list_topic_dirs(env.fs, env.topics_dir)
     if keeps_all:
         return found.deleted
     orphans = [topic_id for topic_id in found.ids if topic_id not in state.by_id and topic_id < state.next_topic_id]

@@ -26,14 +26,13 @@ from topics.core.retention.removal import blocks_from
 from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import recovered_name
-from topics.formats.file_names import shard_of
+from topics.formats.file_names import group_keys, shard_of
 from topics.formats.wal import WalColumns
 from topics.formats.wal.bodies import TopicCreate
 from topics.formats.wal.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES, FrameType
 from topics.limits import SEQ_RESERVE_MAX
 from topics.model.config import DEFAULT_CONFIG
 from topics.model.ops import HeadMark, Lost
-from topics.storage.data_dir import group_keys
 from topics.storage.wal.file_scan import GroupScan
 
 

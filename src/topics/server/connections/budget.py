@@ -127,6 +127,11 @@ class ConnectionBudget(Generic[E]):
         return self.held_bytes < UNSENT_BYTES_MAX and self._total.admits(self, size_bytes)
 
     def when_budget(self, exchange: E, size_bytes: int, read: Callable[[], None], dropped: Callable[[], None]) -> None:
+        if not size_bytes and not self._waiting and not self._is_admitting:
+            self.measure()
+            if self.held_bytes < UNSENT_FREE_BYTES:  # nearly always: nothing that it was given is left
+                read()
+                return
         self._waiting[exchange] = WaitingRequest(size_bytes, read, dropped)
         self.admit_waiting()
 
@@ -139,7 +144,10 @@ class ConnectionBudget(Generic[E]):
         """The answer is among the connection's unsent bytes now."""
         self._reading.pop(exchange, None)
         self._expected.pop(exchange, None)
-        self.admit_waiting()
+        if self._waiting:
+            self.admit_waiting()
+        else:
+            self.measure()
 
     def forget(self, exchange: E) -> None:
         """Nobody wants the answer any more."""
@@ -155,6 +163,8 @@ class ConnectionBudget(Generic[E]):
         if self._is_closed:
             return
         unsent_bytes = self._output.unsent_bytes()
+        if not (unsent_bytes or self.held_bytes or self._expected or self._reading or self.reading_bytes):
+            return
         self.taken_bytes += max(self.unsent_bytes - unsent_bytes, 0)
         self.unsent_bytes = unsent_bytes
         self._total.measured(self, unsent_bytes + sum(self._expected.values()), sum(self._reading.values()))

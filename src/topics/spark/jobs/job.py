@@ -47,7 +47,7 @@ class JobSource:
             "url": self.url,
             "apiKey": self.api_key,
             "apiKeyFile": self.api_key_file,
-            "subscribePattern" if self.topics.endswith("*") else "subscribe": self.topics,
+            **topic_option(self.topics),
         }
         return {name: value for name, value in given.items() if value is not None} | more
 
@@ -62,6 +62,13 @@ class JobSource:
     @property
     def shown(self) -> str:
         return self.path or self.url or "?"
+
+
+def topic_option(topics: str) -> dict[str, str]:
+    """The option that names these topics: names with commas, or a prefix with a trailing `*`, alone for all topics."""
+    if topics == "*":
+        return {"subscribePattern": ".*"}
+    return {"subscribePrefix": topics[:-1]} if topics.endswith("*") else {"subscribe": topics}
 
 
 LINE_EVERY_S: Final = 5.0

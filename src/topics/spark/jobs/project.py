@@ -45,7 +45,7 @@ from pyspark.sql import DataFrame
 
 @dp.table(comment="Every record of the subscribed topics, as stored")
 def bronze() -> DataFrame:
-    keys = ("path", "coldPath", "url", "apiKeyFile", "subscribe", "subscribePattern", "onDataLoss")
+    keys = ("path", "coldPath", "url", "apiKeyFile", "subscribe", "subscribePattern", "subscribePrefix", "onDataLoss")
     given = {key: spark.conf.get(f"spark.topics.{key}", None) for key in keys}  # noqa: F821
     options = {key: value for key, value in given.items() if value}
     return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from topics.errors import ConfigError
@@ -94,9 +94,8 @@ def _aggregate(
 ) -> list[StatsRow]:
     from pyspark.sql import functions as f
 
-    options = source.options(columns="topic,seq,ts,tag,data,meta", onDataLoss="warn")
-    options.pop("subscribePattern", None)
-    options["subscribe"] = ",".join(topics)
+    chosen = replace(source, topics=",".join(topics))
+    options = chosen.options(columns="topic,seq,ts,tag,data,meta", onDataLoss="warn")
     size = f.octet_length("data") + f.coalesce(f.octet_length("meta"), f.lit(0))
     bucket = (f.floor(f.unix_millis("ts") / f.lit(seconds * 1000)) * f.lit(seconds * 1000)).alias("bucket_ms")
     prefix = f.substring_index("tag", delimiter, 1).alias("tag_prefix") if delimiter else f.col("tag")

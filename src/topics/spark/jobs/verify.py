@@ -22,7 +22,7 @@ from topics.runtime.recovery.reader import missing
 from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
 from topics.spark.logs.directory import layout, look_at, segment_stems
 from topics.spark.logs.read_files import Files, open_files
-from topics.spark.scanning.task_scan import arrow_sums, chunks
+from topics.spark.scanning.task_scan import chunks
 from topics.storage.fs import read_full
 
 if TYPE_CHECKING:
@@ -288,7 +288,6 @@ def _look(item: SegmentToCheck) -> Checked:
                 want=ALL,
                 base=start,
                 include_dead=True,
-                sums=arrow_sums,
             )
             frames += len(columns)
             for bad in columns.bad:

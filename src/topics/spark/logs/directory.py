@@ -8,7 +8,7 @@ topics and router copies that no checkpoint has stored yet are in no file, hence
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final, Literal, cast
@@ -33,8 +33,9 @@ from topics.model.config import DEFAULT_CONFIG
 from topics.model.ops import IN_ACTIVE, RESIDENT
 from topics.runtime.recovery import reader
 from topics.runtime.recovery.look import Looked
-from topics.spark.logs.log import LogAddress, Wanted
+from topics.spark.logs.log import LogAddress
 from topics.spark.logs.read_files import Files, open_files
+from topics.spark.option_values import TopicChoice, Wanted
 from topics.spark.planning.cut import I64, Block, LogBlock, LostSeqs, SegmentBlock, TopicCut
 from topics.storage.segments.loading.leftovers import list_topic_dir
 from topics.storage.segments.sealed_segment import SealedSegment
@@ -63,20 +64,19 @@ class DirectoryLog:
         while self._looked:
             self._looked.pop().close()
 
-    def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
-        chosen = frozenset(names) if names is not None else None
-        wanted: Wanted = chosen.__contains__ if chosen is not None else lambda name: name.startswith(prefix or "")
+    def cuts(self, topics: TopicChoice, *, now_ms: int) -> dict[str, TopicCut]:
+        wanted = topics.test()
         if layout(self._files) == "cold":
             self._topics = {topic.name: topic for topic in cold_only_topics(self._files, wanted)}
             return {name: cold_only_cut(topic, self._files) for name, topic in self._topics.items()}
         looked = self._look(wanted, now_ms)
-        topics = [topic for name, topic in looked.state.topics.items() if wanted(name)]
+        found = [topic for name, topic in looked.state.topics.items() if wanted(name)]
         cuts = [
             cut_of(looked, topic, self._files, self._cold, now_ms=now_ms)
-            for topic in topics
-            if self._is_stored(topic, named=chosen is not None)
+            for topic in found
+            if self._is_stored(topic, named=topics.names is not None)
         ]
-        self._topics |= {topic.name: topic for topic in topics}
+        self._topics |= {topic.name: topic for topic in found}
         return {cut.name: cut for cut in cuts}
 
     def names(self) -> list[str]:

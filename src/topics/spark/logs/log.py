@@ -6,14 +6,12 @@ asked twice, it looks twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from topics.spark.option_values import TopicChoice
 from topics.spark.planning.cut import TopicCut
 from topics.spark.secret import Secret, without_secrets
-
-Wanted = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Log(Protocol):
     def close(self) -> None:
         """Give back what is open."""
 
-    def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
+    def cuts(self, topics: TopicChoice, *, now_ms: int) -> dict[str, TopicCut]:
         """The wanted topics that exist, each at one moment, by name."""
 
     def names(self) -> list[str]:

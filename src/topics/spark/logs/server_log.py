@@ -7,7 +7,7 @@ server's; everything else comes as frames. Called by the planner on the driver a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,8 +19,9 @@ from topics.formats.segments import scan_segment
 from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, RemoteAnswer, key_refused, topic_path
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.read_files import open_files
+from topics.spark.option_values import TopicChoice
 from topics.spark.planning.cut import LostSeqs, SegmentBlock, ServerBlock, TopicCut
-from topics.spark.planning.tasks import Task
+from topics.spark.planning.tasks import TopicPart
 from topics.storage.osfs import OsFs
 from topics.storage.snapshots import load_snapshot
 
@@ -39,8 +40,8 @@ class ServerLog:
     def close(self) -> None:
         self._remote.close()
 
-    def cuts(self, *, names: Iterable[str] | None, prefix: str | None, now_ms: int) -> dict[str, TopicCut]:
-        wanted = list(names) if names is not None else self._listed(prefix or "")
+    def cuts(self, topics: TopicChoice, *, now_ms: int) -> dict[str, TopicCut]:
+        wanted = topics.names if topics.names is not None else filter(topics.test(), self._listed(topics.prefix))
         found = ((name, self._cut(name)) for name in wanted)
         return {name: cut for name, cut in found if cut is not None}
 
@@ -231,7 +232,7 @@ class ServerFrames:
     gaps: tuple[LostSeqs, ...]
 
 
-def frames_between(address: LogAddress, task: Task, lo: int, hi: int) -> Iterator[ServerFrames]:
+def frames_between(address: LogAddress, task: TopicPart, lo: int, hi: int) -> Iterator[ServerFrames]:
     """Answers of the frame endpoint until `[lo, hi)` is covered."""
     remote = Remote(address)
     try:
@@ -245,7 +246,7 @@ def frames_between(address: LogAddress, task: Task, lo: int, hi: int) -> Iterato
         remote.close()
 
 
-def _frames(remote: Remote, task: Task, lo: int, hi: int) -> ServerFrames:
+def _frames(remote: Remote, task: TopicPart, lo: int, hi: int) -> ServerFrames:
     query = {"from_seq": lo - 1, "to_seq": hi - 1, "max_bytes": FRAMES_BYTES}
     try:
         answer = remote.get(topic_path(task.topic, "frames"), query)

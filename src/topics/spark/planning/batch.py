@@ -11,9 +11,10 @@ from typing import Final
 from topics.errors import ConfigError
 from topics.model.position import Position
 from topics.spark.logs.log import Log, LogAddress, open_log
-from topics.spark.options import EARLIEST_SEQ, LATEST_SEQ, Bound, ReadOptions, TextMatch
+from topics.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Bound, TextMatch
+from topics.spark.options import ReadOptions
 from topics.spark.planning.cut import TopicCut, report_gaps
-from topics.spark.planning.tasks import Range, Task, resolve_in, target_size, tasks_of
+from topics.spark.planning.tasks import Range, Task, TopicRead, batch_tasks, resolve_in
 from topics.spark.scanning.arrow_columns import TextTest
 from topics.spark.scanning.schema import Field
 from topics.spark.scanning.task_scan import ReadSpec
@@ -59,34 +60,39 @@ def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]
     """Tasks of a batch read."""
     with closing(open_log(address_of(options))) as log:
         cuts = wanted_cuts(log, options, clock)
+        refuse_no_match(log, options, cuts)
         ranges = {name: _range(log, cut, options) for name, cut in cuts.items()}
     gaps = {name: report_gaps(name, wanted.gaps, options.on_data_loss) for name, wanted in ranges.items()}
-    total = sum(max(wanted.hi - wanted.lo, 0) for wanted in ranges.values())
-    target = target_size(
-        total, partitions_min=options.min_partitions or parallelism(), records_max=options.max_records_per_partition
+    return batch_tasks(
+        [TopicRead(cut, ranges[name], gaps[name]) for name, cut in cuts.items()],
+        partitions_min=options.min_partitions or parallelism(),
+        records_max=options.max_records_per_partition,
+        limit=options.limit,
     )
-    return [
-        task
-        for name, wanted in ranges.items()
-        for task in tasks_of(
-            cuts[name],
-            wanted,
-            records_max=options.max_records_per_partition,
-            target=target,
-            gaps=gaps[name],
-            limit=options.limit,
-        )
-    ]
 
 
 def wanted_cuts(log: Log, options: ReadOptions, clock: WallClock = now_ms) -> dict[str, TopicCut]:
     """The topics subscribed to; a name that does not exist is an error."""
-    cuts = log.cuts(names=options.subscribe, prefix=options.subscribe_pattern, now_ms=clock())
-    for name in options.subscribe or ():
+    cuts = log.cuts(options.topics, now_ms=clock())
+    for name in options.topics.names or ():
         if name not in cuts:
             known = log.names()
             raise ConfigError(f"there is no topic {name!r} in {address_of(options).shown}; {some_names(known)}")
     return dict(sorted(cuts.items()))
+
+
+def refuse_no_match(log: Log, options: ReadOptions, cuts: Mapping[str, TopicCut]) -> None:
+    """A pattern that no topic matches, where there are topics, is a mistake: the table would be empty."""
+    known = log.names() if not cuts else []
+    if known:
+        raise ConfigError(no_match(options, known))
+
+
+def no_match(options: ReadOptions, known: list[str]) -> str:
+    pattern = options.topics.pattern or ""
+    is_glob = pattern.endswith("*") and not pattern.endswith((".*", "]*", ")*"))
+    hint = f"; for a prefix give subscribePrefix={pattern[:-1]}" if is_glob else ""
+    return f"no topic of {address_of(options).shown} {options.topics.shown}{hint}; {some_names(known)}"
 
 
 def some_names(names: list[str]) -> str:
@@ -98,14 +104,15 @@ def some_names(names: list[str]) -> str:
 
 
 def _range(log: Log, cut: TopicCut, options: ReadOptions) -> Range:
-    lo = start_of(log, cut, options.starting_offsets, options.starting_timestamp, default="earliest")
-    return resolve_in(log, cut, lo, _end_of(log, cut, options))
+    return resolve_in(log, cut, start_of(log, cut, options, default="earliest"), _end_of(log, cut, options))
 
 
-def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *, default: str) -> int:
+def start_of(log: Log, cut: TopicCut, options: ReadOptions, *, default: str) -> int:
     """The first seq wanted; behind a position that is not of this topic lies nothing of it, so it is beyond the end."""
+    ts_ms = options.starts_at_ms(cut.name)
     if ts_ms is not None:
-        return log.seq_at(cut, ts_ms)
+        return _start_at(log, cut, ts_ms, options)
+    bound = options.starting_offsets
     seq = named(bound, cut.name)
     if isinstance(seq, Position):
         return seq.seq + 1 if cut.has(seq) else cut.end_seq + 1
@@ -113,18 +120,34 @@ def start_of(log: Log, cut: TopicCut, bound: Bound | None, ts_ms: int | None, *,
     if seq is None or seq < 0:
         is_latest = word == "latest" if seq is None else seq == LATEST_SEQ
         return cut.end_seq if is_latest else cut.earliest_seq
+    if seq > cut.end_seq and options.on_data_loss == "fail":
+        raise ConfigError(
+            f"option startingOffsets: {cut.name!r} is given {seq} and its next record will be {cut.end_seq}: "
+            f"give at most that, or latest"
+        )
     return max(seq, 1)
 
 
+def _start_at(log: Log, cut: TopicCut, ts_ms: int, options: ReadOptions) -> int:
+    found = log.seq_at(cut, ts_ms)
+    if found >= cut.end_seq and options.starting_offsets_by_timestamp_strategy == "error":
+        raise ConfigError(
+            f"no record of topic {cut.name!r} is as young as {ts_ms} ms; to start at the end of such topics give "
+            "startingOffsetsByTimestampStrategy=latest"
+        )
+    return found
+
+
 def _end_of(log: Log, cut: TopicCut, options: ReadOptions) -> int:
-    if options.ending_timestamp is not None:
-        return log.seq_at(cut, options.ending_timestamp)
+    ts_ms = options.ends_at_ms(cut.name)
+    if ts_ms is not None:
+        return log.seq_at(cut, ts_ms)
     seq = named(options.ending_offsets, cut.name)
     if isinstance(seq, Position):
         if not cut.has(seq):
             raise ConfigError(f"option endingOffsets: {seq} is a position of another topic than {cut.name!r} is now")
         return min(seq.seq + 1, cut.end_seq)
-    if seq == EARLIEST_SEQ or options.ending_offsets == "earliest":
+    if seq == EARLIEST_SEQ:
         return cut.earliest_seq
     if seq is None or seq == LATEST_SEQ:
         return cut.end_seq

@@ -91,19 +91,25 @@ def advance(start: Points, ends: Points, cuts: Mapping[str, TopicCut]) -> Points
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Seqs `[lo, hi)` of one topic between two offsets. `was` is the epoch of the first, if the topic was made anew."""
+    """Seqs `[lo, hi)` of one topic between two offsets. `was` is the epoch of the first, if the topic was made anew;
+    `is_new` where the first does not have the topic."""
 
     name: str
     epoch: int
     lo: int
     hi: int
     was: int | None = None
+    is_new: bool = False
 
 
-def between(start: Points, end: Points, cuts: Mapping[str, TopicCut]) -> Iterator[OffsetRange]:
+def between(
+    start: Points, end: Points, cuts: Mapping[str, TopicCut], *, new_from_first: bool = False
+) -> Iterator[OffsetRange]:
     """What a batch from `start` to `end` has to read. After a recreation that is the new instance from its earliest."""
     for name, point in sorted(end.items()):
         before = start.get(name)
+        if before is None and new_from_first:
+            yield OffsetRange(name, point.epoch, 1, point.seq, is_new=True)
         if before is None or before == point:
             continue
         if _goes_on(before, point):
@@ -112,6 +118,11 @@ def between(start: Points, end: Points, cuts: Mapping[str, TopicCut]) -> Iterato
             cut = cuts.get(name)
             lo = cut.earliest_seq if cut is not None and cut.epoch == point.epoch else 1
             yield OffsetRange(name, point.epoch, min(lo, point.seq), point.seq, was=before.epoch)
+
+
+def waiting(start: Points, end: Points) -> int:
+    """Seqs that a batch between two offsets would have."""
+    return sum(_waiting(start, end, name) for name in end)
 
 
 def limit_rows(start: Points, end: Points, rows_max: int) -> Points:

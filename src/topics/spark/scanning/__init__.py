@@ -2,8 +2,8 @@
 
 schema          the columns of the table, for Spark and for Arrow
 task_scan       reads what a task names, from files or from a server
+small_blocks    blocks of any topics that are too small to be read alone
 arrow_columns   decoded frames become Arrow arrays, filtered
-pair            a segment's two files, opened so that they belong together
 
 Stateless: a task that runs again gives the same rows. Never skips a record that fails its checksum.
 """

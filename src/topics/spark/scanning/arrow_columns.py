@@ -1,7 +1,7 @@
 """Frames to Arrow: columns of the one decoder become record batches, with no Python object per record.
 
-`topics.formats` says where texts lie in a buffer; a string column is then offsets over that buffer, of which every
-second piece is taken (the others are the bytes in between). Filters on tag and node run before `data` is gathered.
+`topics.formats` says where texts lie in a buffer, and gathers those of a column. Filters on tag and node run before
+`data` is gathered.
 A bad frame stops everything: corruption is never skipped. Called by `topics.spark.scanning.task_scan` on executors.
 """
 
@@ -17,15 +17,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from topics.errors import Corruption
+from topics.formats import codec
 from topics.formats.buffers import Buffer
 from topics.formats.segments.columns import FrameColumns
 from topics.spark.planning.cut import I64, Ancestors, DeadRange, LostSeqs, TagDelete
-from topics.spark.scanning.schema import LOSS_COLUMNS
+from topics.spark.scanning.schema import HEADERS, LOSS_COLUMNS
 
 Bools = npt.NDArray[np.bool_]
 
 TS_TYPE: Final = pa.timestamp("us", tz="UTC")
 _PIECE_TEXTS: Final = ("node", "tag", "data", "meta")
+_KAFKA_TEXTS: Final = {"key": ("tag",), "value": ("data",), "headers": ("node", "meta")}
+_KAFKA_NUMBERS: Final = {"partition": 0, "timestampType": 1}  # one partition; the time is that of the append
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,34 @@ class Origin:
         epochs = np.array([*(epoch for epoch, _ in self.ancestors), self.epoch], np.int64)
         return epochs[np.searchsorted(heads, seqs)]
 
+    def topic_column(self, rows: I64 | None, count: int) -> pa.StringArray:
+        return _constant(self.topic, count)
+
+    def epoch_column(self, seqs: I64, rows: I64 | None) -> pa.Array:
+        return _int64(self.epochs(seqs if rows is None else seqs[rows]))
+
+
+@dataclass(frozen=True, slots=True)
+class MixedOrigin:
+    """Records of several origins without ancestors; `number` says for each record which one is its own."""
+
+    topics: Sequence[str]
+    epochs: Sequence[int]
+    number: I64
+
+    def topic_column(self, rows: I64 | None, count: int) -> pa.StringArray:
+        chosen = self.number if rows is None else self.number[rows]
+        return pa.array(self.topics, pa.string()).take(_int64(chosen))
+
+    def epoch_column(self, seqs: I64, rows: I64 | None) -> pa.Array:
+        chosen = self.number if rows is None else self.number[rows]
+        return _int64(np.array(self.epochs, np.int64)[chosen])
+
 
 def wanted_texts(names: Sequence[str], tests: Sequence[TextTest], *, with_tag: bool = False) -> frozenset[str]:
     """Which texts must be decoded to give these columns through these tests."""
     needed = set(_PIECE_TEXTS) & set(names)
+    needed.update(text for name in names for text in _KAFKA_TEXTS.get(name, ()))
     needed.update(test.column for test in tests)
     if with_tag:
         needed.add("tag")
@@ -163,27 +190,9 @@ def strings(columns: FrameColumns, data: Buffer, name: str, rows: I64 | None) ->
 
 
 def _gather(data: Buffer, starts: I64, lengths: I64) -> pa.StringArray:
-    """The pieces `[start, start + length)` of a buffer, which ascend and do not overlap, one after the other."""
-    count = len(starts)
-    if not count:
-        return pa.array([], pa.string())
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = starts + lengths
-    bounds[-1] = bounds[-2]
-    pieces = pa.StringArray.from_buffers(2 * count, pa.py_buffer(bounds), pa.py_buffer(data))
-    return pieces.take(_even(count))
-
-
-def _even(count: int) -> pa.Array:
-    return _evens(1 << max(count - 1, 1).bit_length()).slice(0, count)
-
-
-@lru_cache(maxsize=8)
-def _evens(count: int) -> pa.Array:
-    # Not `pa.array`, which loads pandas.
-    places = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(places)])
+    """The pieces `[start, start + length)` of a buffer, one after the other."""
+    bounds, texts = codec.segment.gather_texts(data, starts, lengths)
+    return pa.StringArray.from_buffers(len(starts), pa.py_buffer(bounds), pa.py_buffer(texts))
 
 
 def _with_nulls(array: pa.StringArray, present: Bools) -> pa.StringArray:
@@ -212,7 +221,7 @@ def _timestamps(ts_ms: I64) -> pa.Array:
 
 
 def record_batch(
-    columns: FrameColumns, data: Buffer, rows: I64 | None, *, origin: Origin, schema: pa.Schema
+    columns: FrameColumns, data: Buffer, rows: I64 | None, *, origin: Origin | MixedOrigin, schema: pa.Schema
 ) -> pa.RecordBatch:
     """The given rows (all when None) as a batch of exactly this schema."""
     count = len(columns) if rows is None else len(rows)
@@ -220,20 +229,44 @@ def record_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _column(name: str, columns: FrameColumns, data: Buffer, rows: I64 | None, count: int, origin: Origin) -> pa.Array:
+def _column(
+    name: str, columns: FrameColumns, data: Buffer, rows: I64 | None, count: int, origin: Origin | MixedOrigin
+) -> pa.Array:
     if name == "topic":
-        return _constant(origin.topic, count)
+        return origin.topic_column(rows, count)
     if name == "epoch":
-        return _int64(origin.epochs(columns.seq if rows is None else columns.seq[rows]))
-    if name == "seq":
+        return origin.epoch_column(columns.seq, rows)
+    if name in ("seq", "offset"):
         return _int64(columns.seq if rows is None else columns.seq[rows])
-    if name == "ts":
+    if name in ("ts", "timestamp"):
         return _timestamps(columns.ts if rows is None else columns.ts[rows])
     if name == "kind":
         return _constant("record", count)
+    if name in ("key", "value"):
+        return strings(columns, data, _KAFKA_TEXTS[name][0], rows).cast(pa.binary())
+    if name in _KAFKA_NUMBERS:
+        numbers = np.full(count, _KAFKA_NUMBERS[name], np.int32)
+        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(numbers)])
+    if name == HEADERS:
+        return _headers([strings(columns, data, text, rows) for text in _KAFKA_TEXTS[name]], count)
     if name in LOSS_COLUMNS:
         return pa.nulls(count, pa.string() if name == "reason" else pa.int64())
     return strings(columns, data, name, rows)
+
+
+def _headers(texts: Sequence[pa.StringArray], count: int) -> pa.ListArray:
+    """Of each record a list of what it has among the texts, each as name and bytes; null where it has none."""
+    has = np.stack([text.is_valid().to_numpy(zero_copy_only=False) for text in texts], axis=1)
+    sizes = has.sum(axis=1)
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    kept = np.flatnonzero(has.ravel())  # record by record, in the order of the names
+    kinds, rows = kept % len(texts), kept // len(texts)
+    names = pa.array(_KAFKA_TEXTS[HEADERS]).take(pa.array(kinds))
+    values = pa.concat_arrays(texts).cast(pa.binary()).take(pa.array(kinds * count + rows))
+    pairs = pa.StructArray.from_arrays([names, values], ["key", "value"])
+    bitmap = pa.py_buffer(np.packbits(sizes > 0, bitorder="little"))
+    kind = pa.list_(pa.field("element", pairs.type))
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets)], children=[pairs])
 
 
 def tombstone_batch(gaps: Sequence[LostSeqs], *, origin: Origin, schema: pa.Schema) -> pa.RecordBatch:

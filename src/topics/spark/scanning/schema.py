@@ -41,11 +41,24 @@ _LOSS: Final = (
     Field("gap_to", "bigint", True),  # last lost seq
     Field("reason", "string", True),  # why the records are lost
 )
-_BY_NAME: Final = {column.name: column for column in (*_TABLE, *_LOSS)}
+_HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+_KAFKA: Final = (  # as Spark's Kafka source declares them
+    Field("key", "binary", True),  # the tag
+    Field("value", "binary", True),  # the JSON text as stored
+    Field("topic", "string", True),
+    Field("partition", "int", True),  # 0: a topic has one
+    Field("offset", "bigint", True),  # record sequence
+    Field("timestamp", "timestamp", True),  # commit time
+    Field("timestampType", "int", True),  # 1: the time of the append
+    Field("headers", _HEADERS_TYPE, True),  # node and meta, where a record has them
+)
+_BY_NAME: Final = {column.name: column for column in (*_KAFKA, *_TABLE, *_LOSS)}
 
 TABLE_COLUMNS: Final = tuple(column.name for column in _TABLE)
 LOSS_COLUMNS: Final = tuple(column.name for column in _LOSS)
 KNOWN_COLUMNS: Final = (*TABLE_COLUMNS, *LOSS_COLUMNS)
+KAFKA_COLUMNS: Final = tuple(column.name for column in _KAFKA)
+HEADERS: Final = "headers"
 
 # What a tombstone row has no value for is null, so with loss rows these columns are nullable.
 _NULL_IN_TOMBSTONES: Final = frozenset({"seq", "ts", "data"})
@@ -59,9 +72,18 @@ def table_fields(names: Sequence[str], *, with_loss: bool) -> tuple[Field, ...]:
 
 def spark_schema(fields: Sequence[Field]) -> StructType:
     """The same as a Spark schema."""
-    from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+    from pyspark.sql import types as t
+    from pyspark.sql.types import StructField, StructType
 
-    types: dict[str, Any] = {"string": StringType(), "bigint": LongType(), "timestamp": TimestampType()}
+    header = StructType([StructField("key", t.StringType()), StructField("value", t.BinaryType())])
+    types: dict[str, Any] = {
+        "string": t.StringType(),
+        "bigint": t.LongType(),
+        "timestamp": t.TimestampType(),
+        "binary": t.BinaryType(),
+        "int": t.IntegerType(),
+        _HEADERS_TYPE: t.ArrayType(header),
+    }
     return StructType([StructField(f.name, types[f.type], f.nullable) for f in fields])
 
 
@@ -84,5 +106,12 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
     """The schema that every batch of the read has."""
     import pyarrow as pa
 
-    types = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC")}
+    types = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
+        "int": pa.int32(),
+        _HEADERS_TYPE: pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    }
     return pa.schema([pa.field(f.name, types[f.type], nullable=f.nullable) for f in fields])

@@ -16,14 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from topics.errors import Corruption
-from topics.formats.buffers import U64, Buffer, hash_slices
+from topics.formats.buffers import Buffer
 from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
+from topics.spark.logs import server_log
 from topics.spark.logs.log import Log, LogAddress, open_log
 from topics.spark.logs.read_files import Files, open_files, open_pair
+from topics.spark.option_values import TopicChoice
 from topics.spark.options import OnLoss
 from topics.spark.planning.cut import (
     I64,
@@ -35,7 +36,7 @@ from topics.spark.planning.cut import (
     life_over,
     report_gaps,
 )
-from topics.spark.planning.tasks import Slice, Task, resolve_in, slices_of
+from topics.spark.planning.tasks import Slice, Task, TopicPart, resolve_in, slices_of
 from topics.spark.scanning.arrow_columns import (
     Origin,
     TextTest,
@@ -46,52 +47,25 @@ from topics.spark.scanning.arrow_columns import (
     wanted_texts,
 )
 from topics.spark.scanning.schema import Field, arrow_schema
+from topics.spark.scanning.small_blocks import SMALL_BYTES, SmallBlock, is_small, merged_batch, read_small
 from topics.storage.fs import read_full
 
 
-def replan(log: Log, task: Task, lo: int, hi: int, *, now_ms: int) -> Task:
-    """A task for the seqs `[lo, hi)` of the same topic instance, with what is lost of them as gaps."""
-    cut = log.cuts(names=[task.topic], prefix=None, now_ms=now_ms).get(task.topic)
+def replan(log: Log, task: TopicPart, lo: int, hi: int, *, now_ms: int) -> TopicPart:
+    """A part for the seqs `[lo, hi)` of the same topic instance, with what is lost of them as gaps."""
+    cut = log.cuts(TopicChoice((task.topic,)), now_ms=now_ms).get(task.topic)
     if cut is None or cut.epoch != task.epoch:
-        return Task(topic=task.topic, epoch=task.epoch, gaps=(life_over(cut, lo, hi),))
+        return TopicPart(topic=task.topic, epoch=task.epoch, gaps=(life_over(cut, lo, hi),))
     found = resolve_in(log, cut, lo, hi)
-    return Task(
+    return TopicPart(
         topic=task.topic,
         epoch=task.epoch,
-        slices=tuple(slices_of(cut, found.lo, found.hi)),
+        slices=tuple(slices_of(cut, found)),
         gaps=found.gaps,
         dead=cut.dead,
         tag_deletes=cut.tag_deletes,
         ancestors=cut.ancestors,
     )
-
-
-# Slices cut at a time: as bytes they stay in the processor's cache until they are hashed.
-_RUN: Final = 512
-# Beyond these Arrow's offsets do not reach, or a copy costs more than a view.
-_BUFFER_BYTES_MAX: Final = 2**31 - 1
-_MEAN_BYTES_MAX: Final = 1024
-
-
-def arrow_sums(buffer: Buffer, starts: I64, ends: I64) -> U64:
-    """XXH3-64 of every `[start, end)` of the buffer, as `hash_slices` has it; slices ascend and do not overlap.
-
-    Arrow cuts small slices in half the time that Python takes. The server does without Arrow, executors have it."""
-    count = len(starts)
-    if not count or len(buffer) > _BUFFER_BYTES_MAX or int((ends - starts).sum()) > _MEAN_BYTES_MAX * count:
-        return hash_slices(buffer, starts, ends)
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0:-1:2] = starts
-    bounds[1::2] = ends
-    bounds[-1] = bounds[-2]
-    # Every second piece is a slice, the others are what lies between them.
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
-    digest = xxhash.xxh3_64_digest
-    digests = [
-        b"".join(map(digest, pieces.slice(at, 2 * _RUN).to_numpy(zero_copy_only=False)[::2].tolist()))
-        for at in range(0, 2 * count, 2 * _RUN)
-    ]
-    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
 
 
 CHUNK_BYTES: Final = 4 << 20
@@ -121,14 +95,73 @@ class ReadSpec:
 
 
 def scan(task: Task, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """Every batch of a task, tombstones first."""
-    yield from _Scan(task, spec).batches()
+    """Every batch of a task, part by part; small blocks that are neighbours share a batch."""
+    merge = _Merge(spec)
+    for part in task:
+        scan = _Scan(part, spec)
+        if part.gaps:
+            yield from merge.flush()
+            yield from scan.tombstones(part.gaps)
+        for piece in part.slices:
+            if merge.takes(part, piece):
+                yield from merge.flush_if_full()
+            elif scan.left != 0:
+                yield from merge.flush()
+                yield from scan.slice(piece)
+    yield from merge.flush()
+
+
+class _Merge:
+    """Small blocks that wait to be decoded together."""
+
+    def __init__(self, spec: ReadSpec) -> None:
+        self._spec = spec
+        self._want = wanted_texts(spec.names, spec.tests)
+        self._blocks: list[SmallBlock] = []
+        self._bytes = self._records = 0
+
+    def takes(self, part: TopicPart, piece: Slice) -> bool:
+        """Reads the slice if it is a small block whose files are there; else somebody else has to."""
+        block = piece.block
+        if isinstance(block, ServerBlock):
+            if block.dead or block.bytes > SMALL_BYTES or block.file is None:
+                return False
+            file = server_log.reachable_file(block, self._spec.address.cold_path)
+            if file is None:
+                return False
+            block = file
+        if part.ancestors or not is_small(part, piece, block):
+            return False
+        try:
+            found = read_small(_files(block.root), part, piece, block)
+        except FileNotFoundError:
+            return False
+        self._blocks.append(found)
+        self._bytes += len(found.data)
+        self._records += piece.count
+        return True
+
+    def flush_if_full(self) -> Iterator[pa.RecordBatch]:
+        if self._bytes >= CHUNK_BYTES or self._records >= CHUNK_RECORDS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        blocks, self._blocks, self._bytes, self._records = self._blocks, [], 0, 0
+        if not blocks:
+            return
+        spec = self._spec
+        batch = merged_batch(blocks, schema=spec.schema, want=self._want, tests=spec.tests, verify=spec.verify)
+        if batch is None:
+            for block in blocks:
+                yield from _Scan(block.part, spec).slice(block.piece)
+        elif batch.num_rows:
+            yield batch
 
 
 class _Scan:
     """One run of `scan`. `done` is the first seq of the present slice that is not given yet."""
 
-    def __init__(self, task: Task, spec: ReadSpec) -> None:
+    def __init__(self, task: TopicPart, spec: ReadSpec) -> None:
         self.task = task
         self.spec = spec
         self.origin = Origin(task.topic, task.epoch, task.ancestors)
@@ -136,13 +169,7 @@ class _Scan:
         self.done = 0
         self.want = wanted_texts(spec.names, spec.tests, with_tag=bool(task.tag_deletes))
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._tombstones(self.task.gaps)
-        for piece in self.task.slices:
-            if self.left != 0:
-                yield from self._slice(piece)
-
-    def _slice(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def slice(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """One slice; where its file has vanished, what has taken its place, from the first seq not given yet."""
         self.done = piece.lo
         try:
@@ -151,7 +178,7 @@ class _Scan:
         except FileNotFoundError:
             with closing(open_log(self.spec.address)) as log:
                 found = replan(log, self.task, self.done, piece.hi, now_ms=time.time_ns() // 1_000_000)
-        yield from self._tombstones(report_gaps(self.task.topic, found.gaps, self.spec.on_loss))
+        yield from self.tombstones(report_gaps(self.task.topic, found.gaps, self.spec.on_loss))
         self.task = found
         self.want = wanted_texts(self.spec.names, self.spec.tests, with_tag=bool(found.tag_deletes))
         for other in found.slices:
@@ -165,7 +192,7 @@ class _Scan:
             return self._from_log(block)
         return self._from_server(block, piece.lo, piece.hi)
 
-    def _tombstones(self, gaps: Sequence[LostSeqs]) -> Iterator[pa.RecordBatch]:
+    def tombstones(self, gaps: Sequence[LostSeqs]) -> Iterator[pa.RecordBatch]:
         if gaps:
             yield tombstone_batch(gaps, origin=self.origin, schema=self.spec.schema)
 
@@ -206,7 +233,6 @@ class _Scan:
                     want=self.want,
                     verify=self.spec.verify,
                     base=base,
-                    sums=arrow_sums,
                 )
                 refuse_bad(columns, file=pair.name, first_seq=seq, base=base)
                 yield from self._emit(columns, data, end=block.first_seq + b, dead=dead)
@@ -235,17 +261,15 @@ class _Scan:
             file.close()
 
     def _from_server(self, block: ServerBlock, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-        from topics.spark.logs.server_log import frames_between, reachable_file
-
-        file = reachable_file(block, self.spec.address.cold_path)
+        file = server_log.reachable_file(block, self.spec.address.cold_path)
         if file is not None:
             try:
                 yield from self._from_segment(file, lo, hi, dead=block.dead)
                 return
             except FileNotFoundError:
                 pass  # moved to another tier meanwhile: the server knows where it is
-        for answer in frames_between(self.spec.address, self.task, self.done, hi):
-            yield from self._tombstones(report_gaps(self.task.topic, answer.gaps, self.spec.on_loss))
+        for answer in server_log.frames_between(self.spec.address, self.task, self.done, hi):
+            yield from self.tombstones(report_gaps(self.task.topic, answer.gaps, self.spec.on_loss))
             if self.left == 0:
                 return
             yield from self._emit(self._decoded(answer.body, answer.end_seq), answer.body, end=answer.end_seq)

@@ -238,6 +238,10 @@ _SIMPLE: Final[dict[str, ToPlain]] = {
 
 INPUT_COLUMNS: Final = ("topic", "data", "tag", "node", "meta")
 IGNORED_COLUMNS: Final = ("epoch", "seq", "ts")
+KAFKA_NAMES: Final = {"value": "data", "key": "tag"}
+"""What columns of a DataFrame for Kafka are here; bytes are taken as text."""
+KAFKA_IGNORED: Final = ("partition", "offset", "timestamp", "timestampType")
+_TEXTS: Final = ("string", "void", "varchar", "char")
 _LEVELS_AROUND_DATA: Final = 3  # the body object, its array of records, the record
 
 _decode_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -267,7 +271,8 @@ class RowReader:
     """How the columns of a DataFrame are read; checked once, on the driver."""
 
     topic: str | None
-    columns: tuple[str, ...]
+    columns: dict[str, str]
+    """By what they are in a record, the names that they have in the DataFrame."""
     plain: dict[str, ToPlain | None]
     """For data and meta: None means JSON text, else how values become JSON."""
 
@@ -275,23 +280,31 @@ class RowReader:
 def shape_of(schema: StructType, topic: str | None) -> RowReader:
     """Raises ConfigError for a DataFrame that cannot be written."""
     names = schema.fieldNames()
+    is_kafka = "value" in names and "data" not in names
+    known = ("topic", *KAFKA_NAMES) if is_kafka else INPUT_COLUMNS
+    ignored = KAFKA_IGNORED if is_kafka else IGNORED_COLUMNS
     for name in names:
-        if name not in INPUT_COLUMNS and name not in IGNORED_COLUMNS:
-            raise ConfigError(f"a topic takes no column {name!r}; the columns are {', '.join(INPUT_COLUMNS)}")
-    if "data" not in names:
+        if name not in known and name not in ignored:
+            raise ConfigError(f"a topic takes no column {name!r}; the columns are {', '.join(known)}")
+    columns = {KAFKA_NAMES.get(name, name) if is_kafka else name: name for name in names if name in known}
+    if "data" not in columns:
         raise ConfigError(f"there is no column data to write; the columns are {', '.join(INPUT_COLUMNS)}")
-    if "topic" not in names and topic is None:
+    if "topic" not in columns and topic is None:
         raise ConfigError("name the topic: with option topic, or with a column topic")
+    as_text = (*_TEXTS, "binary") if is_kafka else _TEXTS
     for name in ("topic", "tag", "node"):
-        if name in names and schema[name].dataType.typeName() not in ("string", "void", "varchar", "char"):
-            raise ConfigError(f"column {name} is a string, not {schema[name].dataType.simpleString()}")
-    plain: dict[str, ToPlain | None] = {name: _to_plain(schema, name) for name in ("data", "meta") if name in names}
-    return RowReader(topic, tuple(name for name in names if name in INPUT_COLUMNS), plain)
+        if name in columns and schema[columns[name]].dataType.typeName() not in as_text:
+            raise ConfigError(
+                f"column {columns[name]} is a string, not {schema[columns[name]].dataType.simpleString()}"
+            )
+    payload: tuple[str, ...] = ("data", "meta")
+    plain = {name: _to_plain(schema, columns[name], as_text) for name in payload if name in columns}
+    return RowReader(topic, columns, plain)
 
 
-def _to_plain(schema: StructType, name: str) -> ToPlain | None:
+def _to_plain(schema: StructType, name: str, as_text: Sequence[str]) -> ToPlain | None:
     kind = schema[name].dataType
-    if kind.typeName() in ("string", "void", "varchar", "char"):
+    if kind.typeName() in as_text:
         return None
     try:
         return converter(kind)
@@ -311,14 +324,21 @@ def rows_of(batch: pa.RecordBatch, shape: RowReader) -> Iterator[SinkRow]:
 
 
 def _values(batch: pa.RecordBatch, name: str, shape: RowReader) -> Sequence[Any]:
-    array = batch.column(name)
+    array = batch.column(shape.columns[name])
     if name not in shape.plain:
-        values: list[Any] = array.to_pylist()
-        return values
+        return _strings(array, shape.columns[name])
     to_plain = shape.plain[name]
     if to_plain is not None:
         return texts(array, to_plain)
-    return [None if value is None else value.encode() for value in array.to_pylist()]
+    return [value.encode() if isinstance(value, str) else value for value in array.to_pylist()]
+
+
+def _strings(array: pa.Array, name: str) -> list[str | None]:
+    values = array.to_pylist()
+    try:
+        return [value.decode() if isinstance(value, bytes) else value for value in values]
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"column {name} holds bytes that are no text: they cannot be a name or a tag") from None
 
 
 def _row(topic: str | None, data: bytes | None, tag: str | None, node: str | None, meta: bytes | None) -> SinkRow:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from topics.errors import ConfigError, InvalidRequest, TopicsError, Unauthorized
 from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, ServerGone, key_refused, topic_path
 from topics.spark.logs.log import LogAddress
 from topics.spark.options import WriteOptions
+from topics.spark.pyspark_api import StreamWriter, arrow_batches
 from topics.spark.writing.rows import RowReader, SinkRecord, SinkRow, rows_of, shape_of
 from topics.wire.outgoing.replies import error_from_wire
 
@@ -54,6 +55,7 @@ class _Sink:
         if overwrite:
             raise ConfigError("a topic can only be appended to: use mode('append'), for a stream outputMode('append')")
         self._options = options
+        self._schema = schema
         self._shape = shape_of(schema, options.topic)
         self._job_id = options.job_id or uuid.uuid4().hex
         check_server(options)
@@ -75,7 +77,7 @@ class TopicsBatchSink(_Sink, DataSourceArrowWriter):
         return self._write(iterator, self._job_id)
 
 
-class TopicsStreamSink(_Sink, DataSourceStreamArrowWriter):
+class TopicsStreamSink(_Sink, StreamWriter):
     """`df.writeStream.format("topics")`; query and batch are known only inside a task."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -84,7 +86,7 @@ class TopicsStreamSink(_Sink, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
         if query is None or batch is None:
             raise InvalidRequest("Spark told the sink neither its query nor its batch: nothing can be written safely")
-        return self._write(iterator, f"{query}:{batch}")
+        return self._write(arrow_batches(iterator, self._schema), f"{query}:{batch}")
 
 
 def check_server(options: WriteOptions) -> None:

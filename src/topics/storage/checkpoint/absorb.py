@@ -111,7 +111,7 @@ class Throttle(Protocol):
         """Records to convert at a time, at least one."""
 
     def yield_gil(self) -> None:
-        """Called between two bites."""
+        """Called between two chunks."""
 
 
 class _NoThrottle:

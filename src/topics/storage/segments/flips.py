@@ -237,24 +237,14 @@ def write_flags(segment: Flippable, places: list[int]) -> None:
     if places:
         with segment.place.env.files.borrow_writable(segment.place.file(segment.first_seq, "data")) as file:
             for at in places:
-                write_byte(file, at, FLAG)
+                write_all(file, at, FLAG)
 
 
 def write_idx_bits(file: File, slots: npt.NDArray[np.int64], entries: Idx) -> None:
     """Bit 2 in the entry of each slot."""
     flags = (entries["flags"] | IDX_DELETED).tolist()
     for slot, value in zip(slots.tolist(), flags, strict=True):
-        write_byte(file, slot * ENTRY_BYTES + FLAGS_AT, _BYTES[value])
-
-
-def write_byte(file: File, at: int, value: bytes) -> None:
-    """`write_all` of one byte, without its ceremony unless it is needed."""
-    try:
-        if file.pwrite(at, value) == 1:
-            return
-    except (InterruptedError, BlockingIOError):
-        pass
-    write_all(file, at, value)
+        write_all(file, slot * ENTRY_BYTES + FLAGS_AT, _BYTES[value])
 
 
 _BYTES = [bytes((value,)) for value in range(256)]

@@ -30,9 +30,9 @@ from topics.formats.buffers import I64, U8, gather_u8
 from topics.formats.segments.frame import DELETED_BYTE
 from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED, Idx, idx_agrees, read_idx
 from topics.storage.disk_spans import read_spans
-from topics.storage.fs import install
+from topics.storage.fs import install, write_all
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
-from topics.storage.segments.flips import FLAG, write_byte
+from topics.storage.segments.flips import FLAG
 from topics.storage.segments.loading.heal import Healed, heal, heal_without_data
 from topics.storage.segments.loading.leftovers import adopt_idx_temp
 from topics.storage.segments.segment_arrays import SegmentArrays
@@ -91,11 +91,11 @@ def _write_anew(place: TopicDir, first_seq: int, places: list[int], bits: dict[i
     """`.data` first: a flag in the index must never be older than the one it mirrors."""
     with place.env.files.borrow_writable(place.file(first_seq, "data")) as data:
         for at in places:
-            write_byte(data, at, FLAG)
+            write_all(data, at, FLAG)
         data.datasync()
     with place.env.files.borrow_writable(place.file(first_seq, "idx")) as idx:
         for slot, value in bits.items():
-            write_byte(idx, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))
+            write_all(idx, slot * ENTRY_BYTES + FLAGS_AT, bytes((value,)))
         idx.datasync()
 
 

@@ -25,7 +25,7 @@ from topics.formats.file_names import (
     parse_topic_dir,
     topic_dir_name,
 )
-from topics.storage.fs import Buffer, ReadFs, remove_tree, write_all
+from topics.storage.fs import Buffer, ReadFs, names_in, remove_tree, write_all
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.topic_dir import SegmentEnv
 
@@ -119,7 +119,7 @@ class TopicDirs:
 
 def list_topic_dirs(fs: ReadFs, topics_dir: str) -> TopicDirs:
     found = TopicDirs()
-    for name in fs.listdir(topics_dir):
+    for name in names_in(fs, topics_dir):
         topic_id = parse_topic_dir(name)
         if topic_id is not None and name == topic_dir_name(topic_id):
             found.ids.append(topic_id)

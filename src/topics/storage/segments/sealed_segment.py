@@ -1,20 +1,17 @@
-"""Condition: what is known of the health of one segment's files, and what was told about it.
+"""SealedSegment: one sealed stretch of a topic's history, opened when somebody looks at it.
 
-    checked       the agreement checks of `docs/spec/storage.md#sec-6-3` have passed since the files are these
-    lost_frames   slots whose frames a read found damaged, so that the segment is neither moved nor rewritten
-
-A finding is reported once, however often the segment is mapped. The segment's lock guards it.
-
-SealedSegment: one sealed stretch of a topic's history, opened when somebody looks at it.
+    SegmentHealth  what is known of damage to its files, and what was reported about it
+    SealedSegment  its files, its columns, and the records that are in memory
 
 Start-up costs two `stat`s a segment: lengths that equal what the snapshot recorded are trusted, and the agreement
-checks of `docs/spec/storage.md#sec-6-3` run when the pair is first mapped, before any of its bytes is used. A pair that
-fails them is healed there and then (`opening`). Frames are checked again on every read (`storage.fetch`).
+checks of `docs/spec/storage.md#sec-6-3` run when the files are first mapped, before any of their bytes is used. Files
+that fail them are healed there and then (`open_segment`). Frames are checked again on every read.
 
 Always holds: `first_seq` and `count` never change, so a slot number means the same record for ever; offsets are only
-meaningful together with the `Pair` they came from. Columns may be asked for from any thread. A cold segment's index is
-fetched from its store, which may wait: callers that must not wait look at `ready` first and have `load_index` run on
-the cold pool. Satisfies `core.sealed.SegmentView`.
+meaningful together with the `SegmentArrays` they came from. Columns may be asked for from any thread. To open a hot
+segment reads files, and to load the index of a cold one waits for its store: callers that must not wait look at
+`loaded` (or `ready`, which only tells of the store) and have `load_index` run on a pool. Satisfies `SegmentView` of
+`core.slots.sealed_slots`.
 """
 
 from __future__ import annotations
@@ -31,10 +28,11 @@ from topics.formats.buffers import I64, U8, U32, U64, Bools
 from topics.formats.file_names import segment_name
 from topics.formats.segments.columns import decode_columns
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
+from topics.model.run import RecordRun
 from topics.storage.segments.findings import CORRUPT, Finding
 from topics.storage.segments.flips import UnsyncedFlags
 from topics.storage.segments.open_segment import open_anew, open_cold, open_hot
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import SegmentArrays, all_of_segment
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
@@ -43,6 +41,10 @@ if TYPE_CHECKING:
 
 
 class SegmentHealth:
+    """`checked`: the agreement checks of `docs/spec/storage.md#sec-6-3` have passed since the files are these.
+    `lost_frames`: slots whose frames a read found damaged, so that the segment is neither moved nor rewritten. A
+    finding is reported once, however often the segment is mapped. The segment's lock guards it."""
+
     __slots__ = ("_told", "checked", "lost_frames")
 
     def __init__(self) -> None:
@@ -210,6 +212,15 @@ class SealedSegment:
         count = int(np.count_nonzero(live))
         return count, int(self.sizes(0, self.count)[live].sum(dtype=np.int64)) if count else 0
 
+    def resident_run(self, slots: range | I64) -> RecordRun | None:
+        """The records of these slots, ascending and live, if they can be read without waiting for the disk. None: they
+        have to be fetched, which also tells what is wrong with them."""
+        pair = self._pair
+        if pair is None or not pair.is_resident(int(slots[0]), int(slots[-1])):
+            return None
+        self.recently_used = True
+        return all_of_segment(pair, slots, self.first_seq)
+
     # --- files ----------------------------------------------------------------------------------------------------
 
     @property
@@ -218,19 +229,25 @@ class SealedSegment:
         return self.tier == "hot" or self._pair is not None
 
     @property
+    def loaded(self) -> bool:
+        """Whether the columns can be had without reading a file."""
+        return self._tags is not None and (self._pair is not None or self._override is not None)
+
+    @property
     def cold_uri(self) -> str | None:
         """The `.data` of the cold copy, if it can be named."""
         folder = getattr(self.place.cold, "uri", None) if self.tier == "cold" else None
         return None if folder is None else f"{folder}/{segment_name(self.first_seq, 'data')}"
 
     def load_index(self) -> None:
-        """Make the columns available. May wait for the cold store, and nobody else waits meanwhile."""
+        """Make the columns available. Reads files; may wait for the cold store, and nobody else waits meanwhile."""
+        if self.tier == "hot":
+            self.pair()
+            self.tag_index()
+            return
         if self._pair is None:
-            if self.tier == "hot":
-                self._open()
-            else:
-                self._load_cold()
-        if self._tags is None and self.tier == "cold":
+            self._load_cold()
+        if self._tags is None:
             self._tags = load_tag_index(self, wait=True)
 
     def _load_cold(self) -> None:

@@ -10,7 +10,6 @@ import builtins
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from topics.errors import ColdStoreMismatch
 from topics.formats.file_names import OWNER, parse_segment, segment_name
 from topics.formats.segments.frame import DELETED_BYTE
 from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
@@ -184,15 +183,6 @@ def cold_owner(fs: Fs, root: str) -> str | None:
         return read_file(fs, f"{root}/{OWNER}").decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
-
-
-def check_owner(fs: Fs, root: str, instance: str) -> None:
-    """Claim a cold folder at its first use; refuse one that belongs to another data directory."""
-    owner = cold_owner(fs, root)
-    if owner is None:
-        write_owner(fs, root, instance)
-    elif owner != instance:
-        raise ColdStoreMismatch(f"the cold store {root} belongs to another data directory (instance {owner})")
 
 
 def write_owner(fs: Fs, root: str, instance: str) -> None:

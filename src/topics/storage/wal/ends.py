@@ -12,7 +12,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from topics.formats.wal import Stop, WalColumns, complete_end
 from topics.formats.wal.bodies import Body, CkptMark, Delete, HeadWatermark
 from topics.formats.wal.frame import (
     FRAME_LEN_MAX,
@@ -75,16 +74,6 @@ def end_of_data(buffer: bytes, start: int) -> int:
     return start
 
 
-def log_end(columns: WalColumns, *, start: int) -> int:
-    """End of the last whole submission, the file having been read from `start`."""
-    return complete_end(columns, start)
-
-
-def reads_clean(columns: WalColumns, end: int) -> bool:
-    """Whether nothing but zeros, or nothing, follows the last whole submission."""
-    return columns.stop is not Stop.BAD and columns.end == end
-
-
 def valid_behind(buffer: bytes, start: int) -> Behind:
     """Valid frames at or behind `start`; linear in the bytes that are not trailing zeros."""
     # A frame may end in zero bytes of its checksum; eight more bytes cannot make one that was not there.
@@ -119,10 +108,6 @@ def _raise_by_body(into: dict[int, int], topic_id: int, body: Body) -> None:
 
 def _raise(into: dict[int, int], topic_id: int, seq: int) -> None:
     into[topic_id] = max(into.get(topic_id, 0), seq)
-
-
-def frame_bytes(columns: WalColumns) -> int:
-    return int(columns.length.sum())
 
 
 def whole_size(buffer: bytes, at: int) -> int:

@@ -20,20 +20,17 @@ import numpy as np
 from msgspec.structs import replace as replace_struct
 
 from topics.errors import WalMissing
-from topics.formats.wal import Stop, WalColumns, complete_count, scan_wal
+from topics.formats.wal import Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.formats.wal.frame import FRAME_LEN_MIN, HEAD_BYTES, LEN_BYTES, OVERHEAD_BYTES, SUM_BYTES
-from topics.storage.fs import ReadFile, ReadFs, read_full
+from topics.storage.fs import ReadFile, ReadFs
 from topics.storage.wal.ends import (
     CutPiece,
     EndKind,
     GroupEnd,
     end_of_data,
-    frame_bytes,
     has_frame_behind,
     highest_seqs,
     lengths_agree,
-    log_end,
-    reads_clean,
     synced_behind,
     valid_behind,
     whole_size,
@@ -52,7 +49,7 @@ from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 __all__ = ["GroupScan", "ScannedFile", "complete_from_first", "newest_layout", "scan_group"]
 
-_ZEROS: Final = bytes(1 << 20)
+_ZEROS: Final = bytes(16 << 20)  # takes no memory: the kernel gives the same page of zeros for all of it
 _ZEROS_KEPT: Final = 64
 _STREAK: Final = 16
 """Frames of one length after which more of them are expected."""
@@ -65,13 +62,18 @@ def read_used(file: ReadFile) -> bytes:
     In steps, because most of a preallocated file may be zeros and need not be held."""
     parts: list[bytes] = []
     zeros = 0
-    for at in range(0, file.size(), len(_ZEROS)):
-        part = read_full(file, at, len(_ZEROS))
+    at = 0
+    while part := file.pread(at, len(_ZEROS)):
+        at += len(part)
         if part == _ZEROS[: len(part)]:
             zeros += len(part)
             continue
         parts += [bytes(zeros), part]
         zeros = 0
+    if parts:
+        end = end_of_data(parts[-1], 0)
+        zeros += len(parts[-1]) - end
+        parts[-1] = parts[-1][:end]
     parts.append(bytes(min(zeros, _ZEROS_KEPT)))
     return b"".join(parts)
 
@@ -255,7 +257,7 @@ class _Scan:
             is_last = i + 1 == len(pending)
             buffer = read_used(file.file)
             columns, end = self._scan_file(file, buffer)
-            if not reads_clean(columns, end):
+            if columns.stop is Stop.BAD or columns.end != end:  # more than zeros behind the last whole submission
                 self._end_inside(pending[i:], buffer, columns, end)
                 return
             if not is_last and not self._numbered(file, pending[i + 1], end):
@@ -280,7 +282,7 @@ class _Scan:
         if not start and self.opens[file.number] is None:
             # Frames of a file without its `open` frame belong to no generation.
             columns = replace(_first_rows(columns, 0, 0), stop=Stop.BAD, reason="open")
-        end = log_end(columns, start=min(start, len(buffer)))
+        end = complete_end(columns, min(start, len(buffer)))
         good = complete_count(columns)
         counted, exact = count_frames(buffer, start)
         self._take(file, buffer, start, _first_rows(columns, good, end))
@@ -357,7 +359,7 @@ class _Scan:
                 piece_end = min(len(buffer), piece_end + SUM_BYTES)  # a valid frame may end in zeros of its checksum
                 behind = valid_behind(buffer, start)
                 frames += highest_seqs(behind, highest)
-                unread += piece_end - start - sum(map(frame_bytes, behind.stretches))
+                unread += piece_end - start - sum(int(columns.length.sum()) for columns in behind.stretches)
             pieces.append(CutPiece(file.number, file.path, start, piece_end))
         self.out.end = GroupEnd(
             kind=kind,

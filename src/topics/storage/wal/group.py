@@ -28,8 +28,8 @@ from topics.clock import Clock
 from topics.errors import CommitFailed, ReadOnlyCause
 from topics.formats.buffers import is_zero
 from topics.model.submission import Submission
-from topics.storage.fs import File, Fs, SyncFailed, is_in_place, read_full, write_all
-from topics.storage.wal.rotation import Layout, NextFile
+from topics.storage.fs import Fs, SyncFailed, is_in_place, read_full, write_all
+from topics.storage.wal.rotation import Layout, NextFile, grown
 from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10000, 50000, 100000)
@@ -125,8 +125,7 @@ class WalGroup:
         # Until the first file exists (start without space), `_active` is None and `_next_number` is its number.
         self._active: WalFile | None = None
         self._tail = 0
-        self._capacity = 0
-        self._reserve = min(file_bytes // RESERVE_SHARE, RESERVE_BYTES_MAX)
+        self._set_capacity(0)
         self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None
@@ -145,8 +144,16 @@ class WalGroup:
         """Go on in the last file, which recovery has cut at `tail` and allocated to `capacity`."""
         self._active = file
         self._tail = tail
-        self._capacity = capacity
+        self._set_capacity(capacity)
         self._next_number = file.number + frames
+
+    def _set_capacity(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._reserve = self._reserve_of(capacity)
+        self._next_bytes = grown(capacity, file_bytes=self._file_bytes)
+
+    def _reserve_of(self, capacity: int) -> int:
+        return min(min(capacity, self._file_bytes) // RESERVE_SHARE, RESERVE_BYTES_MAX)
 
     def begin(self) -> None:
         """Start a file of this layout; without space the group starts read-only, any other failure is raised."""
@@ -207,7 +214,7 @@ class WalGroup:
         assert file is not None
         began_s = self._clock.monotonic()
         try:
-            _write(file.writer, self._tail, _joined(subs))
+            write_all(file.writer, self._tail, _joined(subs))
         except (OSError, MemoryError) as error:
             raise self._write_failed(error, file, size) from error
         self.stats.last_write_s = self._clock.monotonic() - began_s
@@ -334,7 +341,7 @@ class WalGroup:
         if self._next.ready or self.read_only is not None or not self.half_full:
             return
         try:
-            self._next.prepare(self._file_bytes)
+            self._next.prepare(self._next_bytes)
         except OSError:
             self.stats.prealloc_failures += 1
 
@@ -379,13 +386,13 @@ class WalGroup:
             number=number,
             group=self.key,
             ts=self._clock.wall_ms(),
-            room=room + self._reserve,
-            file_bytes=self._file_bytes,
+            room=room + self._reserve_of(max(self._next_bytes, 2 * room)),
+            file_bytes=self._next_bytes,
         )
         self._active = self._files.add(key=self.key, number=number, path=opened.path, file=opened.file)
         self._active.written_through(opened.file)
         self._tail = opened.tail
-        self._capacity = opened.capacity
+        self._set_capacity(opened.capacity)
         self._next_number = number + 1
         self._failed = None  # the old file ends where it was wiped, and nobody appends there any more
         self.stats.frames += 1
@@ -427,7 +434,7 @@ class WalGroup:
         try:
             self._wipe(writable=True)
             if not self._next.ready:
-                self._next.prepare(self._file_bytes)
+                self._next.prepare(self._next_bytes)
         except OSError as error:
             if not _is_no_space(error):
                 self.latch("write")
@@ -477,16 +484,6 @@ def _joined(subs: Sequence[Submission]) -> bytes:
     if len(subs) == 1 and len(subs[0].frames) == 1:
         return subs[0].frames[0]
     return b"".join([frame for sub in subs for frame in sub.frames])
-
-
-def _write(file: File, off: int, data: bytes) -> None:
-    """`write_all` with a short way for the write that is taken whole, which is nearly every one."""
-    try:
-        done = file.pwrite(off, data)
-    except (InterruptedError, BlockingIOError):
-        done = 0
-    if done != len(data):
-        write_all(file, off + done, memoryview(data)[done:])
 
 
 def _is_no_space(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from topics.formats.wal import WalColumns, scan_wal
 from topics.formats.wal.bodies import OpenMark
 from topics.formats.wal.frame import FRAME_LEN_MAX, LEN_BYTES
 from topics.storage.data_dir import DataDir
-from topics.storage.fs import ReadFile, ReadFs, read_file, read_full
+from topics.storage.fs import ReadFile, ReadFs, names_in, read_file, read_full
 from topics.storage.wal.ends import GroupEnd
 from topics.storage.wal.rotation import Layout
 from topics.storage.wal.wal_files import LogPosition, WalFile
@@ -48,9 +48,7 @@ class OpenFrame(NamedTuple):
 
 def discover(fs: ReadFs, data: DataDir) -> list[GroupListing]:
     """Every group on disk, the flat one first; directories of shards count even when they are empty."""
-    if not fs.is_dir(data.wal):
-        return []
-    found = fs.listdir(data.wal)
+    found = names_in(fs, data.wal)
     flat = list_group(fs, names.FLAT_GROUP, data.wal, found)
     groups = [flat] if flat.names or flat.has_current else []
     shards, doubles = names.pick_canonical(found, parse=names.parse_shard, build=names.shard_name)
@@ -158,10 +156,6 @@ class GroupScan:
     def complete(self) -> bool:
         """Whether every frame ever written is here: a replay without a snapshot is possible."""
         return self.from_first and self.end.kind != "damage" and not self.beyond
-
-    @property
-    def total_frames(self) -> int:
-        return sum(len(scanned.columns) for scanned in self.files)
 
 
 def newest_layout(scans: Iterable[GroupScan], snapshot: Layout | None, *, shards: int) -> Layout:

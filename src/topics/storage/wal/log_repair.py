@@ -27,11 +27,11 @@ from topics.clock import Clock
 from topics.errors import StartRefused
 from topics.formats import file_names as names
 from topics.storage.data_dir import DataDir
-from topics.storage.fs import Fs, ReadFs, install, make_dirs, parent, read_file, read_full
+from topics.storage.fs import Fs, ReadFs, install, make_dirs, names_in, parent, read_file, read_full
 from topics.storage.wal.ends import CutPiece, GroupEnd
 from topics.storage.wal.file_scan import GroupScan
 from topics.storage.wal.group import NO_SPACE, WalGroup
-from topics.storage.wal.rotation import Layout
+from topics.storage.wal.rotation import Layout, grown
 from topics.storage.wal.wal_files import WalFile, WalFiles
 
 log = logging.getLogger("topics.wal")
@@ -165,9 +165,9 @@ def quarantined_ceilings(fs: ReadFs, data: DataDir) -> dict[int, int]:
     """Per topic the highest seq that was ever set aside in any group, from the notes; 0 if only its id was."""
     top = f"{data.wal}/{names.QUARANTINE_DIR}"
     highest: dict[int, int] = {}
-    for directory in fs.listdir(top) if fs.is_dir(top) else []:
+    for directory in names_in(fs, top):
         path = f"{top}/{directory}"
-        for name in fs.listdir(path) if fs.is_dir(path) else []:
+        for name in names_in(fs, path):
             if NOTE_SUFFIX in name and not name.endswith(names.TMP_SUFFIX):
                 _merge_note(fs, f"{path}/{name}", highest)
     return highest
@@ -221,15 +221,15 @@ def _remove_whole(fs: Fs, scan: GroupScan, files: WalFiles) -> None:
 def _allocate_last(last: WalFile | None, *, tail: int, file_bytes: int) -> Repaired:
     if last is None:
         return Repaired(0, no_space=False)
-    capacity = max(tail, file_bytes)
+    capacity, file = max(tail, grown(tail, file_bytes=file_bytes)), last.writer
     try:
-        last.writer.allocate(capacity)
+        file.allocate(capacity)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
         log.error("no space to allocate %s again: %s", last.path, error)
         return Repaired(tail, no_space=True)
-    last.writer.fsync()
+    file.fsync()
     return Repaired(capacity, no_space=False)
 
 
@@ -270,7 +270,7 @@ def remove_temps(fs: Fs, dirs: Sequence[str]) -> list[str]:
     Gives their paths."""
     removed: list[str] = []
     for dir in dirs:
-        found = [name for name in fs.listdir(dir) if names.parse_tmp(name) is not None] if fs.is_dir(dir) else []
+        found = [name for name in names_in(fs, dir) if name.endswith(names.TMP_SUFFIX)]
         for name in found:
             fs.unlink(f"{dir}/{name}")
             removed.append(f"{dir}/{name}")
@@ -280,15 +280,15 @@ def remove_temps(fs: Fs, dirs: Sequence[str]) -> list[str]:
 
 
 def log_dirs(fs: Fs, data: DataDir) -> list[str]:
-    """Directories below `wal/` in which a crash may leave temps."""
-    dirs = [data.wal] if fs.is_dir(data.wal) else []
-    for name in fs.listdir(data.wal) if dirs else []:
+    """`wal/` and the directories below it in which a crash may leave temps."""
+    dirs = [data.wal]
+    for name in names_in(fs, data.wal):
         path = f"{data.wal}/{name}"
         if name == names.QUARANTINE_DIR:
-            dirs += [f"{path}/{below}" for below in fs.listdir(path)]
+            dirs += [f"{path}/{below}" for below in names_in(fs, path)]
         elif names.parse_shard(name) is not None:
             dirs.append(path)
-    return [dir for dir in dirs if fs.is_dir(dir)]
+    return dirs
 
 
 def open_group(
@@ -310,7 +310,8 @@ def open_group(
     `recorded` is the highest file number that any kept snapshot has for the key. A group without files starts above
     it, else an older snapshot would take its new frames for absorbed."""
     dir = data.group(key)
-    make_dirs(fs, dir)
+    if scan is None:
+        make_dirs(fs, dir)
     fs.sync_dir(parent(dir))  # it may be there and not durable: a killed process made it
     next_number = max(1, recorded + 1)
     if scan is not None:

@@ -11,9 +11,16 @@ from typing import NamedTuple
 from topics.formats.file_names import CURRENT, PREALLOC, current_text, wal_name
 from topics.formats.wal.bodies import OpenMark, encode_body
 from topics.formats.wal.frame import FrameType, encode_frame
+from topics.limits import MIB
 from topics.storage.fs import File, Fs, install, write_all
 
 FOREIGN_SUFFIX = ".foreign"
+FIRST_FILE_BYTES = 1 * MIB  # a log that has little in it takes little space
+
+
+def grown(used: int, *, file_bytes: int) -> int:
+    """Size of the file behind so many bytes of log: twice as much, up to the size that is set."""
+    return min(file_bytes, max(FIRST_FILE_BYTES, 2 * used))
 
 
 class Layout(NamedTuple):

@@ -215,7 +215,7 @@ class View(NamedTuple):
 
 def render_array(run: RecordRun, picks: Sequence[int] | None, view: View) -> bytes:
     """The picked records (None: all of them), joined by commas, ready to stand between brackets."""
-    if (len(run) if picks is None else len(picks)) <= _SINGLES_MAX:
+    if len(run.body_offs if picks is None else picks) <= _SINGLES_MAX:
         return b",".join(render_list(run, picks, view))
     columns = take_columns(run, picks)
     return b"" if columns is None else _render(columns, view, b",")
@@ -228,7 +228,7 @@ def render_runs(runs: Sequence[RecordRun], view: View) -> bytes:
 
 def render_list(run: RecordRun, picks: Sequence[int] | None, view: View) -> list[bytes]:
     """As `render_array`, one object each, for a cache that serves several readers."""
-    chosen = range(len(run)) if picks is None else picks
+    chosen = range(len(run.body_offs)) if picks is None else picks
     if len(chosen) <= _SINGLES_MAX:
         return [_render_one(run.record(at), view) for at in chosen]
     columns = take_columns(run, picks)
@@ -348,8 +348,7 @@ def _payload_columns(columns: Columns, view: View) -> list[Column]:
 
 
 def _with_data_and_meta(blob: bytes) -> bytes:
-    at = meta_at(blob)
-    if at < 0:
+    if META_MARK not in blob or (at := meta_at(blob)) < 0:
         return b',"data":' + blob[DATA_AT:]
     return b',"data":%b,"meta":%b' % (blob[DATA_AT:at], blob[at + len(META_MARK) :])
 

@@ -65,12 +65,6 @@ def bad_frames(entries: Idx, data: memoryview, first_seq: int) -> Bools | None:
     return bad
 
 
-def misdescribed(entries: Idx, data: memoryview, first_seq: int) -> bool:
-    """Whether an entry's ts or flags differ from its good frame."""
-    found = decode_columns(data, entries, first_seq=first_seq, want=("node",), include_dead=True).bad
-    return any(slot.reason == "idx" for slot in found)
-
-
 def _self_consistent(idx: memoryview | None, data: memoryview | None, count: int | None) -> tuple[Idx | None, str]:
     """The entries if they could be right, judged by themselves and by the flag bytes that can be seen; else why not."""
     if idx is None:

@@ -25,7 +25,7 @@ from topics.formats.file_names import (
     segment_name,
 )
 from topics.formats.segments.idx import idx_agrees
-from topics.storage.fs import ReadFs
+from topics.storage.fs import ReadFs, names_in
 from topics.storage.segments.findings import Finding, Severity
 from topics.storage.segments.topic_dir import TopicDir
 
@@ -43,11 +43,7 @@ class Listing:
 
 def list_topic_dir(fs: ReadFs, path: str) -> Listing:
     """The files of one topic; a directory that is not there is an empty one."""
-    try:
-        names = fs.listdir(path)
-    except FileNotFoundError:
-        return Listing()
-    return sort_names(names)
+    return sort_names(names_in(fs, path))
 
 
 def sort_names(names: Iterable[str]) -> Listing:
@@ -60,16 +56,16 @@ def sort_names(names: Iterable[str]) -> Listing:
                 listing.ignored.append(name)
             continue
         side = listing.parts if temp is None else listing.temps
-        _choose(side.setdefault(parsed.first_seq, {}), parsed.part, name, parsed.first_seq, listing)
+        parts = side.setdefault(parsed.first_seq, {})
+        if parts.setdefault(parsed.part, name) is not name:
+            _choose(parts, parsed.part, name, parsed.first_seq, listing)
     listing.parts = dict(sorted(listing.parts.items()))
     return listing
 
 
 def _choose(parts: Parts, part: SegmentPart, name: str, first_seq: int, listing: Listing) -> None:
-    other = parts.get(part)
-    if other is None:
-        parts[part] = name
-        return
+    """Between `name` and the one with the same number that was found before."""
+    other = parts[part]
     canonical = segment_name(first_seq, part)
     keep, lose = (name, other) if name.removesuffix(".tmp") == canonical else (other, name)
     parts[part] = keep

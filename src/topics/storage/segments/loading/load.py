@@ -25,7 +25,6 @@ from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
 from topics.formats.file_names import segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, idx_agrees, read_idx
 from topics.formats.snapshot import SegmentItem
-from topics.storage.fetch import FEW_SLOTS, FewSlots, few_slots
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.findings import CORRUPT, IDX_REBUILT
 from topics.storage.segments.loading.heal import heal
@@ -45,7 +44,7 @@ from topics.storage.segments.loading.open_end import OpenEnd, cut_and_sync, judg
 from topics.storage.segments.open_segment import found_flags, frame_flags, keep_flags
 from topics.storage.segments.replace import remove_files
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import SegmentArrays
+from topics.storage.segments.segment_arrays import FEW_SLOTS, FewSlots, SegmentArrays, few_slots
 from topics.storage.segments.tags import accounted_sizes, frame_tags
 from topics.storage.segments.topic_dir import TopicDir
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds, SegmentStore
@@ -183,8 +182,9 @@ class _Loader:
 
     def _load_sealed(self, first: int, parts: Parts) -> None:
         item = self.recorded.get(first)
-        data_len = self.place.read_fs.stat_len(self.place.file(first, "data"))
-        idx_len = self.place.read_fs.stat_len(self.place.file(first, "idx")) if "idx" in parts else -1
+        fs, path = self.place.read_fs, self.place.path
+        data_len = fs.stat_len(f"{path}/{parts['data']}")
+        idx_len = fs.stat_len(f"{path}/{parts['idx']}") if "idx" in parts else -1
         if item is not None and item.sealed and (data_len, idx_len) == (item.data_len, item.count * ENTRY_BYTES):
             self._add(self._sealed(first, item.count, data_len), item)
             return

@@ -5,7 +5,7 @@ Pure: bytes in, a verdict out. Below the mark every byte was synced once, so wha
 count as long as entry and frame are both whole; from the first that is not, everything is a torn tail, cut off and
 refilled from the log. Zero-filled tails fail like any other garbage: an all-zero entry is no empty slot.
 
-Settling: putting on disk what loading decided about the open end of a topic.
+`cut_and_sync` and what follows it put on disk what was decided here.
 """
 
 from __future__ import annotations

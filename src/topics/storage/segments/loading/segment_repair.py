@@ -8,7 +8,7 @@ the log; it may be slow, because this is rare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -121,11 +121,11 @@ def _rebuilt(pair: SegmentArrays, data: memoryview, frames: Mapping[int, bytes])
         entries["len"][slot] = len(frame)
         pieces.append(frame)
         at += len(frame)
-    _describe(entries, frames, pieces)
+    _describe(entries, frames)
     return [piece for piece in pieces if piece], entries
 
 
-def _describe(entries: Idx, frames: Mapping[int, bytes], pieces: Iterable[bytes]) -> None:
+def _describe(entries: Idx, frames: Mapping[int, bytes]) -> None:
     """ts and flags of the replaced slots, from their frames; times never fall, also over slots that had none."""
     for slot, frame in frames.items():
         entries["ts"][slot] = int.from_bytes(frame[13:21], "little")

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# spark-versions.sh [SERIES...]: the behaviour of the Spark source with PySpark 4.0, 4.1, 4.2 and 4.3, each in an environment
+# of its own below SPARK_VERSIONS (default: .spark-versions), which is made once. Ends with one line for each series.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=${SPARK_VERSIONS:-.spark-versions}
+series=("$@")
+[ $# -gt 0 ] || series=(4.0 4.1 4.2 4.3)
+tests=(tests/spark/test_spark_reads.py tests/spark/test_spark_plans.py tests/spark/test_spark_positions.py
+  tests/spark/test_spark_writes.py tests/spark/test_kafka_habits.py)
+status=0
+summary=()
+for each in "${series[@]}"; do
+  home=$folder/$each
+  if [ ! -f "$home/made" ]; then
+    # The generated code of older versions does not load with the newest protobuf.
+    case $each in 4.0 | 4.1) protobuf="protobuf<7" ;; *) protobuf="protobuf" ;; esac
+    mkdir -p "$folder"
+    python3 -m venv "$home" &&
+      "$home/bin/python" -m pip --quiet --disable-pip-version-check install -r requirements.txt "pyspark[connect,sql]~=$each.0" \
+        "$protobuf" "pandas<3" deltalake hypothesis PyYAML pytest pytest-timeout && touch "$home/made"
+  fi
+  version=$("$home/bin/python" -c 'import pyspark; print(pyspark.__version__)' 2>&1 | tail -n 1)
+  if PYTHONPATH=src "$home/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}"; then
+    summary+=("PySpark $version: passed")
+  else
+    summary+=("PySpark $version: FAILED")
+    status=1
+  fi
+done
+printf '%s\n' "${summary[@]}"
+exit $status
