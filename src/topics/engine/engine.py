@@ -21,6 +21,7 @@ from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle
 from topics.engine.queues.entering_writes import EnteringWrites
 from topics.engine.queues.queues import Queues
+from topics.engine.reading.cursor_commands import CursorCommands
 from topics.engine.reading.queries import Queries
 from topics.engine.reading.reads import ReadDone, Reads
 from topics.engine.routers.checkpoints import RouterCheckpoints
@@ -78,6 +79,7 @@ class Engine:
         EnteringWrites(context, self.writes)
         self.queues = Queues(context, floor_log, forwarding, self.lifecycle, self.deletes, append=self._write_letter)
         self.queries = Queries(context, floor_log, forwarding, self.queues)
+        self.cursors = CursorCommands(context, floor_log)
 
     def attach_delivery(self, delivery: Pressure) -> None:
         """From now on writes and routers follow the pressure that the delivery loop measures. The loop comes after the

@@ -34,7 +34,6 @@ from topics.server.listen import (
 )
 from topics.server.server import Server
 from topics.server.tls import tls_context
-from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import KeyRing, parse_keys, share_of
@@ -75,9 +74,7 @@ class ServerProcess:
         server = await self._listen(app)
         recovered = await recovering
         driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
-        has_other_processors = len(os.sched_getaffinity(0)) > 1
-        converter = ConverterProcess(recovered.store.files) if has_other_processors else None
-        kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
+        kernel = Kernel(recovered, settings=self._settings, driver=driver)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
         self._tune_interpreter()

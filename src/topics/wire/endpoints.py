@@ -89,6 +89,36 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=DELETE, body="required", request="DeleteRequest", response="DeleteResult", errors=(400, 404),
     ),
     Endpoint(
+        handler="commit_cursor", method="POST", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Commit a named cursor", scopes=READ, body="required", request="CommitRequest",
+        response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+    ),
+    Endpoint(
+        handler="put_cursor", method="PUT", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Create, reset, take over or hold a named cursor", scopes=READ | WRITE, body="empty_ok",
+        request="PutCursorRequest", response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+    ),
+    Endpoint(
+        handler="get_cursor", method="GET", path="/v0/topics/{topic}/cursors/{cursor}", summary="A named cursor",
+        scopes=READ, response="CursorState", errors=(404,),
+    ),
+    Endpoint(
+        handler="delete_cursor", method="DELETE", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Forget a named cursor", scopes=DELETE, response="CursorDropped", errors=(404,),
+    ),
+    Endpoint(
+        handler="topic_cursors", method="GET", path="/v0/topics/{topic}/cursors",
+        summary="Readers of a topic: cursors, queue, routers", scopes=READ, response="CursorPage", errors=(404,),
+    ),
+    Endpoint(
+        handler="list_cursors", method="GET", path="/v0/cursors", summary="Readers of all topics",
+        scopes=READ, response="CursorPage", errors=(400,), query=(_PREFIX, _PAGE_SIZE, _CURSOR),
+    ),
+    Endpoint(
+        handler="commit_cursors", method="POST", path="/v0/cursors", summary="Commit many named cursors",
+        scopes=READ, body="required", request="CommitsRequest", response="CommitResults", errors=(400,),
+    ),
+    Endpoint(
         handler="claim", method="POST", path="/v0/topics/{topic}/claim", summary="Lease jobs",
         scopes=READ | WRITE, body="never_empty", request="ClaimRequest", response="ClaimResult", errors=(400, 404, 409),
     ),

@@ -174,6 +174,20 @@ def _config(body: bodies.ConfigUpdate, topic_id: int, _seq: int, ts: int) -> ops
     return ops.ConfigUpdate(topic_id, body.name, TopicConfig.from_stored(body.config), ts)
 
 
+def _cursor(body: bodies.CursorFrame, topic_id: int, _seq: int, ts: int) -> ops.CursorChange:
+    return ops.CursorChange(
+        topic_id=topic_id,
+        name=body.name,
+        event=body.event,
+        ts=ts,
+        seq=body.seq,
+        fence=body.fence,
+        owner=body.owner,
+        meta=body.meta,
+        hold=None if body.hold is None else (body.hold.records, body.hold.bytes),
+    )
+
+
 _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.TopicCreate: _create,
     bodies.TopicDelete: lambda body, topic_id, _seq, _ts: ops.TopicDelete(topic_id, body.name, body.epoch),
@@ -185,4 +199,5 @@ _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.Lease: _lease,
     bodies.JobsAdded: _jobs_added,
     bodies.HeadWatermark: _head,
+    bodies.CursorFrame: _cursor,
 }

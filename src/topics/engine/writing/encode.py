@@ -173,6 +173,18 @@ def _jobs_added(op: ops.JobsAdded) -> bodies.JobsAdded:
     )
 
 
+def _cursor(op: ops.CursorChange) -> bodies.CursorFrame:
+    return bodies.CursorFrame(
+        name=op.name,
+        event=op.event,
+        seq=op.seq,
+        fence=op.fence,
+        owner=op.owner,
+        meta=op.meta,
+        hold=None if op.hold is None else bodies.CursorHoldRow(*op.hold),
+    )
+
+
 _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.TopicCreate: _topic_create,
     ops.TopicDelete: lambda op: bodies.TopicDelete(name=op.name, epoch=op.epoch),
@@ -184,4 +196,5 @@ _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.HeadMark: _head,
     ops.LeaseEvent: _lease,
     ops.JobsAdded: _jobs_added,
+    ops.CursorChange: _cursor,
 }

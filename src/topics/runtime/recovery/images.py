@@ -19,6 +19,7 @@ from topics.formats.snapshot import (
     UniqueKeyItem,
 )
 from topics.model.config import TopicConfig
+from topics.model.cursor import NamedCursor
 from topics.model.names import TagMatch
 from topics.model.ops import RouterMark, RouterPut
 from topics.model.router import RouterDef
@@ -53,6 +54,7 @@ def topic_from_item(item: TopicItem) -> TopicLog:
             segments=[],
             active=(0, 0),
             idem=[(row.key, row.ts, row.first_seq, row.count, row.head) for row in item.idem],
+            cursors=[NamedCursor(**msgspec.structs.asdict(row)) for row in item.cursors],
         )
     )
     if topic.queue is not None and item.queue is not None:
