@@ -58,6 +58,7 @@ class ServerApp:
             "health": self._probes.health,
             "ready": self._probes.ready,
             "openapi": within_budget(self._probes.openapi),
+            "access": self._probes.access,
             "metrics": within_budget(self._metrics.metrics),
             "root": console.root,
             "console": within_budget(console.console),

@@ -196,6 +196,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
     durable: bool
     effective_priority: int
     type: TopicType = "log"  # an earlier server does not say
+    last_write_ts: int | None = None
 
 
 class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -331,6 +332,14 @@ class WatchStart(msgspec.Struct, frozen=True):
     from_seq: int
     head_seq: int
     earliest_seq: int
+
+
+class AccessResult(msgspec.Struct, frozen=True):
+    """What a key may do. Without authentication: everything."""
+
+    auth: bool
+    scopes: list[str]
+    prefixes: list[str]
 
 
 class WatchResult(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ _RESULTS: tuple[type, ...] = (
     results.PutTopicResult, results.DeleteTopicResult, results.RouterState, results.RouterPage,
     results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
     results.WatchResult, results.CursorState, results.CursorPage, results.CursorDropped, results.CommitResults,
+    results.AccessResult,
 )  # fmt: skip
 
 _TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
@@ -246,7 +247,7 @@ def _success_content(row: Endpoint) -> Json:
 
 def _security(row: Endpoint) -> list[Json]:
     """The empty requirement stands for a server without keys."""
-    if row.guard == "probe":
+    if row.guard in ("probe", "open"):
         return []
     scopes = [name for bit, name in _SCOPE_NAMES if row.scopes & bit]
     return [{}, {"key": scopes}] + ([{"token": scopes}] if row.takes_query_token else [])
