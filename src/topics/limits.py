@@ -74,6 +74,7 @@ LEASE_MS = Clamp(default=30_000, low=100, high=86_400_000)  # a day: beyond it a
 CLAIM_JITTER_MS = Clamp(default=0, low=0, high=5000)
 NACK_DELAY_MS = Clamp(default=0, low=0, high=86_400_000)
 CLAIM_WAIT_MS = DIFF_WAIT_MS
+REDRIVE_LIMIT = Clamp(default=1000, low=1, high=1000)  # letters that one call looks at
 EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
 # --- topics, reads, routers (`docs/spec/semantics.md`) ----------------------------------------------------------------

@@ -212,3 +212,44 @@ def test_a_coalescing_window_deals_evenly(client: Client, server: LiveServer, to
     assert shares == [4, 4, 4]
     for each in clients:
         each.close()
+
+
+def test_job_fields_lists_and_actions_over_http(client: Client, topic: str) -> None:
+    path = f"/v0/topics/{topic}"
+    queue(client, topic, max_deliveries=5, dead_letter=f"{topic}.dead", retry={"base_ms": 60_000})
+    written = client.ok(
+        "POST",
+        path,
+        {
+            "records": [
+                {"data": 1, "tag": "a"},
+                {"data": 2, "delay_ms": 60_000},
+                {"data": 3, "priority": 9, "unique": "k"},
+                {"data": 4, "unique": {"key": "k", "on_conflict": "keep"}},
+            ]
+        },
+    )
+    assert (written["seqs"], written["count"], written["kept"]) == ([1, 2, 3, 3], 3, [3])
+    first = claim(client, topic)["claimed"][0]
+    assert first["data"] == 3
+    nacked = {"node": "w", "seqs": [3], "error": "boom"}
+    client.ok("POST", f"{path}/nack", nacked | {"node": claim_node(client, path)})
+    jobs = client.ok("GET", f"{path}/jobs?state=delayed")["jobs"]
+    assert [(job["seq"], job.get("error")) for job in jobs] == [(2, None), (3, "boom")]
+    assert client.ok("POST", f"{path}/retry", {"seqs": [2, 3]})["retried"] == 2
+    assert client.ok("POST", f"{path}/cancel", {"seqs": [2]})["cancelled"] == 1
+    assert client.ok("POST", f"{path}/pause")["paused"] is True
+    assert claim(client, topic)["claimed"] == []
+    assert client.ok("POST", f"{path}/resume")["paused"] is False
+    waited = claim(client, topic, wait_ms=1000)["claimed"]
+    assert [job["data"] for job in waited] == [3]
+    client.ok("POST", f"{path}/nack", {"node": claim_node(client, path), "seqs": [3], "final": True, "error": "no"})
+    done = client.ok("POST", f"/v0/topics/{topic}.dead/redrive", {"error": "no"})
+    assert (done["redriven"], done["caught_up"]) == (1, True)
+    assert [job["seq"] for job in client.ok("GET", f"{path}/jobs")["jobs"]] == [1, 4]
+
+
+def claim_node(client: Client, path: str) -> str:
+    [worker] = [one for one in client.ok("GET", f"{path}/workers")["workers"] if one["in_flight"]]
+    node: str = worker["node"]
+    return node

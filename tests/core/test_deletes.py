@@ -11,8 +11,8 @@ from tests.core.rig import Rig, batch_of, records, seqs_of
 from topics.core import append, delete
 from topics.core.apply import apply
 from topics.core.effects import OpResult
-from topics.core.queue.job import LEASED
 from topics.core.queue.leases import CLAIMED, drop_dead_jobs
+from topics.core.queue.queue_job import LEASED
 from topics.core.retention import rules as retention
 from topics.core.topic import TopicLog
 from topics.errors import InvalidRequest

@@ -150,7 +150,7 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
         FrameType.JOBS_ADDED,
         10,
         0,
-        b.JobsAdded(
+        b.JobsFrame(
             first=42, ready_at=(TS + 500, 0), priority=(0, -9), unique=(None, b.UniqueItem("order-7", TS + 60000))
         ),
     ),

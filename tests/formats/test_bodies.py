@@ -68,7 +68,7 @@ any_body = st.one_of(
     ),
     st.integers(0, 3).flatmap(
         lambda count: st.builds(
-            b.JobsAdded,
+            b.JobsFrame,
             first=u64,
             ready_at=st.lists(u64, min_size=count, max_size=count).map(tuple),
             priority=st.lists(st.integers(-9, 9), min_size=count, max_size=count).map(tuple),

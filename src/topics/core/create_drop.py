@@ -9,7 +9,7 @@ from __future__ import annotations
 from topics.core.capture import dead_in_files
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import new_epoch
-from topics.core.queue.rules import QueueRules
+from topics.core.queue.queue_rules import QueueRules
 from topics.core.retention.rules import due, floors_op, trim_to_cap
 from topics.core.state import State
 from topics.core.topic import TopicLog

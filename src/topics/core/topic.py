@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from topics.core.idempotency import IdemWindow
 from topics.core.queue.queue import QueueState
-from topics.core.queue.rules import QueueRules
+from topics.core.queue.queue_rules import QueueRules
 from topics.core.reading.recent import Resident
 from topics.core.retention.floors import SEQ_BASE, Floors, LostRanges
 from topics.core.slots.sealed_slots import SealedRun

@@ -31,7 +31,7 @@ def check_u64(*values: int) -> None:
         raise ValueError("an integer is beyond 64 bits")
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class RetryRule(msgspec.Struct, frozen=True, kw_only=True):
     """How long a job waits for its next delivery (`docs/spec/semantics.md#sec-16-12`)."""
 
     base_ms: Annotated[int, msgspec.Meta(ge=1, le=limits.DAY_MS)] = 1000
@@ -51,7 +51,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     per_ms: Annotated[int, msgspec.Meta(ge=1, le=limits.DAY_MS)]
 
 
-class RetryIn(RetryPolicy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetryIn(RetryRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """As sent."""
 
 
@@ -136,7 +136,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: TopicName | None = None
     leases_durable: bool = False
-    retry: RetryPolicy | None = None
+    retry: RetryRule | None = None
     serial_by: Literal["tag"] | None = None
     fair_by: Literal["tag"] | None = None
     concurrency: int = 0
@@ -193,7 +193,7 @@ def resolve_config(patch: ConfigPatch) -> TopicConfig:
     fields["lease_ms"] = limits.LEASE_MS(patch.lease_ms)
     fields["claim_jitter_ms"] = limits.CLAIM_JITTER_MS(patch.claim_jitter_ms)
     if patch.retry is not None:
-        fields["retry"] = RetryPolicy(**msgspec.structs.asdict(patch.retry))
+        fields["retry"] = RetryRule(**msgspec.structs.asdict(patch.retry))
     for name in ("rate", "tag_rate"):
         if fields[name] is not None:
             fields[name] = Rate(**msgspec.structs.asdict(fields[name]))

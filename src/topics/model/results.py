@@ -323,6 +323,84 @@ class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: list[LostJob] = []
 
 
+JobState = Literal["ready", "delayed", "in_flight"]
+
+
+class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job as a list shows it. `due` is when its delay is over."""
+
+    seq: int
+    state: JobState
+    ts: int
+    deliveries: int
+    priority: int
+    tag: str | None = None
+    node: str | None = None
+    lease_id: int | str | None = None
+    deadline: int | None = None
+    due: int | None = None
+    unique: str | None = None
+    error: str | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: TopicName
+    jobs: list[JobInfo]
+    next_cursor: str | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node that holds leases, has work streams, waits in claims, or called a while ago."""
+
+    node: str
+    in_flight: int
+    streams: int
+    waiting: int
+    first_deadline: int | None = None
+    last_seen: int | None = None
+
+
+class WorkerPage(msgspec.Struct, frozen=True):
+    topic: TopicName
+    workers: list[WorkerInfo]
+
+
+class CancelResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    cancelled: int
+    skipped: list[int]
+
+
+class RetryResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    retried: int
+    skipped: list[int]
+
+
+class MoveResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    to: TopicName
+    moved: int
+    skipped: list[int]
+
+
+class RedriveResult(msgspec.Struct, frozen=True):
+    """`skipped` are letters that match and whose queue is not there."""
+
+    topic: TopicName
+    examined: int
+    matched: int
+    redriven: int
+    skipped: list[int]
+    next_from_seq: int
+    caught_up: bool
+
+
+class PauseResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    paused: bool
+
+
 # --- watch -----------------------------------------------------------------------------------------------------------
 
 

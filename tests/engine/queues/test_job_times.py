@@ -9,10 +9,10 @@ import pytest
 from tests.engine.world import World
 
 from topics.core.queue.due_times import RUN_PAIRS, DueTimes
-from topics.core.queue.rules import retry_delay
+from topics.core.queue.queue_rules import retry_delay
 from topics.errors import InvalidRequest, NotAQueue, TopicNotFound
 from topics.limits import JOB_DELAY_MS_MAX
-from topics.model.config import RetryPolicy
+from topics.model.config import RetryRule
 
 RESTARTS = ["killed", "stopped", "cut"]
 
@@ -203,7 +203,7 @@ def test_counts_errors_and_retries_outlive_a_restart(restart: str, snapshot: boo
 
 
 def test_jitter_is_spread_and_the_same_every_time() -> None:
-    policy = RetryPolicy(base_ms=10_000, jitter=0.5)
+    policy = RetryRule(base_ms=10_000, jitter=0.5)
     delays = [retry_delay(policy, topic_id=7, seq=seq, deliveries=1) for seq in range(1000)]
     assert min(delays) >= 5000
     assert max(delays) <= 15_000

@@ -14,8 +14,8 @@ import pytest
 from tests.engine.crashing import SMALL, distinct_crashes, starts
 from tests.engine.world import JobList, World
 
-from topics.core.queue.job import DELAYED, LEASED
 from topics.core.queue.operations import queue_of
+from topics.core.queue.queue_job import DELAYED, LEASED
 from topics.model.record import UniqueIn
 from topics.storage.fs import Fs
 from topics.testing import SimClock

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.engine.world import JobList, World
 
-from topics.core.queue.job import LEASED
 from topics.core.queue.operations import queue_of
+from topics.core.queue.queue_job import LEASED
 
 NODES = ["n", "m"]
 WINDOW_MS = 20

@@ -1,9 +1,9 @@
 """Queue: the state of a queue topic, and decisions about its jobs (`docs/spec/semantics.md#sec-16`).
 
-    job         a job that was handed out, and its states
+    queue_job   a job that was handed out, and its states
     due_times   times and seqs, earliest first, in typed arrays
     fields      what a write said about its jobs, and unique keys
-    rules       the config's word on retries and flow; token buckets
+    queue_rules the config's word on retries and flow; token buckets
     lines       the jobs that are ready, in the order in which they are handed out
     queue       QueueState: all of this together, and how it changes
     leases      lease events and job fields, applied, live and in replay

@@ -10,9 +10,9 @@ from __future__ import annotations
 import msgspec
 
 from topics.core.queue.fields import JobFields
-from topics.core.queue.job import ACKING, DELAYED, LEASED
 from topics.core.queue.queue import QueueState
-from topics.core.queue.rules import QueueRules
+from topics.core.queue.queue_job import ACKING, DELAYED, LEASED
+from topics.core.queue.queue_rules import QueueRules
 from topics.model.config import TopicConfig
 
 LeaseRow = tuple[int, str, int, int, int]

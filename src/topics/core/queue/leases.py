@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.core.effects import Effect, OpResult
-from topics.core.queue.job import ACKING, DELAYED, LEASED
 from topics.core.queue.queue import QueueState
+from topics.core.queue.queue_job import ACKING, DELAYED, LEASED
 from topics.core.retention.removal import awaited, blocks_from
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable

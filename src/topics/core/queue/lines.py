@@ -13,7 +13,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from topics.core.queue.rules import QueueRules, TokenBucket
+from topics.core.queue.queue_rules import QueueRules, TokenBucket
 from topics.limits import JOB_PRIORITY_MAX
 
 Tag = bytes | None

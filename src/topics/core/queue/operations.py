@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from topics.core.queue.job import DELAYED, LEASED, QueueJob
 from topics.core.queue.leases import ACKED, CLAIMED, EXTENDED, RELEASED
 from topics.core.queue.queue import QueueState
+from topics.core.queue.queue_job import DELAYED, LEASED, QueueJob
 from topics.core.retention.removal import blocks_from, index_needed
 from topics.core.slots.extent import Extent, index_of
 from topics.core.slots.sealed_slots import Sealed

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from topics.core.queue.due_times import DueTimes
 from topics.core.queue.fields import JobFields, UniqueKeys
-from topics.core.queue.job import ACKING, DELAYED, LEASED, MOVING, READY, STUCK, LostLease, QueueJob
 from topics.core.queue.lines import BEFORE_FRESH, EVERY_RANK, Lines, TakenJob, rank
-from topics.core.queue.rules import QueueRules, TokenBucket
+from topics.core.queue.queue_job import ACKING, DELAYED, LEASED, MOVING, READY, STUCK, LostLease, QueueJob
+from topics.core.queue.queue_rules import QueueRules, TokenBucket
 
 if TYPE_CHECKING:
     from topics.core.retention.floors import Floors

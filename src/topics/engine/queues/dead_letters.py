@@ -15,8 +15,8 @@ import msgspec
 
 from topics.core.delete import decide_delete_seqs
 from topics.core.meta import with_keys
-from topics.core.queue.job import MOVING, QueueJob
 from topics.core.queue.operations import queue_of
+from topics.core.queue.queue_job import MOVING, QueueJob
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deletes

@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from topics import limits
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
@@ -33,13 +35,15 @@ from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import Lifecycle
 from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass, LeaseIds
 from topics.engine.queues.dead_letters import Append, DeadLetters
+from topics.engine.queues.job_actions import JobActions
+from topics.engine.queues.job_lists import JobLists
 from topics.engine.queues.waiting import QueueWaker, WaitingClaims
 from topics.engine.queues.work_streams import WorkStream, WorkStreams
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, gathered, resolved
 from topics.errors import BatchTooLarge, ColdUnavailable, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.ops import LeaseEvent
-from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, QueueCounters
+from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, PauseResult, QueueCounters
 
 log = logging.getLogger("topics.queues")
 
@@ -78,7 +82,8 @@ class Queues:
         self.floor_log = floor_log
         self.forwarding = forwarding
         self._lifecycle = lifecycle
-        self._deletes = deletes
+        self.deletes = deletes
+        self.append = append
         self._windows: dict[int, Window] = {}
         self._lost_in_flight = 0  # in queues that are gone
         self.ids = LeaseIds(context)
@@ -86,6 +91,8 @@ class Queues:
         self.waker = QueueWaker(self, wanted=self._is_wanted, serve=self._serve)
         self.waiting = WaitingClaims(self)
         self.streams = WorkStreams(self)
+        self.lists = JobLists(self)
+        self.actions = JobActions(self)
         context.on_barrier.append(self._at_barrier)
         context.on_deleted.append(self._deleted)
 
@@ -129,6 +136,7 @@ class Queues:
 
         def begin() -> Ticket[None]:
             topic = self.queue(name)
+            self.lists.note_call(topic, node)
             claimer.lease_ms = topic.config.lease_ms if lease_ms is None else limits.LEASE_MS(lease_ms)
             self.join(topic, [claimer])
             return resolved(None)
@@ -186,7 +194,7 @@ class Queues:
             apply(self.context.state, event)
         op = decide_delete_seqs(topic, tuple(event.seq for event in events), reason="ack")
         try:
-            ticket = self._deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
+            ticket = self.deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
         except BaseException:
             self._ack_failed(topic, events)
             raise
@@ -239,7 +247,7 @@ class Queues:
             if final and topic.config.dead_letter is None:
                 raise InvalidRequest(f"final needs a dead_letter in the config of {topic.name!r}")
             events = nack_events(topic, held.jobs, delay_ms=delay_ms, error=error, final=final, now=now)
-            changed = self._change(topic, events)
+            changed = self.change(topic, events)
             if final and events:
                 changed = gathered([changed, self._give_up(topic, [event.seq for event in events])])
             return chain(changed, lambda _: resolved(self._nacked(topic, held)))
@@ -267,7 +275,7 @@ class Queues:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
             deadlines = {event.seq: event.deadline for event in events}
             done = ExtendResult(topic.name, len(events), held.skipped, deadlines, held.lost)
-            return chain(self._change(topic, events), lambda _: resolved(done))
+            return chain(self.change(topic, events), lambda _: resolved(done))
 
         return self._on_held(name, node, seqs, fences, act)
 
@@ -299,11 +307,12 @@ class Queues:
             now = self.context.clock.now_ms()
             if queue_of(topic).expire(now):
                 self.waker.mark_dirty(topic)
+            self.lists.note_call(topic, node)
             return act(topic, held_by(queue_of(topic), node, seqs, fences), now)
 
         return self._lifecycle.when_free(name, begin)
 
-    def _change(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
+    def change(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
         """Apply events now; the answer waits for the log."""
         logged = self.log_leases(topic, events) if events else resolved(None)
         for event in events:
@@ -348,6 +357,16 @@ class Queues:
     def turn(self) -> None:
         """The end of a turn: serve those who wait at queues with news."""
         self.waker.turn()
+
+    def set_paused(self, name: str, paused: bool) -> Ticket[PauseResult]:
+        """Stop or start the hand-out; the rest of the config is not touched."""
+
+        def change() -> Ticket[PauseResult]:
+            config = msgspec.structs.replace(self.queue(name).config, paused=paused)
+            done = self._lifecycle.put(name, config)
+            return chain(done, lambda _: resolved(PauseResult(name, paused)))
+
+        return self._lifecycle.when_free(name, change)
 
     def _is_wanted(self, topic_id: int) -> bool:
         return topic_id in self.streams or topic_id in self.waiting

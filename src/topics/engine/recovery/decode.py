@@ -156,7 +156,7 @@ def _lease(body: bodies.Lease, topic_id: int, seq: int, ts: int) -> ops.LeaseEve
     )
 
 
-def _jobs_added(body: bodies.JobsAdded, topic_id: int, _seq: int, _ts: int) -> ops.JobsAdded:
+def _jobs_added(body: bodies.JobsFrame, topic_id: int, _seq: int, _ts: int) -> ops.JobsAdded:
     return ops.JobsAdded(
         topic_id=topic_id,
         first_seq=body.first,
@@ -197,7 +197,7 @@ _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.Delete: _delete,
     bodies.EvictWatermark: _evict,
     bodies.Lease: _lease,
-    bodies.JobsAdded: _jobs_added,
+    bodies.JobsFrame: _jobs_added,
     bodies.HeadWatermark: _head,
     bodies.CursorFrame: _cursor,
 }

@@ -164,8 +164,8 @@ def _lease(op: ops.LeaseEvent) -> bodies.Lease:
     )
 
 
-def _jobs_added(op: ops.JobsAdded) -> bodies.JobsAdded:
-    return bodies.JobsAdded(
+def _jobs_added(op: ops.JobsAdded) -> bodies.JobsFrame:
+    return bodies.JobsFrame(
         first=op.first_seq,
         ready_at=op.ready_at,
         priority=op.priority,

@@ -149,7 +149,7 @@ class UniqueItem(_Row, frozen=True):
     until: U64
 
 
-class JobsAdded(_Map, frozen=True, kw_only=True):
+class JobsFrame(_Map, frozen=True, kw_only=True):
     """Job fields of the records behind it in the submission, from seq `first` on. A column is left out if no job has
     such a field; all others have one entry for each job."""
 
@@ -270,7 +270,7 @@ Body: TypeAlias = (
     | ConfigUpdate
     | Lease
     | HeadWatermark
-    | JobsAdded
+    | JobsFrame
     | CursorFrame
 )
 
@@ -285,7 +285,7 @@ _TYPES: Final[dict[FrameType, Any]] = {
     FrameType.CONFIG_UPDATE: ConfigUpdate,
     FrameType.LEASE: Lease,
     FrameType.HEAD_WATERMARK: HeadWatermark,
-    FrameType.JOBS_ADDED: JobsAdded,
+    FrameType.JOBS_ADDED: JobsFrame,
     FrameType.CURSOR: CursorFrame,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {

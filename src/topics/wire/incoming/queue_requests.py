@@ -5,6 +5,7 @@ for encoding, by the client; `lease_text` also by whoever shows a lease.
 """
 
 import re
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -12,8 +13,9 @@ from msgspec.structs import force_setattr
 from topics import limits
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.config import U64, check_u64
+from topics.model.names import TagMatch, TopicName, parse_match
 from topics.wire.incoming.json import BodyDecoder
-from topics.wire.incoming.requests import U32
+from topics.wire.incoming.requests import U32, Predicate
 
 Fences = list[int | None] | None
 """One entry per seq: the lease id it must have now, or None for any; no list at all: no fencing."""
@@ -120,6 +122,41 @@ class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return check_fences(self.node, self.seqs, self.lease_ids)
 
 
+class SeqsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cancel and retry: jobs by seq, whoever holds them."""
+
+    seqs: list[U64]
+
+    def __post_init__(self) -> None:
+        check_u64(0, *self.seqs)
+
+
+class MoveRequest(SeqsRequest, frozen=True, forbid_unknown_fields=True):
+    to: TopicName
+
+
+class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    to: TopicName | None = None
+    match: Predicate = None
+    error: str | None = None
+    from_ts: U64 = 0
+    to_ts: U64 | None = None
+    from_seq: U64 = 0
+    limit: U32 = limits.REDRIVE_LIMIT.default
+    rate: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        check_u64(self.from_ts, self.to_ts or 0, self.from_seq)
+        force_setattr(self, "limit", limits.REDRIVE_LIMIT(self.limit))
+
+    def tag_match(self) -> TagMatch | None:
+        return None if self.match is None else parse_match(self.match)
+
+
+decode_seqs = BodyDecoder[SeqsRequest](SeqsRequest)
+decode_move = BodyDecoder[MoveRequest](MoveRequest)
+decode_redrive = BodyDecoder[RedriveRequest](RedriveRequest)
 decode_claim = BodyDecoder[ClaimRequest](ClaimRequest)
 decode_ack = BodyDecoder[AckRequest](AckRequest)
 decode_nack = BodyDecoder[NackRequest](NackRequest)

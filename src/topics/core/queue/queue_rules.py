@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from topics.model.config import Rate, RetryPolicy, TopicConfig
+from topics.model.config import Rate, RetryRule, TopicConfig
 
 _MASK: Final = 2**64 - 1
 
 
-def retry_delay(policy: RetryPolicy, *, topic_id: int, seq: int, deliveries: int) -> int:
+def retry_delay(policy: RetryRule, *, topic_id: int, seq: int, deliveries: int) -> int:
     """How long a job waits after its delivery number `deliveries` has failed."""
     try:
         plain = min(policy.base_ms * policy.factor ** max(deliveries - 1, 0), float(policy.max_ms))
