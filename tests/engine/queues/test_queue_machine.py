@@ -363,13 +363,13 @@ class QueueMachine(RuleBasedStateMachine):
         for job in self.jobs.values():
             if not self.durable and job.node is not None:
                 job.let_go()
-        if how == "cut" and not self.durable:
+        if not self.durable:
             self.take_counts()
         if not self.durable:
             self.check_that_every_kept_job_that_is_not_delayed_is_claimable_at_once()
 
     def take_counts(self) -> None:
-        """A power cut may take the newest counts, and with them what the job had been through."""
+        """Only what a nack said is certain to be kept; a power cut may take that too."""
         queue = queue_of(self.world.engine.state.topic("q"))
         for seq, mine in self.jobs.items():
             kept = queue.jobs.get(seq)

@@ -1,7 +1,7 @@
 """Lease events and job fields, applied; who holds what is the result of replaying them.
 
-`claimed` sets; `released`, `extended` and `acked` act only if their lease id is the job's current one, so a stale event
-changes nothing, live or in replay. Events are applied when they are decided and logged behind that, in the same order:
+`claimed` sets; `extended` and `acked` act only if their lease id is the job's current one, and `released` if it is that
+or a newer one whose claim was not logged; so a stale event changes nothing, live or in replay. Events are applied when they are decided and logged behind that, in the same order:
 whatever a later event builds on is in the log in front of it. A job's record dies by a `Delete`, never here.
 """
 
@@ -47,11 +47,15 @@ def apply_lease(topic: TopicLog, op: LeaseEvent) -> Effect:
 
 def _change(queue: QueueState, op: LeaseEvent) -> bool:
     job = queue.jobs.get(op.seq)
-    if job is None:
-        return op.event == RELEASED and op.lease_id == 0 and queue.make_ready(op.seq)
-    if job.lease_id != op.lease_id:
+    if job is None and op.event == RELEASED:
+        if op.lease_id == 0:
+            return queue.make_ready(op.seq)
+        job = queue.enter(op.seq)
+    if job is not None and op.event == RELEASED and job.lease_id < op.lease_id:
+        job.lease_id, job.first_ts, job.last_ts = op.lease_id, job.first_ts or op.ts, op.ts
+    elif job is None or job.lease_id != op.lease_id or job.state not in (LEASED, ACKING, DELAYED):
         return False
-    if op.event == RELEASED and job.state in (LEASED, ACKING, DELAYED):
+    if op.event == RELEASED:
         job.deliveries = op.deliveries
         job.error = op.error or job.error
         job.final = op.final

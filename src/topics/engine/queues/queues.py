@@ -19,6 +19,7 @@ from topics import limits
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
 from topics.core.queue.image import note_position
+from topics.core.queue.leases import RELEASED
 from topics.core.queue.operations import (
     HeldJobs,
     ack_events,
@@ -321,11 +322,15 @@ class Queues:
         return logged
 
     def log_leases(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
-        """Log lease events. They commute with everything else of their topic, so nothing waits for them, and they wait
-        for nothing. Where they must be kept a failure is the caller's; elsewhere a lost event means one more delivery,
-        and a log that takes nothing does not stop the work."""
+        """Log lease events: all of them where leases are kept, elsewhere only releases, which tell of counts, errors and
+        delays; logging every claim would cost a queue more than half of its throughput. They commute with everything
+        else of their topic, so nothing waits for them, and they wait for nothing. Where they must be kept a failure is
+        the caller's; elsewhere a lost event means one more delivery, and a log that takes nothing does not stop the
+        work."""
         config = topic.config
-        if not config.logs_leases:
+        if not config.keeps_leases:
+            events = [event for event in events if event.event == RELEASED]
+        if not config.logs_leases or not events:
             return resolved(None)
         must = config.keeps_leases or (config.is_fsync and any(event.ready_at for event in events))
         try:
