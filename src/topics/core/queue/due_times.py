@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 import numpy as np
+import numpy.typing as npt
 
 RUN_PAIRS = 4096
 """In the heap at most: sorting so many takes under a millisecond."""
@@ -49,12 +50,15 @@ class DueTimes:
         if len(dues) < BATCH_PAIRS:
             for due, seq in zip(dues, seqs, strict=True):
                 self.add(due, seq)
-            return
-        due_column = np.array(dues, np.uint64)
-        order = np.argsort(due_column, kind="stable")
-        seq_column = np.array(seqs, np.uint64)
-        self._add_run(array("Q", due_column[order].tobytes()), array("Q", seq_column[order].tobytes()))
-        self.count += len(dues)
+        else:
+            self.fill(np.array(dues, np.uint64), np.array(seqs, np.uint64))
+
+    def fill(self, dues: npt.NDArray[np.uint64], seqs: npt.NDArray[np.uint64]) -> None:
+        """As `extend`, for whole columns."""
+        if len(dues):
+            order = np.argsort(dues, kind="stable")
+            self._add_run(array("Q", dues[order].tobytes()), array("Q", seqs[order].tobytes()))
+            self.count += len(dues)
 
     def _add_run(self, dues: array[int], seqs: array[int]) -> None:
         self._made += 1

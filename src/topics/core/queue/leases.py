@@ -1,8 +1,9 @@
 """Lease events and job fields, applied; who holds what is the result of replaying them.
 
 `claimed` sets; `extended` and `acked` act only if their lease id is the job's current one, and `released` if it is that
-or a newer one whose claim was not logged; so a stale event changes nothing, live or in replay. Events are applied when they are decided and logged behind that, in the same order:
-whatever a later event builds on is in the log in front of it. A job's record dies by a `Delete`, never here.
+or a newer one whose claim was not logged; so a stale event changes nothing, live or in replay. Events are applied when
+they are decided and logged behind that, in the same order: whatever a later event builds on is in the log in front of
+it. A job's record dies by a `Delete`, never here.
 """
 
 from __future__ import annotations

@@ -379,8 +379,7 @@ class QueueState:
     def _rebuild_due(self) -> None:
         times, seqs = self.fields.delayed()
         self.due.clear()
-        if len(times):
-            self.due.extend(times.tolist(), seqs.tolist())
+        self.due.fill(times, seqs)
 
     def forget(self, seq: int) -> None:
         """The record is gone, and the job with it."""
