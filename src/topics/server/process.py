@@ -75,8 +75,7 @@ class ServerProcess:
         server = await self._listen(app)
         recovered = await recovering
         driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
-        has_other_processors = len(os.sched_getaffinity(0)) > 1
-        converter = ConverterProcess(recovered.store.files) if has_other_processors else None
+        converter = ConverterProcess(recovered.store.files) if _may_convert_elsewhere() else None
         kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
@@ -133,6 +132,12 @@ class ServerProcess:
         await asyncio.get_running_loop().run_in_executor(None, kernel.finish_close)
         driver.close()
         log.info("stopped")
+
+
+def _may_convert_elsewhere() -> bool:
+    """Whether another process would have a processor of its own, and memory to share with us; only Linux says both."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors > 1 and hasattr(os, "memfd_create")
 
 
 def tell_supervisor(state: bytes) -> None:
