@@ -32,7 +32,7 @@ QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire 
 FAST := 'not slow and not spark and not browser'
 TESTS ?= $(QUICK)
 
-.PHONY: help setup run test quick coverage check bench sim powercut planted clean
+.PHONY: help setup run test quick coverage check bench sim powercut planted console clean
 
 help:
 	@echo 'make run     start what there is'
@@ -45,6 +45,7 @@ help:
 	@echo 'make sim     long simulation runs (SECONDS=60), and crash states for as long (STATES=2000000: until so many)'
 	@echo 'make powercut shut file systems down under a server, again and again (root; CUTS=500)'
 	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
+	@echo 'make console build the web console from console/ into the package (needs node; the built files are committed)'
 	@echo 'make clean   remove the environment and caches'
 
 setup: $(KERNEL)
@@ -80,6 +81,9 @@ powercut: $(TEST_ENV)
 
 planted: $(TEST_ENV)
 	$(BIN)/python scripts/planted.py $(ARGS)
+
+console:
+	cd console && npm install --no-audit --no-fund --no-package-lock && npm run check && npm run build
 
 clean:
 	rm -f src/topics/formats/codec/*.so

@@ -32,7 +32,6 @@ from topics.storage.checkpoint.absorb import (
     TopicWork,
     run,
 )
-from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
 from topics.storage.osfs import OsFs
 from topics.storage.segments.flips import DeleteFlags
@@ -77,7 +76,7 @@ def checkpoint(place: TopicDir, first_seq: int, made: EncodedAppends) -> Checkpo
         [TopicWork(place, None, [batch(first_seq, made)])],
         now_ms=1000,
         rules=SealRules(max_events=RECORDS),
-        converter=InlineConverter(lambda _, offset, length: made.buffer[offset : offset + length]),
+        read_wal=lambda _, offset, length: made.buffer[offset : offset + length],
     )
     result = run(job)
     result.commit()

@@ -18,6 +18,8 @@ attributes. Imported by every layer; imports nothing of ours.
     │   ├── OriginNotAllowed            403 origin_not_allowed
     │   ├── TopicNotFound               404 topic_not_found
     │   ├── RouterNotFound              404 router_not_found
+    │   ├── CursorNotFound              404 cursor_not_found
+    │   ├── RecordNotFound              404 record_not_found
     │   ├── NotFound                    404 not_found
     │   ├── MethodNotAllowed            405 method_not_allowed
     │   ├── NotAcceptable               406 not_acceptable
@@ -25,6 +27,9 @@ attributes. Imported by every layer; imports nothing of ours.
     │   ├── TopicExistsIncompatible     409 topic_exists_incompatible
     │   ├── TopicNotEmpty               409 topic_not_empty
     │   ├── NotAQueue                   409 not_a_queue
+    │   ├── CursorFenced                409 cursor_fenced
+    │   ├── CursorForeign               409 cursor_foreign
+    │   ├── VersionConflict             409 version_conflict
     │   ├── PayloadTooLarge             413 payload_too_large
     │   ├── UnsupportedMediaType        415 unsupported_media_type
     │   └── TopicFull                   422 topic_full                 retryable
@@ -174,6 +179,21 @@ class RouterNotFound(RequestRefused, status=404):
         super().__init__(f"router {router!r} does not exist", detail={"router": router})
 
 
+class CursorNotFound(RequestRefused, status=404):
+    def __init__(self, topic: str, cursor: str) -> None:
+        super().__init__(
+            f"topic {topic!r} has no cursor {cursor!r}; a first commit makes one",
+            detail={"topic": topic, "cursor": cursor},
+        )
+
+
+class RecordNotFound(RequestRefused, status=404):
+    """`why`: deleted, lost, not_yet, or no_match; `reason` says why a record was lost."""
+
+    def __init__(self, message: str, *, detail: Detail) -> None:
+        super().__init__(message, detail=detail)
+
+
 class NotFound(RequestRefused, status=404, message="there is nothing at this address"):
     """No endpoint has this path."""
 
@@ -224,6 +244,29 @@ class TopicNotEmpty(RequestRefused, status=409):
 class NotAQueue(RequestRefused, status=409):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} is a log, not a queue", detail={"topic": topic})
+
+
+class CursorFenced(RequestRefused, status=409):
+    def __init__(self, topic: str, cursor: str, *, owner: str | None, fence: int) -> None:
+        super().__init__(
+            f"cursor {cursor!r} of topic {topic!r} was taken over by {owner!r}: stop, or take it over again",
+            detail={"topic": topic, "cursor": cursor, "owner": owner, "fence": fence},
+        )
+
+
+class CursorForeign(RequestRefused, status=409):
+    def __init__(self, topic: str, cursor: str, *, position: str, head_seq: int) -> None:
+        super().__init__(
+            f"position {position} is none of topic {topic!r}, whose head is {head_seq}; the cursor stays where it is",
+            detail={"topic": topic, "cursor": cursor, "head_seq": head_seq},
+        )
+
+
+class VersionConflict(RequestRefused, status=409):
+    """A write expected another version; `detail` says what is there."""
+
+    def __init__(self, message: str, *, detail: Detail) -> None:
+        super().__init__(message, detail=detail)
 
 
 class PayloadTooLarge(RequestRefused, status=413):

@@ -185,8 +185,10 @@ def test_list_entries_have_exactly_these_keys(client: Client, topic: str) -> Non
             "durable": False,
             "effective_priority": 0,
             "type": "log",
+            "last_write_ts": page["topics"][0]["last_write_ts"],
         }
     ]
+    assert page["topics"][0]["last_write_ts"] == client.state(topic)["last_write_ts"]
     assert "next_cursor" not in page
 
 

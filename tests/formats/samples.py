@@ -164,6 +164,21 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
         0,
         b.HeadWatermark(ceiling=306, fork=b.Fork(EPOCH, 50)),
     ),
+    "cursor-commit": (FrameType.CURSOR, 10, 0, b.CursorFrame(name="billing", event=0, seq=42)),
+    "cursor-put": (
+        FrameType.CURSOR,
+        10,
+        0,
+        b.CursorFrame(
+            name="billing",
+            event=1,
+            seq=7,
+            fence=3,
+            owner="host-1",
+            meta=b'{"v":1}',
+            hold=b.CursorHoldRow(1000, 70000),
+        ),
+    ),
 }
 
 SNAPSHOT = Snapshot(

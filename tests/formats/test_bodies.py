@@ -14,6 +14,8 @@ from topics.formats.wal import bodies as b
 from topics.formats.wal.frame import FrameType
 
 OPTIONAL = {
+    "cursor-commit": {"seq"},
+    "cursor-put": {"seq", "fence", "owner", "meta", "hold"},
     "router-create": {"filter"},
     "delete-selector": {"before_seq", "match", "routed"},
     "delete-seqs": set(),
@@ -67,6 +69,16 @@ any_body = st.one_of(
         resume_at=st.none() | u64,
         lost=st.lists(lost, max_size=3).map(tuple),
         pin=st.none() | st.builds(b.Pin, router=st.text(), cursor=u64, forwarded_total=u64, dest_base=u64),
+    ),
+    st.builds(
+        b.CursorFrame,
+        name=st.text(),
+        event=st.integers(0, 2),
+        seq=st.none() | u64,
+        fence=st.none() | u64,
+        owner=st.none() | st.text(),
+        meta=st.none() | st.binary(),
+        hold=st.none() | st.builds(b.CursorHoldRow, u64, u64),
     ),
     st.builds(b.OpenMark, gen=u64, shards=u64, first=u64, group=st.text()),
     st.builds(

@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
@@ -195,3 +196,10 @@ def test_frames_of_a_record_run_are_the_frames_of_the_records(batch: list[Record
     found = scan_segment(expected.buffer)
     run = RecordRun(expected.buffer, (found.offset + 5).tolist(), found.flags.tobytes())
     assert b"".join(segment_frames_of(run)) == expected.buffer
+
+
+def test_a_frame_of_another_seq_never_gets_its_place() -> None:
+    log = append_run()
+    found = scan_wal(log)
+    with pytest.raises(Corruption, match="seq"):
+        segment_frames_from_wal(log, found.offset, found.length, seqs=found.seq + np.uint64(1))

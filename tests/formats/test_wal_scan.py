@@ -163,7 +163,7 @@ OPEN = encode_frame(8, ts=TS, data=encode_body(OpenMark(gen=1, shards=1, first=1
     ("reason", "frame"),
     [
         ("type", reseal(append(1), type=0)),
-        ("type", reseal(append(1), type=12)),
+        ("type", reseal(append(1), type=14)),
         ("flags", reseal(append(1), flags=0x10)),
         ("flags", reseal(append(1), flags=0x80)),
         ("lengths", reseal(append(1), data_len=6)),

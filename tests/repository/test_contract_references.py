@@ -18,7 +18,7 @@ FILES = sorted(
     path
     for folder in ("src", "tests", "bench", "scripts")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".sh", ".js") and path != Path(__file__)
+    if path.suffix in (".py", ".sh") and path != Path(__file__)
 )
 REFERENCE = re.compile(r"(?P<page>docs/[\w/-]+\.md)(?:#(?P<anchor>[\w-]*))?")
 BARE = re.compile(rf"(?<![\w/-])(?:{'|'.join(DOCUMENTS)})\.md\b")

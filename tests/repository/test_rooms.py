@@ -68,7 +68,6 @@ PENDING_MAPS: frozenset[str] = frozenset(
         "runtime/drivers",
         "runtime/recovery",
         "spark/logs",
-        "storage/checkpoint",
         "storage/segments/loading",
         "storage/tiers",
         "wire/access",

@@ -70,7 +70,7 @@ def test_bearer(header: bytes | None, secret: bytes | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [b"/v0/topics", b"/v0/nowhere", b"/", b"/v0/topics/a", b"/openapi.json", b"/console", b"/v0/ws"]
+    "path", [b"/v0/topics", b"/v0/nowhere", b"/v0/topics/a", b"/openapi.json", b"/v0/access", b"/v0/ws"]
 )
 def test_without_a_key_everything_is_401(path: bytes) -> None:
     for header in (None, b"Bearer nobody", b"Bearer ", b"Basic all", b"bearer all"):

@@ -49,7 +49,11 @@ def test_blanks_are_a_body() -> None:
 
 def test_which_endpoint_takes_which_body() -> None:
     kinds = {row.handler: row.body for row in ENDPOINTS}
-    assert [handler for handler, kind in kinds.items() if kind == "empty_ok"] == ["put_topic", "diff"]
+    assert [handler for handler, kind in kinds.items() if kind == "empty_ok"] == [
+        "put_topic",
+        "diff",
+        "put_cursor",
+    ]
     assert [handler for handler, kind in kinds.items() if kind == "never_empty"] == ["claim"]
     for row in ENDPOINTS:
         assert (row.body != "none") == (row.method in ("PUT", "POST")) == (row.request is not None)

@@ -35,6 +35,8 @@ NOT_TOLD = {
     "wid",
     "stream_url",
     "next_cursor",
+    "scopes",
+    "prefixes",
     "lease_id",
     "tag",
     "node",

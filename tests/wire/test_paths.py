@@ -35,6 +35,7 @@ KNOWN = [
     ("GET", b"/v0/ready", "ready", ""),
     ("GET", b"/readyz", "ready", ""),
     ("GET", b"/v0/metrics", "metrics", ""),
+    ("GET", b"/v0/access", "access", ""),
     ("GET", b"/openapi.json", "openapi", ""),
     ("GET", b"/", "root", ""),
     ("GET", b"/console", "console", ""),

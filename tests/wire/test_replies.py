@@ -24,7 +24,6 @@ from topics.model.results import (
     TopicState,
     TopicSummary,
 )
-from topics.wire.cursors import decode_base64url, decode_cursor, encode_base64url, encode_cursor
 from topics.wire.outgoing.replies import (
     ack_performance,
     append_performance,
@@ -39,6 +38,7 @@ from topics.wire.outgoing.replies import (
     seq_list,
     struct_reply,
 )
+from topics.wire.page_tokens import decode_base64url, decode_cursor, encode_base64url, encode_cursor
 
 PERFORMANCE = b'{"server_total_ms":0.2}'
 

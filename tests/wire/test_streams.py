@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from topics.errors import BatchTooLarge, InvalidRequest, TopicFull
 from topics.model.position import Position
 from topics.model.results import Appended, Tombstone, WatchStart
-from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.incoming.requests import TopicStart
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.live_json import caught_up_json, deleted_json, record_json, tombstone_json
+from topics.wire.page_tokens import decode_base64url, encode_base64url
 
 GAP = Tombstone(1, 7, "cap", 7, 8, 12)
 PERFORMANCE = b'{"server_total_ms":0.2}'

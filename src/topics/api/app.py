@@ -203,7 +203,7 @@ class InFlight:
 class RequestCall:
     """One request on its way through an endpoint, and the ways to answer it."""
 
-    __slots__ = ("_inflight", "_monotonic", "key", "name", "request", "responder", "target", "warnings")
+    __slots__ = ("_inflight", "_monotonic", "key", "name", "part", "request", "responder", "target", "warnings")
 
     def __init__(
         self,
@@ -219,6 +219,7 @@ class RequestCall:
         self.target = target
         self.key = key
         self.name = target.name
+        self.part = target.part
         self.warnings: Sequence[str] = ()
         self._monotonic = monotonic
         self._inflight = None if key is None else inflight  # None: nobody counts, or no longer

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from topics.api.app import App, within_budget
 from topics.api.endpoints.bulk import BulkEndpoints
+from topics.api.endpoints.cursors import CursorEndpoints
 from topics.api.endpoints.probes import Console, Probes
 from topics.api.endpoints.queues import QueueEndpoints
 from topics.api.endpoints.records import RecordEndpoints
@@ -57,6 +58,7 @@ class ServerApp:
             "health": self._probes.health,
             "ready": self._probes.ready,
             "openapi": within_budget(self._probes.openapi),
+            "access": self._probes.access,
             "metrics": within_budget(self._metrics.metrics),
             "root": console.root,
             "console": within_budget(console.console),
@@ -80,7 +82,15 @@ class ServerApp:
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, cache, off_loop=off_loop)
         bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine, off_loop=off_loop)
+        cursors = CursorEndpoints(engine)
         self.app.handlers |= {
+            "commit_cursor": cursors.commit_cursor,
+            "put_cursor": cursors.put_cursor,
+            "get_cursor": cursors.get_cursor,
+            "delete_cursor": cursors.delete_cursor,
+            "topic_cursors": within_budget(cursors.topic_cursors),
+            "list_cursors": within_budget(cursors.list_cursors),
+            "commit_cursors": cursors.commit_cursors,
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,
             "list_topics": within_budget(topics.list_topics),

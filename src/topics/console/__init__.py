@@ -1,1 +1,3 @@
-"""The web console: plain files, no build step. Served by `topics.api.endpoints.probes`."""
+"""The web console: built files; their sources are in `console/` of the repository (`make console`).
+
+Served by `topics.api.endpoints.probes`."""

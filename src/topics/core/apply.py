@@ -20,6 +20,7 @@ from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import apply_fork
 from topics.core.queue.leases import apply_lease
+from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
 from topics.core.retention.rules import apply_evict
@@ -28,6 +29,7 @@ from topics.core.topic import TopicLog
 from topics.model.ops import (
     Append,
     ConfigUpdate,
+    CursorChange,
     Delete,
     Evict,
     HeadMark,
@@ -104,6 +106,10 @@ def _lease(_: State, topic: TopicLog, op: LeaseEvent) -> Effect:
     return apply_lease(topic, op)
 
 
+def _cursor(_: State, topic: TopicLog, op: CursorChange) -> Effect:
+    return apply_cursor(topic, op)
+
+
 _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     Append: _append,
     Delete: _delete,
@@ -111,6 +117,7 @@ _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     HeadMark: _head,
     ConfigUpdate: _config,
     LeaseEvent: _lease,
+    CursorChange: _cursor,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
     TopicCreate: apply_create,

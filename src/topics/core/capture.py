@@ -20,6 +20,7 @@ from topics.core.slots.slot_range import I64
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
+from topics.model.cursor import NamedCursor
 from topics.model.ops import RESIDENT, Lost
 
 DELETED_RANGES_MAX = 1024
@@ -59,6 +60,7 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[SealedRow]
     active: tuple[int, int]
     idem: list[IdemRow]
+    cursors: list[NamedCursor] = []
 
 
 def capture(topic: TopicLog, *, config: TopicConfig | None = None, clean: bool = False) -> TopicImage:
@@ -90,6 +92,7 @@ def capture(topic: TopicLog, *, config: TopicConfig | None = None, clean: bool =
         segments=[(s.first_seq, s.count, s.view.data_len, True, s.tier, s.live, s.live_bytes) for s in topic.sealed],
         active=_active_totals(topic),
         idem=[(key.decode(), m.ts, m.first_seq, m.count, m.head) for key, m in topic.idem.items()],
+        cursors=list(topic.cursors.values()),
     )
 
 
@@ -115,6 +118,7 @@ def restore(image: TopicImage) -> TopicLog:
     topic.ckpt_seq = image.ckpt_seq
     topic.head = topic.reserved_head = image.ckpt_seq
     topic.idem = IdemWindow.restored((row[0].encode(), WriteMemo(*row[1:])) for row in image.idem)
+    topic.cursors = {cursor.name: cursor for cursor in image.cursors}
     topic.replaying = True
     topic.replay_head = image.ckpt_seq
     return topic

@@ -16,6 +16,7 @@ from topics.core.slots.sealed_slots import SealedRun
 from topics.core.slots.tail import Tail, TailTags
 from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
+from topics.model.cursor import NamedCursor
 from topics.model.ops import DELETED, Delete
 
 
@@ -42,6 +43,7 @@ class TopicLog:
         "config",
         "count",
         "created_ts",
+        "cursors",
         "epoch",
         "failed_from",
         "first_ts",
@@ -93,6 +95,7 @@ class TopicLog:
         self.resident = Resident()
         self.idem = IdemWindow()
         self.queue = QueueState() if config.is_queue else None  # the type never changes
+        self.cursors: dict[str, NamedCursor] = {}
         self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
         self.replay_head = 0  # while replaying: the head at that point of the log; segments may hold later records
         self.replaying = False  # recovery is still bringing records; `earliest_seq` waits for it

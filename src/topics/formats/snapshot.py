@@ -99,6 +99,18 @@ class IdemItem(_Row, frozen=True):
     head: U64
 
 
+class CursorItem(_Row, frozen=True):
+    """A named cursor; `meta` is JSON text, `hold` live records and bytes."""
+
+    name: str
+    seq: U64
+    updated_ts: U64
+    fence: U64
+    owner: str | None
+    meta: bytes | None
+    hold: tuple[U64, U64] | None
+
+
 class AncestorItem(_Row, frozen=True):
     """An earlier epoch of a topic that was forked, and the head up to which it is valid."""
 
@@ -134,6 +146,7 @@ class TopicItem(_Map, frozen=True, kw_only=True):
     queue: QueueItem | None = None
     idem: tuple[IdemItem, ...] = ()
     ancestors: tuple[AncestorItem, ...] = ()
+    cursors: tuple[CursorItem, ...] = ()
 
 
 class RouterItem(RouterCreate, frozen=True, kw_only=True):

@@ -182,6 +182,29 @@ class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     ts: int = 0
 
 
+CURSOR_COMMIT: Final = 0
+CURSOR_PUT: Final = 1
+CURSOR_DROP: Final = 2
+
+CursorHold = tuple[int, int]
+"""Live records and live bytes up to which a cursor holds back retention; 0 is no bound. (0, 0): no hold."""
+
+
+class CursorChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`event`: a commit moves a named cursor forward, a put sets what it carries, a drop forgets the cursor. None:
+    not part of the change. A commit with a `fence` counts only while the cursor has that fence."""
+
+    topic_id: int
+    name: str
+    event: int
+    ts: int
+    seq: int | None = None
+    fence: int | None = None
+    owner: str | None = None
+    meta: bytes | None = None
+    hold: CursorHold | None = None
+
+
 Op = (
     Append
     | TopicCreate
@@ -193,4 +216,5 @@ Op = (
     | Evict
     | HeadMark
     | LeaseEvent
+    | CursorChange
 )

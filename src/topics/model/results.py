@@ -182,6 +182,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
     durable: bool
     effective_priority: int
     type: TopicType = "log"  # an earlier server does not say
+    last_write_ts: int | None = None
 
 
 class TopicPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -319,8 +320,71 @@ class WatchStart(msgspec.Struct, frozen=True):
     earliest_seq: int
 
 
+class AccessResult(msgspec.Struct, frozen=True):
+    """What a key may do. Without authentication: everything."""
+
+    auth: bool
+    scopes: list[str]
+    prefixes: list[str]
+
+
 class WatchResult(msgspec.Struct, frozen=True):
     wid: str
     stream_url: str
     session_ttl_ms: int
     topics: dict[TopicName, WatchStart]
+
+
+# --- named cursors ---------------------------------------------------------------------------------------------------
+
+
+class CursorLag(msgspec.Struct, frozen=True):
+    """Live records behind a position, their bytes, and the age of the oldest of them."""
+
+    records: int
+    bytes: int
+    ms: int
+
+
+class CursorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reader of a topic: a named cursor, a router or a queue. `moved` and `created` are there in the answer to a
+    commit or a put."""
+
+    topic: TopicName
+    cursor: str
+    kind: Literal["cursor", "router", "queue"]
+    seq: int
+    position: str
+    lag: CursorLag
+    updated_ts: int | None
+    fence: int = 0
+    owner: str | None = None
+    hold: dict[str, int] | None = None
+    meta: Raw | UnsetType = UNSET
+    moved: bool | UnsetType = UNSET
+    created: bool | UnsetType = UNSET
+
+
+class CursorPage(msgspec.Struct, frozen=True):
+    cursors: list[CursorState]
+    next_cursor: str | None = None
+
+
+class CursorDropped(msgspec.Struct, frozen=True):
+    topic: TopicName
+    cursor: str
+    deleted: bool
+
+
+class CommitResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of one of many commits: where the cursor stands, or why it was refused."""
+
+    topic: TopicName
+    cursor: str
+    seq: int | None = None
+    moved: bool = False
+    error: dict[str, Any] | None = None
+
+
+class CommitResults(msgspec.Struct, frozen=True):
+    results: list[CommitResult]

@@ -32,7 +32,6 @@ from topics.runtime.file_work import FileWork
 from topics.runtime.log_writers import GroupRunner, Writers
 from topics.runtime.recovery.look import Progress
 from topics.runtime.recovery.recover import OpenCold, Recovered, Recovery
-from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.fs import Fs
 from topics.storage.tiers.cold_tier import open_cold_root
 
@@ -80,9 +79,7 @@ class Kernel:
         settings: Settings,
         driver: Driver,
         make_writers: MakeWriters | None = None,
-        converter: ConverterProcess | None = None,
     ) -> None:
-        """`converter`: for long checkpoints; closed with the kernel."""
         self.settings = settings
         self.recovered = recovered
         self.store = recovered.store
@@ -109,8 +106,7 @@ class Kernel:
             wake_at=self._tick_at,
         )
         self.writers = (make_writers or threaded_writers)(self.commit, recovered, settings, driver)
-        self._converter = converter
-        self._make_background(converter)
+        self._make_background()
         self.before_turn: list[Callable[[], bool]] = []
         """Whoever keeps the commands of a turn, to give them all at once when it ends; True if not just yet."""
         self._is_flushing = False
@@ -122,7 +118,7 @@ class Kernel:
         if recovered.wants_snapshot:
             self.scheduler.snapshot_soon()
 
-    def _make_background(self, converter: ConverterProcess | None) -> None:
+    def _make_background(self) -> None:
         """Everything that works on files beside the engine."""
         self.directory_guard = DirectoryGuard(
             self.store, self.commit, self.driver, rescue=lambda: self.scheduler.snapshot_soon()
@@ -134,7 +130,6 @@ class Kernel:
             self.jobs,
             self.settings,
             directory_guard=self.directory_guard,
-            elsewhere=converter,
         )
         self.snapshotter = Snapshotter(self.engine, self.store, self.driver, self.checkpointer, self.directory_guard)
         self.tiers = Tiers(
@@ -217,8 +212,6 @@ class Kernel:
     def finish_close(self) -> None:
         """End the threads and give the directory back. Not on a thread of the pools."""
         self.writers.stop()
-        if self._converter is not None:
-            self._converter.close()
         self.store.close()
 
 

@@ -34,7 +34,6 @@ from topics.server.listen import (
 )
 from topics.server.server import Server
 from topics.server.tls import tls_context
-from topics.storage.checkpoint.converter_process import ConverterProcess
 from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import KeyRing, parse_keys, share_of
@@ -75,8 +74,7 @@ class ServerProcess:
         server = await self._listen(app)
         recovered = await recovering
         driver = AioDriver(loop, cold_threads=self._settings.cold_io_threads)
-        converter = ConverterProcess(recovered.store.files) if _may_convert_elsewhere() else None
-        kernel = Kernel(recovered, settings=self._settings, driver=driver, converter=converter)
+        kernel = Kernel(recovered, settings=self._settings, driver=driver)
         driver.attach(flush=kernel.flush, tick=kernel.tick)
         app.attach(kernel)
         self._tune_interpreter()
@@ -132,12 +130,6 @@ class ServerProcess:
         await asyncio.get_running_loop().run_in_executor(None, kernel.finish_close)
         driver.close()
         log.info("stopped")
-
-
-def _may_convert_elsewhere() -> bool:
-    """Whether another process would have a processor of its own, and memory to share with us; only Linux says both."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return processors > 1 and hasattr(os, "memfd_create")
 
 
 def tell_supervisor(state: bytes) -> None:

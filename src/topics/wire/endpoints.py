@@ -13,8 +13,9 @@ from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 Method = Literal["GET", "PUT", "POST", "DELETE"]
 BodyKind = Literal["none", "required", "empty_ok", "never_empty"]
 """`empty_ok`: nothing is `{}`. `never_empty`: nothing is 400 whatever the content type. Else see `bodies`."""
-Guard = Literal["key", "probe", "session"]
-"""`probe`: open unless TOPICS_PROBE_AUTH. `session`: the watch session's own key, checked by the endpoint."""
+Guard = Literal["key", "probe", "session", "open"]
+"""`probe`: open unless TOPICS_PROBE_AUTH. `session`: the watch session's own key, checked by the endpoint. `open`: the
+console's files, which tell nothing about the server: its sign-in must be seen by who has not signed in."""
 Area = Literal["topics", "topic", "routers", "router", "watch", "probe", "stream", "other"]
 """The part of the address space that a path lies in; rights of unmatched requests depend on it."""
 
@@ -87,6 +88,36 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="delete_records", method="POST", path="/v0/topics/{topic}/delete", summary="Delete records",
         scopes=DELETE, body="required", request="DeleteRequest", response="DeleteResult", errors=(400, 404),
+    ),
+    Endpoint(
+        handler="commit_cursor", method="POST", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Commit a named cursor", scopes=READ, body="required", request="CommitRequest",
+        response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+    ),
+    Endpoint(
+        handler="put_cursor", method="PUT", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Create, reset, take over or hold a named cursor", scopes=READ | WRITE, body="empty_ok",
+        request="PutCursorRequest", response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+    ),
+    Endpoint(
+        handler="get_cursor", method="GET", path="/v0/topics/{topic}/cursors/{cursor}", summary="A named cursor",
+        scopes=READ, response="CursorState", errors=(404,),
+    ),
+    Endpoint(
+        handler="delete_cursor", method="DELETE", path="/v0/topics/{topic}/cursors/{cursor}",
+        summary="Forget a named cursor", scopes=DELETE, response="CursorDropped", errors=(404,),
+    ),
+    Endpoint(
+        handler="topic_cursors", method="GET", path="/v0/topics/{topic}/cursors",
+        summary="Readers of a topic: cursors, queue, routers", scopes=READ, response="CursorPage", errors=(404,),
+    ),
+    Endpoint(
+        handler="list_cursors", method="GET", path="/v0/cursors", summary="Readers of all topics",
+        scopes=READ, response="CursorPage", errors=(400,), query=(_PREFIX, _PAGE_SIZE, _CURSOR),
+    ),
+    Endpoint(
+        handler="commit_cursors", method="POST", path="/v0/cursors", summary="Commit many named cursors",
+        scopes=READ, body="required", request="CommitsRequest", response="CommitResults", errors=(400,),
     ),
     Endpoint(
         handler="claim", method="POST", path="/v0/topics/{topic}/claim", summary="Lease jobs",
@@ -174,14 +205,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         handler="metrics", method="GET", path="/v0/metrics", summary="Metrics, as text or JSON by Accept",
         scopes=READ, response="Metrics",
     ),
+    Endpoint(handler="access", method="GET", path="/v0/access", summary="What the key may do", response="AccessResult"),
     Endpoint(handler="openapi", method="GET", path="/openapi.json", summary="This contract", response="OpenApi"),
     Endpoint(
         handler="root", method="GET", path="/", summary="Leads to the web console", media="text/plain",
-        ok=(303,),
+        ok=(303,), guard="open",
     ),
-    Endpoint(handler="console", method="GET", path="/console", summary="Web console", media="text/html"),
+    Endpoint(handler="console", method="GET", path="/console", summary="Web console", media="text/html", guard="open"),
     Endpoint(
         handler="console_file", method="GET", path="/console/{file}", summary="A file of the web console",
-        media="application/octet-stream", errors=(404,),
+        media="application/octet-stream", errors=(404,), guard="open",
     ),
 )  # fmt: skip

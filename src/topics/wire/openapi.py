@@ -14,7 +14,7 @@ from topics.model import results
 from topics.model.config import ConfigPatch
 from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
-from topics.wire.incoming import requests
+from topics.wire.incoming import cursor_requests, requests
 from topics.wire.incoming import requests as queue_requests
 
 Json = dict[str, Any]
@@ -23,13 +23,15 @@ REF = "#/components/schemas/"
 _REQUESTS: tuple[type, ...] = (
     ConfigPatch, requests.WriteRequest, requests.DiffRequest, requests.DeleteRequest, requests.PutRouterRequest,
     requests.WatchRequest, queue_requests.ClaimRequest, queue_requests.AckRequest, queue_requests.NackRequest,
-    queue_requests.ExtendRequest,
+    queue_requests.ExtendRequest, cursor_requests.CommitRequest, cursor_requests.CommitsRequest,
+    cursor_requests.PutCursorRequest,
 )  # fmt: skip
 _RESULTS: tuple[type, ...] = (
     results.AppendResult, results.ReadResult, results.DeleteResult, results.TopicState, results.TopicPage,
     results.PutTopicResult, results.DeleteTopicResult, results.RouterState, results.RouterPage,
     results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
-    results.WatchResult,
+    results.WatchResult, results.CursorState, results.CursorPage, results.CursorDropped, results.CommitResults,
+    results.AccessResult,
 )  # fmt: skip
 
 _TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
@@ -76,6 +78,7 @@ _LIMITS: dict[tuple[str, str], Json] = {
 _PATH_NAMES: dict[str, Json] = {
     "topic": {"type": "string", "pattern": _TOPIC_PATTERN},
     "router": {"type": "string", "pattern": _ROUTER_PATTERN},
+    "cursor": {"type": "string", "pattern": _TOPIC_PATTERN},
     "wid": {"type": "string", "pattern": "^wid_[A-Za-z0-9_-]{22}$"},
     "file": {"type": "string", "pattern": "^[A-Za-z0-9._-]+$"},
 }
@@ -245,7 +248,7 @@ def _success_content(row: Endpoint) -> Json:
 
 def _security(row: Endpoint) -> list[Json]:
     """The empty requirement stands for a server without keys."""
-    if row.guard == "probe":
+    if row.guard in ("probe", "open"):
         return []
     scopes = [name for bit, name in _SCOPE_NAMES if row.scopes & bit]
     return [{}, {"key": scopes}] + ([{"token": scopes}] if row.takes_query_token else [])

@@ -223,28 +223,3 @@ def test_an_eventsource_that_loses_its_connection_goes_on_by_itself(process: Pro
     client.close()
     page.close()
     wire.close()
-
-
-@pytest.mark.timeout(120)
-def test_the_console_shows_a_topic_as_it_is_and_goes_on_after_a_restart(process: Process, browser: Any) -> None:
-    """Numbers that a browser would round, a topic below the fold, and a server that forgot the session."""
-    client = Client(process.port, http2=False)
-    for number in range(40):
-        client.write(f"a{number:02d}", number, status=201)
-    client.write("zz", {"data": {"id": 12345678901234567890, "x": 1.0}}, status=201)
-    client.close()
-    page = browser.new_page(viewport={"width": 1100, "height": 500})
-    page.goto(f"http://127.0.0.1:{process.port}/console")
-    page.click("#topics tr:last-child")
-    wait_for(lambda: page.inner_text("#status") == "live")
-    assert '{"id":12345678901234567890,"x":1.0}' in page.inner_text("#records")
-    assert 0 <= page.eval_on_selector("#name", "name => name.getBoundingClientRect().top") < 500
-    process.stop()
-    process.start()
-    client = Client(process.port, http2=False)
-    client.write("zz", "later")
-    client.close()
-    wait_for(lambda: page.locator("#records li").count() == 2)
-    page.uncheck("#live")
-    wait_for(lambda: page.inner_text("#status") == "")
-    page.close()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 from tests.engine.world import JobList
 
-from topics.wire.cursors import encode_base64url
 from topics.wire.outgoing.records import View, render_list
 from topics.wire.outgoing.render_cache import BodyPool, TopicBodies, seqs_of
+from topics.wire.page_tokens import encode_base64url
 
 VIEWS = [View(data=data, tags=tags, meta=meta) for data, tags, meta in product((False, True), repeat=3)]
 

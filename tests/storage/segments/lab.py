@@ -34,7 +34,6 @@ from topics.storage.checkpoint.absorb import (
     TopicWork,
     run,
 )
-from topics.storage.checkpoint.conversion import InlineConverter
 from topics.storage.fetch import ActiveRead, Fetcher, SealedRead
 from topics.storage.fs import Fs, make_dirs
 from topics.storage.segments.active_segment import ActiveSegment
@@ -232,9 +231,7 @@ class Lab:
 
     def job(self, **kwargs: Any) -> CheckpointJob:
         work = TopicWork(self.place, self.active, self.batches(**kwargs))
-        return CheckpointJob(
-            [work], now_ms=self.now_ms, rules=self.rules, converter=InlineConverter(self._read_wal), flips=self.flips
-        )
+        return CheckpointJob([work], now_ms=self.now_ms, rules=self.rules, read_wal=self._read_wal, flips=self.flips)
 
     def checkpoint(self, **kwargs: Any) -> Lab:
         """A whole checkpoint; the mark is logged and synced by the log, which never fails."""

@@ -2,7 +2,8 @@
 
     records  write, diff with long poll, delete       topics   create, show, list, drop
     queues   claim, ack, nack, extend                 routers  create, show, list, drop
-    bulk     manifest of segments, records in bulk    probes   liveness, readiness, contract, web console
+    cursors  commit, reset, take over, list, drop
+    bulk     manifest of segments, records in bulk    probes   liveness, readiness, rights, contract, web console
 
 Never decides what core or the engine decide, and never renders anything large on the loop.
 """

@@ -1,5 +1,5 @@
-"""Endpoints that need no topic: liveness, readiness, the contract itself (`docs/spec/http-api.md#sec-20`), and the
-files of the web console, which are read once (`topics.console`)."""
+"""Endpoints that need no topic: liveness, readiness (`docs/spec/http-api.md#sec-20`), what a key may do, the contract
+itself, and the files of the web console, which are read once (`topics.console`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import msgspec
 import topics
 from topics.api.app import App, RequestCall
 from topics.errors import NotFound, NotReady, ReadOnlyCause, ShuttingDown
+from topics.model.results import AccessResult
 from topics.net.messages import Response
 from topics.runtime.kernel import Kernel
+from topics.wire.access.keys import SCOPE_NAMES
 from topics.wire.endpoints import ENDPOINTS
 from topics.wire.openapi import openapi_document
 from topics.wire.outgoing.replies import health_reply, ready_reply
@@ -21,10 +23,19 @@ KINDS = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
+    ".svg": b"image/svg+xml",
 }
+# The page runs its own files and nothing else, talks to its own server only, is framed by nobody, and cannot make
+# markup of text even by mistake (trusted types).
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    b"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
 HEADERS = (
     (b"cache-control", b"no-cache"),
-    (b"content-security-policy", b"default-src 'self'"),
+    (b"content-security-policy", POLICY),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
 
@@ -109,6 +120,12 @@ class Probes:
         if refusals:
             raise NotReady.refusing_writes(refusals)
         call.reply(200, ready_reply(topics=len(self.kernel.engine.state.topics)))
+
+    def access(self, call: RequestCall) -> None:
+        key = call.key
+        scopes = [name for name, scope in SCOPE_NAMES.items() if key is None or key.allows(scope)]
+        prefixes = [] if key is None else list(key.prefixes)
+        call.answer(AccessResult(auth=key is not None, scopes=scopes, prefixes=prefixes))
 
     def openapi(self, call: RequestCall) -> None:
         if self._openapi is None:

@@ -13,10 +13,10 @@ from topics.engine.routers.routers import RouterPutDone, RouterShown
 from topics.model.names import check_router_name
 from topics.model.results import DeleteRouterResult, RouterPage
 from topics.wire.access.auth import check_router_seen, permits_router
-from topics.wire.cursors import decode_cursor, encode_cursor
 from topics.wire.incoming.request_head import int_param
 from topics.wire.incoming.requests import decode_router
 from topics.wire.outgoing.replies import performance
+from topics.wire.page_tokens import decode_cursor, encode_cursor
 
 
 class RouterEndpoints:

@@ -12,9 +12,9 @@ from topics.model.config import resolve_config
 from topics.model.names import check_topic_name
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicState, TopicSummary
 from topics.wire.access.auth import permits_router
-from topics.wire.cursors import decode_cursor, encode_cursor
 from topics.wire.incoming.request_head import bool_param, int_param
 from topics.wire.incoming.requests import decode_config
+from topics.wire.page_tokens import decode_cursor, encode_cursor
 
 
 class TopicEndpoints:

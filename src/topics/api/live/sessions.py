@@ -17,7 +17,7 @@ from topics.core.topic import TopicLog
 from topics.errors import NotFound, Throttled
 from topics.model.position import Position
 from topics.wire.access.keys import ClientId
-from topics.wire.cursors import encode_base64url
+from topics.wire.page_tokens import encode_base64url
 
 WID_BYTES = 16
 CROSSED_IDS_MAX = 1024

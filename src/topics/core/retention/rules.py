@@ -41,16 +41,31 @@ def due(topic: TopicLog, now: int) -> Evict | None:
 def _ttl_lost(topic: TopicLog, now: int) -> int:
     cutoff_ts = now - topic.config.ttl_ms
     try:
-        return _expired_to(topic, cutoff_ts) if _may_have_expired(topic, cutoff_ts) else 0
+        return _not_held(topic, _expired_to(topic, cutoff_ts)) if _may_have_expired(topic, cutoff_ts) else 0
     except ColdUnavailable:
         return 0
 
 
 def _cap_lost(topic: TopicLog) -> int:
     try:
-        return _over_bytes_to(topic, topic.bytes - topic.config.cap_bytes)
+        return _not_held(topic, _over_bytes_to(topic, topic.bytes - topic.config.cap_bytes))
     except ColdUnavailable:
         return 0
+
+
+def _not_held(topic: TopicLog, last: int) -> int:
+    """The highest live seq up to `last` that no named cursor holds back; 0 if there is none. A cursor holds what lies
+    behind its position, as long as that is within its bound (`docs/spec/readers.md#sec-1-5`)."""
+    allowed = last
+    for cursor in topic.cursors.values():
+        if cursor.hold is None or cursor.seq >= allowed:
+            continue
+        records, size = cursor.hold
+        beyond = _nth_live(topic, topic.count - records) if 0 < records < topic.count else 0
+        if 0 < size < topic.bytes:
+            beyond = max(beyond, _over_bytes_to(topic, topic.bytes - size))
+        allowed = min(allowed, max(cursor.seq, beyond))
+    return last if allowed == last else next(last_lives_below(topic, allowed + 1), 0)
 
 
 def unlogged(topic: TopicLog) -> Evict | None:
@@ -188,7 +203,10 @@ def trim_to_cap(topic: TopicLog, *, now: int) -> Removal | None:
             excess -= _live_above(topic, topic.replay_head)
         if excess <= 0:
             return None
-        _note_trim(topic, _nth_live(topic, excess), now)
+        last = _not_held(topic, _nth_live(topic, excess))
+        if not last:
+            return None
+        _note_trim(topic, last, now)
     except ColdUnavailable:
         return None  # postponed: `finish_cold_delete` trims again
     absorb_lost(topic)

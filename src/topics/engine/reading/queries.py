@@ -48,6 +48,7 @@ def summary(topic: TopicLog, *, now: int) -> TopicSummary:
         durable=topic.config.durable,
         effective_priority=effective_priority(topic, now),
         type=topic.config.type,
+        last_write_ts=topic.last_write_ts,
     )
 
 

@@ -162,6 +162,20 @@ def _config(body: bodies.ConfigUpdate, topic_id: int, _seq: int, ts: int) -> ops
     return ops.ConfigUpdate(topic_id, body.name, TopicConfig.from_stored(body.config), ts)
 
 
+def _cursor(body: bodies.CursorFrame, topic_id: int, _seq: int, ts: int) -> ops.CursorChange:
+    return ops.CursorChange(
+        topic_id=topic_id,
+        name=body.name,
+        event=body.event,
+        ts=ts,
+        seq=body.seq,
+        fence=body.fence,
+        owner=body.owner,
+        meta=body.meta,
+        hold=None if body.hold is None else (body.hold.records, body.hold.bytes),
+    )
+
+
 _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.TopicCreate: _create,
     bodies.TopicDelete: lambda body, topic_id, _seq, _ts: ops.TopicDelete(topic_id, body.name, body.epoch),
@@ -172,4 +186,5 @@ _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.EvictWatermark: _evict,
     bodies.Lease: _lease,
     bodies.HeadWatermark: _head,
+    bodies.CursorFrame: _cursor,
 }

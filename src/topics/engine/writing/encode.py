@@ -162,6 +162,18 @@ def _lease(op: ops.LeaseEvent) -> bodies.Lease:
     )
 
 
+def _cursor(op: ops.CursorChange) -> bodies.CursorFrame:
+    return bodies.CursorFrame(
+        name=op.name,
+        event=op.event,
+        seq=op.seq,
+        fence=op.fence,
+        owner=op.owner,
+        meta=op.meta,
+        hold=None if op.hold is None else bodies.CursorHoldRow(*op.hold),
+    )
+
+
 _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.TopicCreate: _topic_create,
     ops.TopicDelete: lambda op: bodies.TopicDelete(name=op.name, epoch=op.epoch),
@@ -172,4 +184,5 @@ _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.Evict: _evict,
     ops.HeadMark: _head,
     ops.LeaseEvent: _lease,
+    ops.CursorChange: _cursor,
 }

@@ -269,7 +269,7 @@ cdef int check_wal(const uint8_t *frame, int64_t left, bint verify, WalRow *row)
         return FLAGS
     if (row.tag_len and not row.flags & HAS_TAG) or (row.node_len and not row.flags & HAS_NODE):
         return PRESENCE
-    if row.kind < 1 or row.kind > 11:
+    if row.kind < 1 or row.kind > 13:
         return TYPE
     if not is_utf8(frame + WAL_HEAD, row.node_len) or not is_utf8(frame + WAL_HEAD + row.node_len, row.tag_len):
         return UTF8

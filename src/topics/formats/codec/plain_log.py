@@ -173,7 +173,7 @@ def wal_frame_problem(view: memoryview, *, verify: bool) -> str:
         return "flags"
     if (tag_len and not flags & _HAS_TAG) or (node_len and not flags & _HAS_NODE):
         return "presence"
-    if not 1 <= kind <= 11:
+    if not 1 <= kind <= 13:
         return "type"
     tag_at = _HEAD.size + node_len
     if not (is_utf8(view[_HEAD.size : tag_at]) and is_utf8(view[tag_at : tag_at + tag_len])):

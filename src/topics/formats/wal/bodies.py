@@ -1,4 +1,4 @@
-"""Bodies of the control frames, types 2 to 11 (`docs/spec/storage.md#sec-3-7`): msgspec structs as msgpack maps.
+"""Bodies of the control frames, types 2 to 13 (`docs/spec/storage.md#sec-3-7`): msgspec structs as msgpack maps.
 
 Unknown keys are ignored, optional keys are left out when they hold their default, and a missing required key makes the
 frame bad. `config` stays a plain map here: its typed form belongs to `topics.model`. Written by the engine's outbox and
@@ -159,6 +159,26 @@ class HeadWatermark(_Map, frozen=True, kw_only=True):
     fork: Fork | None = None
 
 
+class CursorHoldRow(_Row, frozen=True):
+    """Live records and bytes up to which a cursor holds back retention; 0 is no bound."""
+
+    records: U64
+    bytes: U64
+
+
+class CursorFrame(_Map, frozen=True, kw_only=True):
+    """A change of a named cursor. `event`: 0 commit, 1 put, 2 drop. A key that is left out is not changed; `meta` is
+    JSON text. The time of the change is the frame's."""
+
+    name: str
+    event: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    seq: U64 | None = None
+    fence: U64 | None = None
+    owner: str | None = None
+    meta: bytes | None = None
+    hold: CursorHoldRow | None = None
+
+
 class OpenMark(_Map, frozen=True, kw_only=True, tag_field="kind", tag="open"):
     """First frame of every WAL file."""
 
@@ -227,6 +247,7 @@ Body: TypeAlias = (
     | ConfigUpdate
     | Lease
     | HeadWatermark
+    | CursorFrame
 )
 
 _TYPES: Final[dict[FrameType, Any]] = {
@@ -240,6 +261,7 @@ _TYPES: Final[dict[FrameType, Any]] = {
     FrameType.CONFIG_UPDATE: ConfigUpdate,
     FrameType.LEASE: Lease,
     FrameType.HEAD_WATERMARK: HeadWatermark,
+    FrameType.CURSOR: CursorFrame,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(body) for kind, body in _TYPES.items()

@@ -110,7 +110,7 @@ def _plausible(view: memoryview, start: int, stop: int, limit: int) -> I64:
     raw = np.frombuffer(view[start : min(stop + HEAD_BYTES, limit)], np.uint8)
     count = stop - start
     kind, flags = raw[4 : 4 + count], raw[5 : 5 + count]
-    mask: Bools = (kind >= FrameType.APPEND) & (kind <= FrameType.HEAD_WATERMARK) & (flags <= FLAGS_KNOWN)
+    mask: Bools = (kind >= FrameType.APPEND) & (kind <= max(FrameType)) & (flags <= FLAGS_KNOWN)
     # The high byte of a legal length is at most 4: with type and flags this leaves few positions to look at closely.
     mask &= raw[3 : 3 + count] <= FRAME_LEN_MAX >> 24
     at: I64 = np.flatnonzero(mask) + start

@@ -34,6 +34,7 @@ from topics.engine.engine import Engine
 from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.engine.writing.encode import submission
+from topics.formats.kernel_choice import KERNEL
 from topics.formats.wal.bodies import RouterMark, TopicMark
 from topics.model.config import TopicConfig
 from topics.model.submission import Submission
@@ -52,13 +53,10 @@ from topics.storage.checkpoint.absorb import (
     TopicResult,
     TopicWork,
 )
-from topics.storage.checkpoint.conversion import Converter, InlineConverter
 from topics.storage.wal.wal_files import LogPosition
 
-CHUNK_RECORDS = (256, 1024, 4096)
-"""By how far the log is ahead: not far, far, very far."""
-OTHER_PROCESS_CHUNK_RECORDS = 16_384
-"""Large, because each call to the other process waits for the GIL a few times."""
+CHUNK_RECORDS = (256, 1024, 4096) if KERNEL == "pure" else (4096, 8192, 16_384)
+"""By how far the log is ahead: not far, far, very far. The plain codecs hold the GIL throughout."""
 
 
 class CheckpointThrottle:
@@ -90,22 +88,9 @@ class CheckpointThrottle:
         return min(self._backlog_bytes() // max(self._calm_bytes, 1), len(CHUNK_RECORDS) - 1)
 
 
-class OtherProcessThrottle:
-    """While the other process computes, this one waits, and others have the GIL."""
-
-    def chunk_records(self) -> int:
-        return OTHER_PROCESS_CHUNK_RECORDS
-
-    def yield_gil(self) -> None:
-        return
-
-
 log = logging.getLogger("topics.checkpoint")
 
 Positions = dict[str, LogPosition]
-
-ELSEWHERE_RECORDS_MIN = 32_768
-"""So many take longer than the start of a process."""
 
 
 class Checkpointer:
@@ -118,9 +103,7 @@ class Checkpointer:
         settings: Settings,
         *,
         directory_guard: DirectoryGuard,
-        elsewhere: Converter | None = None,
     ) -> None:
-        """`elsewhere` computes on another processor; where it is given, long runs use it."""
         self._engine = engine
         self._store = store
         self._driver = driver
@@ -132,8 +115,6 @@ class Checkpointer:
             max_age_ms=settings.segment_max_age_ms,
         )
         self.throttle = CheckpointThrottle(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
-        self._own_thread = InlineConverter(store.files.pread)
-        self._elsewhere = elsewhere
         self._absorbed_bytes = 0  # of all that was written since the start
         self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
@@ -278,18 +259,15 @@ class Checkpointer:
         return checkpoint.run(job)
 
     def _job(self, works: list[TopicWork]) -> CheckpointJob:
-        job = CheckpointJob(
+        return CheckpointJob(
             topics=works,
             now_ms=self._engine.context.clock.now_ms(),
             rules=self._rules,
-            converter=self._own_thread,
+            read_wal=self._store.files.pread,
             flips=self._store.flips,
             pace=self.throttle,
             side_by_side=self._driver.side_by_side,
         )
-        if self._elsewhere is not None and job.records >= ELSEWHERE_RECORDS_MIN:
-            job.converter, job.pace = self._elsewhere, OtherProcessThrottle()
-        return job
 
     def _absorbed(self, written_bytes: int) -> None:
         self._absorbed_bytes = written_bytes

@@ -16,6 +16,7 @@ from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket, chain, forward, resolved
 from topics.formats.snapshot import (
     AncestorItem,
+    CursorItem,
     DeadRange,
     GroupPosition,
     IdemItem,
@@ -170,6 +171,7 @@ class Snapshotter:
             queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
             ancestors=tuple(AncestorItem(*row) for row in image.ancestors),
+            cursors=tuple(CursorItem(*msgspec.structs.astuple(cursor)) for cursor in image.cursors),
         )
 
     def _referenced(self) -> frozenset[int]:

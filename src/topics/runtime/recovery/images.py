@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from topics.core.capture import TopicImage, restore
 from topics.core.queue.leases import QueueImage, capture_queue, restore_queue
 from topics.core.router import RouterProgress
 from topics.core.topic import TopicLog
 from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, RouterItem, TopicItem
 from topics.model.config import TopicConfig
+from topics.model.cursor import NamedCursor
 from topics.model.names import TagMatch
 from topics.model.ops import RouterMark, RouterPut
 from topics.model.router import RouterDef
@@ -42,6 +45,7 @@ def topic_from_item(item: TopicItem) -> TopicLog:
             segments=[],
             active=(0, 0),
             idem=[(row.key, row.ts, row.first_seq, row.count, row.head) for row in item.idem],
+            cursors=[NamedCursor(**msgspec.structs.asdict(row)) for row in item.cursors],
         )
     )
     if topic.queue is not None and item.queue is not None:

@@ -21,16 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.formats.buffers import I64, U32, U64, Bools
-from topics.formats.segments.frame import DELETED_BYTE
+from topics.formats.segments.frame import DELETED_BYTE, segment_frames_from_wal
 from topics.formats.segments.idx import IDX_DELETED, Idx, empty_slots
-from topics.storage.checkpoint.conversion import Converter, FrameSource
 from topics.storage.checkpoint.segment_writer import SegmentWriter
+from topics.storage.disk_spans import read_spans
 from topics.storage.fs import NO_DESCRIPTORS, Buffer
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.flips import DeleteFlags, Flagged
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.tags import build_sidecar, write_sidecar
 from topics.storage.segments.topic_dir import TopicDir
+from topics.storage.wal.wal_files import ReadWal
 
 WAL_EXTRA_BYTES: Final = 8
 """A WAL frame is this much longer than its segment frame."""
@@ -142,14 +143,10 @@ class CheckpointJob:
     topics: Sequence[TopicWork]
     now_ms: int
     rules: SealRules
-    converter: Converter
+    read_wal: ReadWal
     flips: DeleteFlags | None = None
     pace: Throttle = UNHURRIED
     side_by_side: Callable[[Steps], None] = one_by_one
-
-    @property
-    def records(self) -> int:
-        return sum(len(batch) for work in self.topics for batch in work.batches)
 
 
 @dataclass(slots=True)
@@ -334,7 +331,7 @@ class _TopicRun:
 
     def _append(self, part: CheckpointRecords) -> None:
         assert self.writer is not None
-        frames, entries = _converted(part, self.job.converter, base=self.writer.data_len)
+        frames, entries = _converted(part, self.job.read_wal, base=self.writer.data_len)
         self.writer.append(frames, entries, part.sizes)
         self.placed.append(Placed(part.first_seq, entries["offset"].copy(), entries["len"].copy()))
 
@@ -375,14 +372,19 @@ def _write_sidecar(segment: SealedSegment, sizes: npt.NDArray[np.uint32]) -> Non
         return  # derived data must not fail a checkpoint
 
 
-def _converted(part: CheckpointRecords, converter: Converter, *, base: int) -> tuple[Buffer, Idx]:
-    """Segment frames and entries of a slice, for offset `base` of `.data`."""
+def _converted(part: CheckpointRecords, read_wal: ReadWal, *, base: int) -> tuple[Buffer, Idx]:
+    """Segment frames and entries of a slice, for offset `base` of `.data`. Frames of a file are verified before they
+    get a fresh checksum, and a place that holds another record than it should is a Corruption."""
     framed = np.flatnonzero(part.framed())
     entries = empty_slots(part.ts)
     if not len(framed):
         return b"", entries
-    frames = FrameSource(part.source, part.offs[framed], part.lens[framed].astype(np.int64), part.first_seq + framed)
-    made = converter.convert(frames, base=base)
+    source, offs, lens = part.source, part.offs[framed], part.lens[framed].astype(np.int64)
+    is_file = isinstance(source, int)
+    if isinstance(source, int):
+        file = source
+        source, offs = read_spans(lambda at, size: read_wal(file, at, size), offs, lens)
+    made = segment_frames_from_wal(source, offs, lens, seqs=part.first_seq + framed, base=base, verify=is_file)
     entries[framed] = made.idx
     if part.dead is None or part.kept is None:
         return made.buffer, entries

@@ -59,10 +59,10 @@ def authenticate(
     raw_query: bytes = b"",
     probe_auth: bool = False,
 ) -> Key | None:
-    """The key of a request. Raises Unauthorized; a watch stream is left to `check_session`."""
+    """The key of a request. Raises Unauthorized; a watch stream is left to `check_session`, the console is open."""
     if ring is None or (target.area == "probe" and not probe_auth):
         return None
-    if target.endpoint is not None and target.endpoint.guard == "session":
+    if target.endpoint is not None and target.endpoint.guard in ("session", "open"):
         return None
     return known_key(ring, presented_secret(target, authorization, raw_query))
 

@@ -39,6 +39,7 @@ _TOKENS = {
     "rw": READ | WRITE,
 }
 TOKEN_NAMES = tuple(_TOKENS)
+SCOPE_NAMES = {"read": READ, "write": WRITE, "delete": DELETE, "admin": ADMIN}
 
 
 class Key(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ Methods = dict[str, Endpoint]
 
 _NAME = b"{}"  # stands for the name in a key of `Routes._named`
 _NAME_POSITIONS = (3, 2)  # /v0/topics/{topic}, /console/{file}
+_PART_AT = 5  # /v0/topics/{topic}/cursors/{cursor}
 _PLAIN_AREAS: dict[bytes, Area] = {
     b"/v0/topics": "topics",
     b"/v0/routers": "routers",
@@ -40,13 +41,15 @@ _PLAIN_AREAS: dict[bytes, Area] = {
 
 
 class Target(NamedTuple):
-    """What a request line means. `name` is the decoded topic, router, session or file; empty if the path has none."""
+    """What a request line means. `name` is the decoded topic, router, session or file; empty if the path has none.
+    `part` is what a path names within that: a cursor of a topic."""
 
     endpoint: Endpoint | None
     area: Area
     name: str = ""
     allow: str = ""  # the methods of a known path
     is_bad_text: bool = False
+    part: str = ""
 
     def require(self) -> Endpoint:
         """The row, or the refusal of `docs/spec/http-api.md#sec-2-4`."""
@@ -97,6 +100,11 @@ class Routes:
                 methods = self._named.get((*segments[:at], _NAME, *segments[at + 1 :]))
                 if methods is not None:
                     return Target(methods.get(method), area, name or _text(segments[at]), _allow(methods), is_bad_text)
+        if len(segments) == _PART_AT + 1 and segments[_PART_AT]:
+            methods = self._named.get((*segments[:3], _NAME, segments[4], _NAME))
+            if methods is not None:
+                part = _text(segments[_PART_AT])
+                return Target(methods.get(method), area, name, _allow(methods), is_bad_text, part)
         return Target(None, area, name, is_bad_text=is_bad_text)
 
 

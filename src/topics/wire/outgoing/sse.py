@@ -16,8 +16,8 @@ import msgspec
 from topics import limits
 from topics.model.position import Position, parse_token
 from topics.model.results import Tombstone
-from topics.wire.cursors import decode_base64url, encode_base64url
 from topics.wire.outgoing.live_json import tombstone_json
+from topics.wire.page_tokens import decode_base64url, encode_base64url
 
 HEARTBEAT = b": hb\n\n"
 RETRY = b"retry: %d\n\n" % limits.SSE_RETRY_MS

@@ -1,10 +1,8 @@
-"""Base64 with the URL-safe alphabet and without padding, for tokens that clients paste into URLs and headers.
+"""Page tokens: opaque texts that say where the next page of a list begins, `{"after":"<name>"}` in base64url.
 
-The standard library's decoder drops foreign characters in silence; this one refuses them. Used by `cursors` and `sse`.
-
-List cursors: opaque tokens that carry the last name of a page, `{"after":"<name>"}` in base64url.
-
-Strict, unlike resume ids: a token that we cannot have made is the client's mistake. Used by both list endpoints.
+A token that we cannot have made is refused: it is the client's mistake. The base64 here has the URL-safe alphabet and
+no padding, and refuses foreign characters, which the standard library's decoder drops in silence. Resume ids of SSE use
+it too.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
