@@ -191,9 +191,6 @@ class CursorNotFound(RequestRefused, status=404):
 class RecordNotFound(RequestRefused, status=404):
     """`why`: deleted, lost, not_yet, or no_match; `reason` says why a record was lost."""
 
-    def __init__(self, message: str, *, detail: Detail) -> None:
-        super().__init__(message, detail=detail)
-
 
 class NotFound(RequestRefused, status=404, message="there is nothing at this address"):
     """No endpoint has this path."""
@@ -273,9 +270,6 @@ class CursorForeign(RequestRefused, status=409):
 
 class VersionConflict(RequestRefused, status=409):
     """A write expected another version; `detail` says what is there."""
-
-    def __init__(self, message: str, *, detail: Detail) -> None:
-        super().__init__(message, detail=detail)
 
 
 class PayloadTooLarge(RequestRefused, status=413):

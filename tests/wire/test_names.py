@@ -30,6 +30,7 @@ REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))
 NO_NAMES = {
     "node", "tag", "idempotency_key", "lease_ids", "match", "filter", "type", "discard", "durability", "guarantee",
     "consistency", "from_seq", "unique", "key", "error",
+    "position", "cursor", "owner", "to", "hold",
 }  # fmt: skip
 """Texts of requests that name no topic. Whoever adds a field says so here, or gives it the type `TopicName`."""
 
@@ -146,7 +147,7 @@ def test_what_cannot_be_left_out_is_not_answered() -> None:
 
 SENT = {
     "InvalidRequest.bad_dead_letter", "Forbidden.for_topic", "TopicNotFound", "RouterNotFound", "TopicNotEmpty",
-    "NotAQueue", "TopicFull", "TopicExistsIncompatible.type_change", "TopicExistsIncompatible.fan_in",
+    "NotAQueue", "CursorNotFound", "CursorFenced", "CursorForeign", "TopicFull", "TopicExistsIncompatible.type_change", "TopicExistsIncompatible.fan_in",
 }  # fmt: skip
 """Errors about a topic or router that the caller has named itself, in the path or in the body."""
 NO_TOPICS = {
