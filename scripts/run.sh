@@ -28,7 +28,7 @@ if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 
   echo "== the pipeline: bronze, silver, gold"
   [ -f "$home/pipeline/spark-pipeline.yml" ] || "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'
   "$bin/topics" pipeline run "$home/pipeline" > "$home/pipeline.log" 2>&1 || { tail -20 "$home/pipeline.log" >&2; exit 1; }
-  "$bin/python" examples/gold.py "$home/pipeline"
+  "$bin/python" examples/gold.py "$home/pipeline" "$url"
 else
   echo "== no pipeline: $("$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>&1 | tail -1)"
 fi
