@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.console.pages import Api, Console, ServerProcess, serving
+
+import topics
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -25,10 +26,12 @@ IDLE_S = 8.0
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with serving(tmp_path_factory.mktemp("large")) as server:
+    folder = tmp_path_factory.mktemp("large")
+    with topics.open(folder / "data") as db:  # ten times faster than by HTTP
+        for number in range(TOPICS):
+            db.topic(f"t{number:05d}").append(number)
+    with serving(folder) as server:
         api = Api(server)
-        with ThreadPoolExecutor(32) as pool:  # so that many share a sync of the log
-            list(pool.map(lambda number: api.call("PUT", f"/v0/topics/t{number:05d}", {}), range(TOPICS)))
         batch = [{"data": {"n": n, "text": "x" * 80}, "tag": f"tag{n % 5}"} for n in range(5000)]
         for _ in range(10):
             api.write("t00000", *batch)

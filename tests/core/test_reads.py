@@ -9,8 +9,10 @@ from tests.core.disk import FakeView
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 
 from topics import limits
+from topics.core.reading.seek import seq_before_time, start_by_time
 from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
 from topics.core.slots.extent import RecordPlace
+from topics.core.slots.sealed_slots import Sealed
 from topics.model.config import TopicConfig
 from topics.model.names import parse_match
 from topics.model.run import EMPTY_RUN, RecordRun
@@ -282,3 +284,93 @@ def test_records_of_one_write_share_a_chunk_with_the_next() -> None:
     outcome = rig.read("t")
     assert seqs_of(outcome) == list(range(1, 301))
     assert len(outcome.runs) == 1
+
+
+# --- by tag ----------------------------------------------------------------------------------------------------------
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("tag", "seqs"),
+    [
+        ("x", [1, 4, 7, 10]),
+        ("y*", [2, 5, 8, 11]),
+        ("*", [1, 2, 4, 5, 7, 8, 10, 11]),
+        ("none", []),
+        ("x*", [1, 4, 7, 10]),
+    ],
+)
+def test_a_read_by_tag_gives_the_records_that_match_and_passes_over_the_rest(rig, tag, seqs) -> None:  # type: ignore[no-untyped-def]
+    made = rig()
+    outcome = made.read("t", ReadRequest(from_seq=0, tag=parse_match(tag)))
+    assert facts(outcome) == (seqs, 12, True, 0)
+    assert outcome.scanned == len(seqs)
+    outcome = made.read("t", ReadRequest(from_seq=1, limit=2, tag=parse_match(tag)))
+    assert seqs_of(outcome) == [seq for seq in seqs if seq > 1][:2]
+
+
+@everywhere
+def test_a_read_by_tag_leaves_out_what_was_deleted_and_what_its_reader_wrote(rig) -> None:  # type: ignore[no-untyped-def]
+    made = rig()
+    made.delete("t", before_seq=6, match=parse_match("x"))
+    assert seqs_of(made.read("t", ReadRequest(from_seq=0, tag=parse_match("x")))) == [7, 10]
+    hidden = ReadRequest(from_seq=0, tag=parse_match("*"), nodes=frozenset([b"n2"]))
+    assert seqs_of(made.read("t", hidden)) == [7, 10]
+
+
+def test_a_read_by_tag_looks_at_no_record_of_a_segment_that_lacks_it() -> None:
+    rig = Rig(recent_bytes=0)
+    rig.create("t")
+    for at in range(40):
+        rig.put("t", records(*[b"1"] * 500, tag=f"t{at}"))
+        rig.seal("t")
+    outcome = rig.read("t", ReadRequest(from_seq=0, tag=parse_match("t39")))
+    assert (outcome.records, outcome.scanned, outcome.next_from_seq) == (256, 256, 39 * 500 + 256)
+
+
+# --- by time ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_begin_by_time_is_in_front_of_the_first_record_of_that_time(sealed: bool) -> None:
+    rig = Rig(now=100)
+    rig.create("t")
+    for _ in range(6):
+        rig.put("t", records(b"1", b"2"))
+        rig.now += 10
+        if sealed:
+            rig.seal("t")
+    topic = rig.topic("t")
+    for ts, seq in [(0, 0), (100, 0), (101, 2), (110, 2), (149, 10), (150, 10), (151, 12), (2**50, 12)]:
+        assert seq_before_time(topic, ts) == start_by_time(topic, ts, now=rig.now) == seq
+
+
+def test_a_begin_by_time_asks_for_the_segment_that_is_not_loaded() -> None:
+    rig = Rig(now=100)
+    rig.create("t")
+    for _ in range(4):
+        rig.put("t", records(b"1", b"2"))
+        rig.now += 10
+        rig.seal("t")
+    topic = rig.topic("t")
+    for sealed in topic.sealed:
+        sealed.view.loaded = False  # type: ignore[misc]
+    asked = []
+    while isinstance(found := seq_before_time(topic, 120), Sealed):
+        asked.append(found)
+        found.view.loaded = True  # type: ignore[misc]
+    assert found == 4
+    assert 1 <= len(asked) <= 3
+
+
+def test_a_read_from_a_time_that_retention_reached_begins_before_it_and_tells() -> None:
+    rig = Rig(now=100)
+    rig.create("t", TopicConfig(cap_records=4))
+    for _ in range(6):
+        rig.put("t", records(b"1", b"2"))
+        rig.now += 10
+    topic = rig.topic("t")
+    assert start_by_time(topic, 120, now=rig.now) == 0
+    assert rig.read("t", ReadRequest(from_seq=0)).tombstone is not None
+    assert start_by_time(topic, 145, now=rig.now) == 10
+    assert start_by_time(topic, 2**50, now=rig.now) == 12

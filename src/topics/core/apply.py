@@ -1,13 +1,7 @@
-"""Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
-
-Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called after
-every op that removed something; the cost is spread over the removals that made it necessary.
-
-Apply: the one way published state changes, live and in recovery.
+"""Apply: the one way published state changes, live and in recovery.
 
 Total: an op of a topic that is not there is IGNORED, one that is reflected already changes nothing. Per topic, ops come
-in log order. Called by the engine when an op's commit is done, and by its replay.
-"""
+in log order. Called by the engine when an op's commit is done, and by its replay."""
 
 from __future__ import annotations
 
@@ -46,7 +40,12 @@ RECORDS_KEPT = 256  # likewise for records that died in the middle
 
 
 def forget_dead(topic: TopicLog, removal: Removal) -> None:
-    """The front at once, by whole chunks; the middle when the dead are more than the living."""
+    """Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
+
+    Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called
+    after every op that removed something; the cost is spread over the removals that made it necessary.
+
+    The front at once, by whole chunks; the middle when the dead are more than the living."""
     earliest = topic.earliest_seq
     topic.resident.drop_below(earliest)
     runs = topic.tail.runs

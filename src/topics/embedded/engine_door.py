@@ -22,10 +22,11 @@ from topics.embedded.views import job_view, read_view
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import Poll
 from topics.engine.reading.reads import ReadDone
+from topics.engine.reading.starts import ReadStart
 from topics.engine.ticket import Ticket, resolved
 from topics.errors import ShuttingDown
 from topics.model.config import TopicConfig, patch_from, resolve_config
-from topics.model.names import check_router_name
+from topics.model.names import TagMatch, check_router_name
 from topics.model.paging import After, Gaps, Walk, end_of
 from topics.model.position import Position, checked_position, position_of, token
 from topics.model.record import build_batch, build_plain_batch
@@ -54,6 +55,7 @@ from topics.wire.incoming.requests import (
     NodeFilter,
     PutRouterRequest,
     node_set,
+    tag_match,
 )
 
 if TYPE_CHECKING:
@@ -128,17 +130,29 @@ def _carries_out(
 
 @_carries_out(routes.DIFF)
 def _diff(db: Database, topic: str, asked: DiffRequest) -> ReadResult:
+    start = position_of(asked.from_seq)
+    if asked.from_ts is not None or asked.cursor is not None:
+        elsewhere = ReadStart(from_ts=asked.from_ts, cursor=asked.cursor)
+        start = db.call(lambda engine: engine.starts.find(engine.state.topic(topic), elsewhere))
     request = _read_request(
-        position_of(asked.from_seq), limit=asked.limit, max_bytes=asked.max_batch_bytes, nodes=asked.node
+        start, limit=asked.limit, max_bytes=asked.max_batch_bytes, nodes=asked.node, tag=tag_match(asked.tag)
     )
     if not asked.wait_ms:
         return read_view(topic, db.call(lambda engine: engine.read(topic, request)))
     return read_view(topic, _wait(db, lambda: db.long_polls.read(topic, request, wait_ms=asked.wait_ms)))
 
 
-def _read_request(start: Position, *, limit: int, max_bytes: int, nodes: NodeFilter) -> ReadRequest:
+def _read_request(
+    start: Position, *, limit: int, max_bytes: int, nodes: NodeFilter, tag: TagMatch | None = None
+) -> ReadRequest:
     return ReadRequest(
-        from_seq=start.seq, epoch=start.epoch, limit=limit, budget_bytes=max_bytes, nodes=node_set(nodes), in_turn=True
+        from_seq=start.seq,
+        epoch=start.epoch,
+        limit=limit,
+        budget_bytes=max_bytes,
+        nodes=node_set(nodes),
+        tag=tag,
+        in_turn=True,
     )
 
 

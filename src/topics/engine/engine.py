@@ -23,6 +23,7 @@ from topics.engine.queues.queues import Queues
 from topics.engine.reading.cursor_commands import CursorCommands
 from topics.engine.reading.queries import Queries
 from topics.engine.reading.reads import ReadDone, Reads
+from topics.engine.reading.starts import Starts
 from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.routers.routers import Routers
@@ -77,7 +78,8 @@ class Engine:
         self.reads = Reads(context, floor_log, forwarding)
         self.queues = Queues(context, floor_log, forwarding, self.lifecycle, self.deletes, append=self._write_letter)
         self.queries = Queries(context, floor_log, forwarding, self.queues)
-        self.cursors = CursorCommands(context, floor_log)
+        self.starts = Starts(context, floor_log)
+        self.cursors = CursorCommands(context, floor_log, self.starts)
 
     def attach_delivery(self, delivery: Pressure) -> None:
         """From now on writes and routers follow the pressure that the delivery loop measures. The loop comes after the

@@ -1,8 +1,4 @@
-"""Tombstone: an announced gap, `gap_from..gap_to`, both ends lost. Made by core's read plan, shown by every door.
-
-Appended: what the engine answers a write with, once it is published; the doors make their replies of it.
-
-Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
+"""Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
 
 Made by core and the engine, shown by the embedded library, and what a client decodes a response into. The performance
 block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.outgoing.replies`.
@@ -27,6 +23,8 @@ TombstoneReason = Literal["cap", "ttl", "mixed", "source_trim", "recreated", "re
 
 
 class Tombstone(msgspec.Struct, frozen=True):
+    """An announced gap, `gap_from..gap_to`, both ends lost. Made by core's read plan, shown by every door."""
+
     gap_from: int
     gap_to: int
     reason: str
@@ -36,7 +34,9 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
+    """What the engine answers a write with, once it is published; the doors make their replies of it.
+
+    Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
     last seq."""
 
     first_seq: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
@@ -12,6 +14,7 @@ from topics.core.reading.walk import ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.reading.reads import ReadDone
+from topics.engine.reading.starts import ReadStart
 from topics.engine.ticket import Ticket, forward
 from topics.engine.writing.quota import QuotaTicket
 from topics.errors import Forbidden, TopicNotFound
@@ -20,7 +23,15 @@ from topics.model.position import position_of
 from topics.model.results import Appended
 from topics.wire.access.auth import check_config_on_write, may_configure
 from topics.wire.incoming.request_head import bool_param
-from topics.wire.incoming.requests import WriteRequest, decode_delete, decode_diff, decode_write, node_set
+from topics.wire.incoming.requests import (
+    DiffRequest,
+    WriteRequest,
+    decode_delete,
+    decode_diff,
+    decode_write,
+    node_set,
+    tag_match,
+)
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.render_cache import RenderCache
 from topics.wire.outgoing.replies import (
@@ -112,7 +123,9 @@ class RecordEndpoints:
     # --- diff -----------------------------------------------------------------------------------------------------
 
     def diff(self, call: RequestCall) -> None:
-        request = call.take(decode_diff)
+        self._diff(call, call.take(decode_diff))
+
+    def _diff(self, call: RequestCall, request: DiffRequest) -> None:
         start = position_of(request.from_seq)
         wanted = ReadRequest(
             from_seq=start.seq,
@@ -120,8 +133,17 @@ class RecordEndpoints:
             limit=request.limit,
             budget_bytes=request.max_batch_bytes,
             nodes=node_set(request.node),
+            tag=tag_match(request.tag),
             in_turn=True,
         )
+        if request.from_ts is None and request.cursor is None:
+            self._begin(call, request, wanted)
+            return
+        elsewhere = ReadStart(from_ts=request.from_ts, cursor=request.cursor)
+        found = self._engine.starts.find(self._engine.state.topic(call.name), elsewhere)
+        call.when(found, lambda at: self._begin(call, request, replace(wanted, from_seq=at.seq, epoch=at.epoch)))
+
+    def _begin(self, call: RequestCall, request: DiffRequest, wanted: ReadRequest) -> None:
         view = View(data=True, tags=request.include_tags, meta=request.include_meta)
         if request.wait_ms:
             poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)

@@ -19,6 +19,7 @@ from topics.core.topic import TopicLog
 from topics.engine.delivery.watched import Service, Watched
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
+from topics.model.names import TagMatch
 from topics.model.run import RecordRun
 from topics.wire.outgoing.records import View, render_list, render_runs
 from topics.wire.outgoing.render_cache import PAGE_RECORDS, BodyPool, RenderCache, TopicBodies
@@ -44,6 +45,7 @@ class Bounds(NamedTuple):
     limit: int
     budget_bytes: int
     strong: bool = False
+    tag: TagMatch | None = None
 
 
 class Options(NamedTuple):
@@ -222,6 +224,7 @@ class NextBatch:
             limit=limit,
             budget_bytes=budget_bytes,
             nodes=nodes,
+            tag=bounds.tag,
             epoch=reader.epoch,
             head_limit=self._head_limit(watched.topic) if bounds.strong else None,
             ahead=ahead,

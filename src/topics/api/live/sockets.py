@@ -30,7 +30,7 @@ from topics.net.websocket import GOING_AWAY, POLICY_VIOLATION, handshake_problem
 from topics.wire.access.auth import check_config_on_write, check_names, check_scope, seen_by
 from topics.wire.access.keys import READ, WRITE, ClientId, Key
 from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
-from topics.wire.incoming.requests import node_set
+from topics.wire.incoming.requests import node_set, tag_match
 from topics.wire.outgoing import ws_messages as ws
 from topics.wire.outgoing.live_json import (
     caught_up_json,
@@ -141,6 +141,7 @@ class Socket:
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     def _subscribe(self, command: ws.Subscribe) -> None:
+        tag_match(command.tag)
         starts = find_starts(self._services.engine, command.starts(), lenient=command.lenient)
         self._when(starts, command.request_id, partial(self._subscribed, command))
 
@@ -355,7 +356,7 @@ def _make_frames(batch: RenderedBatch, subscription: Subscription) -> _Frames:
 
 def _options(command: ws.Subscribe) -> Options:
     return Options(
-        bounds=Bounds(command.limit, command.max_batch_bytes),
+        bounds=Bounds(command.limit, command.max_batch_bytes, tag=tag_match(command.tag)),
         view=View(data=command.include_data, tags=command.include_tags, meta=command.include_meta),
         nodes=node_set(command.node),
     )

@@ -142,7 +142,7 @@ class Subscription:
         watched, options = self.watched, self.options
         if watched is None or watched.deleted or self.closed or self._busy or self.queued or self.group is not None:
             return False
-        if not self.is_caught_up or options.nodes is not None or options.bounds.strong:
+        if not self.is_caught_up or options.nodes is not None or options.bounds.strong or options.bounds.tag:
             return False
         return self.at == watched.topic.head and self.epoch == watched.topic.epoch
 

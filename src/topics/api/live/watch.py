@@ -24,7 +24,8 @@ from topics.core.lineage import epoch_to_read
 from topics.core.topic import TopicLog
 from topics.engine.delivery.delivery import DeliveryLoop
 from topics.engine.engine import Engine
-from topics.engine.ticket import Ticket, chain, resolved
+from topics.engine.reading.starts import ReadStart
+from topics.engine.ticket import Ticket, chain, gathered, resolved
 from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
 from topics.model.position import Position, position_of
 from topics.model.results import WatchResult, WatchStart
@@ -32,7 +33,7 @@ from topics.net.messages import StreamSink
 from topics.wire.access.auth import check_session, presented_secret
 from topics.wire.access.keys import ClientId, KeyRing
 from topics.wire.incoming.request_head import bool_param, takes_events
-from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set
+from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set, tag_match
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
 from topics.wire.outgoing.live_json import deferred_json, deleted_json, resumed_json
@@ -346,6 +347,7 @@ class WatchEndpoints:
 
     def create_watch(self, call: RequestCall) -> None:
         request = call.take(decode_watch)
+        tag_match(request.tag)
         lenient = bool_param(call.query(), "lenient", default=False)
         starts = find_starts(self._services.engine, request.topics, lenient=lenient)
         call.when(starts, partial(self._created, call, request))
@@ -407,21 +409,30 @@ def find_starts(engine: Engine, starts: dict[str, TopicStart], *, lenient: bool)
             for topic in topics:
                 engine.context.check_exists(topic)
         there = [topic for topic in topics if engine.context.exists(topic)]
-        return resolved([_start_of(engine, topic, starts[topic.name]) for topic in there])
+        begun = [_start_of(engine, topic, starts[topic.name]) for topic in there]
+        return chain(gathered(begun), lambda _: resolved([start.result() for start in begun]))
 
     return chain(engine.floor_log.ensure_shown_logged(topics), found)
 
 
-def _start_of(engine: Engine, topic: TopicLog, start: TopicStart) -> FoundStart:
-    position = Position(topic.head, topic.epoch) if start.tail else position_of(start.from_seq)
+def _start_of(engine: Engine, topic: TopicLog, start: TopicStart) -> Ticket[FoundStart]:
+    if start.tail:
+        return resolved(_found_at(engine, topic, Position(topic.head, topic.epoch), topic.epoch))
+    given = ReadStart(position_of(start.from_seq), start.from_ts, start.cursor)
+    return chain(
+        engine.starts.find(topic, given),
+        lambda at: resolved(_found_at(engine, topic, at, epoch_to_read(topic, at))),
+    )
+
+
+def _found_at(engine: Engine, topic: TopicLog, position: Position, epoch: int) -> FoundStart:
     earliest_seq = engine.floor_log.durable_earliest(topic)
-    shown = WatchStart(from_seq=position.seq, head_seq=topic.head, earliest_seq=earliest_seq)
-    return FoundStart(topic, shown, topic.epoch if start.tail else epoch_to_read(topic, position))
+    return FoundStart(topic, WatchStart(position.seq, topic.head, earliest_seq), epoch)
 
 
 def _options(request: WatchRequest) -> Options:
     return Options(
-        bounds=Bounds(request.limit, request.max_batch_bytes, request.consistency == "strong"),
+        bounds=Bounds(request.limit, request.max_batch_bytes, request.consistency == "strong", tag_match(request.tag)),
         view=View(data=request.include_data, tags=request.include_tags, meta=request.include_meta),
         nodes=node_set(request.node),
     )

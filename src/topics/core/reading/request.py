@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from topics.core.slots.slot_range import I64
+from topics.model.names import TagMatch
 from topics.model.results import Tombstone
 from topics.model.run import EMPTY_RUN, RecordRun
 
@@ -72,7 +73,8 @@ class ReadAhead:
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bounds are clamped already. `epoch` is that of the cursor, None if its owner does not know; `head_limit` is the
-    highest seq a strong reader may see; `nodes` are left out; `touch` is off for reads that are no consumption; `ahead`
+    highest seq a strong reader may see; `nodes` are left out; with `tag` only records whose tag matches are
+    given; `touch` is off for reads that are no consumption; `ahead`
     belongs to a reader that is going to read on. `in_turn`: records of a segment whose pages are in memory are read at
     once, on the owner's thread. It is for readers that ask for one page; a stream or a router that reads on would take
     turn after turn. `shows_floor` is off where nothing but a tombstone tells the reader of the topic's
@@ -82,6 +84,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     limit: int = 256
     budget_bytes: int = 1 << 20
     nodes: frozenset[bytes] | None = None
+    tag: TagMatch | None = None
     epoch: int | None = None
     head_limit: int | None = None
     touch: bool = True

@@ -6,7 +6,8 @@
     outcome = walk.result()
 
 Retention at `now` has run before. The walk goes from block to block (a sealed segment, a run of the tail). In each it
-chooses the slots to look at (`_chosen`: live ones, in order), asks for their sizes, and takes their bytes: from the
+chooses the slots to look at (`_chosen`: live ones, in order; with a tag, those that the tag index names), asks for
+their sizes, and takes their bytes: from the
 recent cache, from a segment whose pages are in memory, or by a fetch. Whole stretches are taken at once; only a node
 filter looks at single records. State may change while a fetch is under way: every step looks at the topic as it is
 then, and a walk that the floor has overtaken ends or starts again, so loss is never passed in silence.
@@ -23,12 +24,13 @@ from topics.core.lineage import epoch_of, is_foreign
 from topics.core.reading.recent import Chunk, RecentCache
 from topics.core.reading.request import ReadAhead, ReadOutcome, ReadRequest
 from topics.core.retention.floors import SEQ_BASE
-from topics.core.retention.removal import blocks_from, index_needed
+from topics.core.retention.removal import alive_of, blocks_from, index_needed
 from topics.core.slots.extent import Extent, RecordPlace, extent_of, index_of
 from topics.core.slots.sealed_slots import Sealed
 from topics.core.slots.slot_range import I64, U32, Slots, shifted
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
+from topics.model.names import TagMatch
 from topics.model.results import Tombstone
 from topics.model.run import BODY_HEAD_BYTES, HAS_NODE, RecordRun
 
@@ -36,6 +38,7 @@ __all__ = ["ReadOutcome", "ReadRequest", "ReadWalk", "plan_read", "read_fresh"]
 
 FRESH_MAX = 16
 _NODE_LEN_AT = 16
+_LOOK_UP_STEPS = 15  # beside the one of passing a block: what asking its tag index costs, in records looked at
 
 
 def read_fresh(topic: TopicLog, request: ReadRequest, recent: RecentCache) -> ReadOutcome | None:
@@ -44,6 +47,8 @@ def read_fresh(topic: TopicLog, request: ReadRequest, recent: RecentCache) -> Re
     first, head, floors = request.from_seq + 1, topic.head, topic.floors
     count = head - first + 1
     if not 0 < count <= min(FRESH_MAX, request.limit) or request.nodes is not None or request.head_limit is not None:
+        return None
+    if request.tag is not None:
         return None
     runs = topic.tail.runs
     if not runs or runs[-1].deleted or runs[-1].first_seq > first or runs[-1].next_seq != head + 1:
@@ -87,6 +92,7 @@ class ReadWalk:
         "_extent",
         "_head",
         "_loaded",
+        "_matches",
         "_nodes",
         "_recent",
         "_request",
@@ -107,6 +113,7 @@ class ReadWalk:
         self._count = self._bytes = self._examined = self._scanned = 0
         self._extent: Extent | None = None
         self._loaded: Slots | None = None  # the segment whose columns were loaded for this walk last
+        self._matches: tuple[Slots, I64] | None  # a block, and its slots whose tag matches
         self._done = False
         self._tombstone: Tombstone | None = None
         self._at = self._start = self._head = 0
@@ -184,6 +191,7 @@ class ReadWalk:
     def _begin(self) -> None:
         topic, request = self._topic, self._request
         from_seq, earliest = request.from_seq, topic.earliest_seq
+        self._matches = None
         self._head = topic.head if request.head_limit is None else min(topic.head, request.head_limit)
         if is_foreign(topic, from_seq, request.epoch):
             self._note(SEQ_BASE, topic.head, "recreated")
@@ -256,6 +264,9 @@ class ReadWalk:
         if lo < hi:  # else it is dead by position: its files may be gone already
             needed = self._index_needed(block)
             try:
+                if needed is None and self._request.tag is not None:
+                    self._take_tagged(block, lo, hi, self._request.tag)
+                    return
                 if needed is None:
                     lo = lo if block.deleted == 0 else block.first_live(lo, hi)
                     if first_seq + lo == seq:
@@ -278,10 +289,22 @@ class ReadWalk:
             return block
         return index_needed(topic, block) if topic.awaiting or topic.config.ttl_ms else None
 
-    def _take(self, block: Slots, lo: int, hi: int) -> None:
-        """The slot `lo` is live: collect from it on, from memory, or ask for a fetch."""
+    def _take_tagged(self, block: Slots, lo: int, hi: int, tag: TagMatch) -> None:
+        """Take the records that the block's tag index names; what lies between them costs nothing."""
+        if self._matches is None or self._matches[0] is not block:  # a prefix of many tags is sorted once a walk
+            self._matches = block, _matching(self._topic, block, lo, tag)
+        slots = self._matches[1]
+        slots = alive_of(block, slots[np.searchsorted(slots, lo) : np.searchsorted(slots, hi)])
+        if len(slots):
+            self._take(block, lo, hi, slots)
+        else:
+            self._pass(block.first_seq + hi - 1)
+            self._examined += _LOOK_UP_STEPS
+
+    def _take(self, block: Slots, lo: int, hi: int, matching: I64 | None = None) -> None:
+        """The slot `lo` is live, or else these are: collect from it on, from memory, or ask for a fetch."""
         room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
-        slots, sizes, gaps = _chosen(block, lo, hi, room=min(room, steps), steps=steps)
+        slots, sizes, gaps = _chosen(block, lo, hi, matching, room=min(room, steps), steps=steps)
         fit = self._fitting(sizes)
         if fit == 0:
             self._done = True
@@ -290,7 +313,7 @@ class ReadWalk:
         seqs = shifted(slots, block.first_seq)
         runs = self._in_memory(seqs)
         if not runs and self._ahead is not None:
-            self._extent = _more_of(block, lo, hi, least=fit)
+            self._extent = _more_of(block, lo, hi, matching, least=fit)
             return
         if not runs and self._request.in_turn and isinstance(block, Sealed):
             run = block.view.resident_run(slots)
@@ -406,9 +429,22 @@ def split_by_node(run: RecordRun, nodes: frozenset[bytes]) -> I64:
     return np.array(passing, np.int64)
 
 
-def _chosen(block: Slots, lo: int, hi: int, *, room: int, steps: int) -> tuple[range | I64, U32, int]:
-    """Up to `room` slots to look at from the live slot `lo` on, their sizes, and how many runs of dead slots lie
-    between them. A record is a step, and so is such a run."""
+def _matching(topic: TopicLog, block: Slots, lo: int, tag: TagMatch) -> I64:
+    """Slots from `lo` on whose tag matches, ascending, dead ones perhaps among them."""
+    if isinstance(block, Sealed):
+        return block.view.tag_slots(tag)
+    seqs = topic.tags.between(tag, block.first_seq + lo, block.next_seq)
+    return np.array(seqs, np.int64) - block.first_seq
+
+
+def _chosen(
+    block: Slots, lo: int, hi: int, matching: I64 | None, *, room: int, steps: int
+) -> tuple[range | I64, U32, int]:
+    """Up to `room` slots to look at, their sizes, and how many runs of dead slots lie between them: those that match,
+    or all from the live slot `lo` on. A record is a step, and so is such a run."""
+    if matching is not None:
+        slots = matching[:room]
+        return slots, block.sizes_of(lo, int(slots[-1]) + 1)[slots - lo], 0
     if block.deleted == 0:
         stop = min(hi, lo + room)
         return range(lo, stop), block.sizes_of(lo, stop), 0
@@ -429,10 +465,10 @@ def _sum(sizes: U32) -> int:
     return int(sizes[0]) if len(sizes) == 1 else int(sizes.sum(dtype=np.int64))
 
 
-def _more_of(block: Slots, lo: int, hi: int, *, least: int) -> Extent:
+def _more_of(block: Slots, lo: int, hi: int, matching: I64 | None, *, least: int) -> Extent:
     """What one trip brings a reader that is going to read on."""
     room = max(limits.AHEAD_RECORDS, least)
-    slots, sizes, _ = _chosen(block, lo, hi, room=room, steps=limits.READ_EXAMINED_MAX)
+    slots, sizes, _ = _chosen(block, lo, hi, matching, room=room, steps=limits.READ_EXAMINED_MAX)
     fit = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), limits.AHEAD_BYTES, side="right"))
     count = max(fit, least)
     return extent_of(block, slots[:count], sizes[:count])

@@ -23,6 +23,7 @@ seqs ascend within a chunk.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import lt
 
 import numpy as np
 
@@ -261,6 +262,20 @@ class _Chunk:
         tags = [wanted] if match.op == "Eq" else self._tags_with_prefix(wanted)
         return [seq for tag in tags for seq in self._index.get(tag, ()) if seq < below]
 
+    def between(self, match: TagMatch, lo: int, hi: int) -> list[int]:
+        """Entries `lo..hi-1` that match, ascending. Behind what was indexed they are looked at one by one: a reader at
+        the head asks for a few of them with every write, and must not have all of the chunk indexed and sorted."""
+        if self._tags and self._seqs[0] <= lo:
+            at, stop = bisect_left(self._seqs, lo), bisect_left(self._seqs, hi)
+            return [self._seqs[i] for i in range(at, stop) if match.matches(self._tags[i])]
+        self._index_pending()
+        wanted = match.value.encode()
+        if match.op == "Eq":
+            seqs = self._index.get(wanted, ())
+            return list(seqs[bisect_left(seqs, lo) : bisect_left(seqs, hi)])
+        tags = self._tags_with_prefix(wanted)
+        return sorted(seq for tag in tags for seq in self._index[tag] if lo <= seq < hi)
+
     def _index_pending(self) -> None:
         if not self._tags:
             return
@@ -341,6 +356,11 @@ class TailTags:
         """What `take` would return."""
         wanted = match.value.encode()
         return [seq for chunk in self._chunks for seq in chunk.find(match, wanted, below)]
+
+    def between(self, match: TagMatch, lo: int, hi: int) -> list[int]:
+        """Seqs `lo..hi-1` whose tag matches, ascending, dead ones perhaps among them."""
+        found = [seq for chunk in self._chunks if chunk.last_seq >= lo for seq in chunk.between(match, lo, hi)]
+        return found if all(map(lt, found, found[1:])) else sorted(found)  # recovery may fill in older ones later
 
     def drop_below(self, seq: int) -> None:
         """The tail has no slot below `seq` any more."""

@@ -15,11 +15,11 @@ import msgspec
 from topics.core.apply import apply
 from topics.core.lineage import epoch_of, is_foreign
 from topics.core.reading.named_cursors import lag_of
-from topics.core.reading.seek import seq_before_time
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.reading.queries import names_from
+from topics.engine.reading.starts import Starts
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import CursorFenced, CursorForeign, CursorNotFound, Throttled
 from topics.model.cursor import CURSORS_MAX, NamedCursor, check_cursor_name
@@ -47,9 +47,10 @@ class CursorPut(NamedTuple):
 
 
 class CursorCommands:
-    def __init__(self, context: Context, floor_log: FloorLog) -> None:
+    def __init__(self, context: Context, floor_log: FloorLog, starts: Starts) -> None:
         self._ctx = context
         self._floor_log = floor_log
+        self._starts = starts
 
     # --- changing -------------------------------------------------------------------------------------------------
 
@@ -74,8 +75,13 @@ class CursorCommands:
     def put(self, name: str, cursor: str, request: CursorPut) -> Ticket[CursorState]:
         topic = self._ctx.state.topic(name)
         self._check_new(topic, cursor)
+        if request.from_ts is None:
+            return self._put(topic, cursor, request, self._target(topic, cursor, request))
+        found = self._starts.seq_before(topic, request.from_ts)
+        return chain(found, lambda seq: self._put(topic, cursor, request, seq))
+
+    def _put(self, topic: TopicLog, cursor: str, request: CursorPut, seq: int | None) -> Ticket[CursorState]:
         known = topic.cursors.get(cursor)
-        seq = self._target(topic, cursor, request, known)
         fence = None if request.owner is None else (0 if known is None else known.fence) + 1
         op = CursorChange(
             topic_id=topic.id,
@@ -97,10 +103,8 @@ class CursorCommands:
         done = self._ctx.log(topic.id, [op], finish=partial(self._finish, topic, op), client_frames=1)
         return chain(done, lambda _: resolved(CursorDropped(topic=name, cursor=cursor, deleted=existed)))
 
-    def _target(self, topic: TopicLog, cursor: str, request: CursorPut, known: NamedCursor | None) -> int | None:
+    def _target(self, topic: TopicLog, cursor: str, request: CursorPut) -> int | None:
         """The seq that a put resets the cursor to; None leaves it where it is."""
-        if request.from_ts is not None:
-            return seq_before_time(topic, request.from_ts)
         if isinstance(request.to, Position):
             seq, epoch = request.to
             if is_foreign(topic, seq, epoch):
@@ -108,7 +112,7 @@ class CursorCommands:
             return seq
         if request.to == "end":
             return topic.head
-        if request.to == "start" or known is None:
+        if request.to == "start" or cursor not in topic.cursors:
             return topic.earliest_seq - 1
         return None
 
@@ -152,14 +156,6 @@ class CursorCommands:
         if known is None:
             raise CursorNotFound(name, cursor)
         return self._shown(topic, known)
-
-    def position(self, name: str, cursor: str) -> Position:
-        """Where a read that names a cursor begins."""
-        topic = self._ctx.state.topic(name)
-        known = topic.cursors.get(cursor)
-        if known is None:
-            raise CursorNotFound(name, cursor)
-        return Position(known.seq, epoch_of(topic, known.seq))
 
     def page(
         self,

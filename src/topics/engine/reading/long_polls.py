@@ -9,6 +9,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from itertools import count
 
+from msgspec.structs import replace
+
 from topics.core.reading.walk import ReadRequest
 from topics.core.topic import TopicLog
 from topics.engine.delivery.delivery import DeliveryLoop
@@ -69,7 +71,10 @@ class Poll:
         if not waits or self._polls.now_ms() >= self.deadline_ms:
             self._polls.forget(self)
             self.ticket.resolve(result)
-        elif self._again:
+            return
+        if self.request.tag is not None:  # what was passed over is not looked at again with every write
+            self.request = replace(self.request, from_seq=outcome.next_from_seq, epoch=outcome.epoch)
+        if self._again:
             self._again = False
             self.read()
 

@@ -42,6 +42,23 @@ def node_set(given: NodeFilter) -> frozenset[bytes] | None:
     return frozenset(node.encode() for node in ([given] if isinstance(given, str) else given))
 
 
+def tag_match(given: Predicate) -> TagMatch | None:
+    """The tags a reader wants; None if it wants all. Raises InvalidRequest."""
+    if given is None:
+        return None
+    if not given:
+        raise InvalidRequest("a tag must not be empty")
+    return parse_match(given)
+
+
+def check_one_start(from_seq: int | str, from_ts: int | None, cursor: str | None) -> None:
+    """Raises ValueError if a read begins at two places; a `from_seq` of 0 is none."""
+    check_from_seq(from_seq)
+    check_u64(from_ts or 0)
+    if (from_seq != 0) + (from_ts is not None) + (cursor is not None) > 1:
+        raise ValueError("a read begins at one of from_seq, from_ts and cursor")
+
+
 def check_from_seq(from_seq: int | str) -> None:
     """Raises ValueError for a text that is no position, and for what is no u64."""
     check_u64(position_of(from_seq).seq)
@@ -81,9 +98,12 @@ class DiffRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_meta: bool = True
     wait_ms: U32 = limits.DIFF_WAIT_MS.default
     max_batch_bytes: U64 = limits.DIFF_BATCH_BYTES.default
+    from_ts: U64 | None = None
+    cursor: str | None = None
+    tag: Predicate = None
 
     def __post_init__(self) -> None:
-        check_from_seq(self.from_seq)
+        check_one_start(self.from_seq, self.from_ts, self.cursor)
         check_u64(self.max_batch_bytes)
         force_setattr(self, "limit", limits.DIFF_LIMIT(self.limit))
         force_setattr(self, "wait_ms", limits.DIFF_WAIT_MS(self.wait_ms))
@@ -132,13 +152,15 @@ class PutRouterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to begin in one topic; `tail` beats `from_seq`."""
+    """Where to begin in one topic; `tail` beats the others."""
 
     from_seq: FromSeq = 0
     tail: bool = False
+    from_ts: U64 | None = None
+    cursor: str | None = None
 
     def __post_init__(self) -> None:
-        check_from_seq(self.from_seq)
+        check_one_start(self.from_seq, self.from_ts, self.cursor)
 
 
 class WatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -151,6 +173,7 @@ class WatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_tags: bool = False
     include_data: bool = True
     consistency: Literal["eventual", "strong"] = "eventual"
+    tag: Predicate = None
 
     def __post_init__(self) -> None:
         check_u64(self.max_batch_bytes, self.heartbeat_ms)

@@ -14,7 +14,7 @@ from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import Appended, WatchStart
 from topics.wire.incoming.json import BodyDecoder
-from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, TopicStart, check_from_seq
+from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, Predicate, TopicStart, check_one_start
 from topics.wire.outgoing.replies import append_outcome, seqs_field
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
@@ -41,16 +41,21 @@ class Subscribe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     include_tags: bool = False
     include_meta: bool = True
     lenient: bool = False
+    from_ts: U64 | None = None
+    cursor: str | None = None
+    tag: Predicate = None
 
     def __post_init__(self) -> None:
-        check_from_seq(self.from_seq)
+        check_one_start(self.from_seq, self.from_ts, self.cursor)
         check_u64(self.max_batch_bytes)
         force_setattr(self, "limit", limits.WS_LIMIT(self.limit))
         force_setattr(self, "max_batch_bytes", limits.WS_BATCH_BYTES(self.max_batch_bytes))
 
     def starts(self) -> dict[str, TopicStart]:
         """All topics with where to begin; of a name given both ways the entry in `topics` counts."""
-        single = {} if self.topic is None else {self.topic: TopicStart(self.from_seq, self.tail)}
+        single = (
+            {} if self.topic is None else {self.topic: TopicStart(self.from_seq, self.tail, self.from_ts, self.cursor)}
+        )
         if not (starts := single | self.topics):
             raise InvalidRequest("a subscription names at least one topic")
         return starts
