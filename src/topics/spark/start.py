@@ -198,7 +198,7 @@ def _for_executors(master: str) -> dict[str, str]:
 
 Finding = tuple[str, bool, str]
 
-PYSPARK_SERIES: Final = "4.3."
+PYSPARK_SERIES: Final = ("4.0.", "4.1.", "4.2.", "4.3.")
 PANDAS_MAJOR_END: Final = 3
 _IMPORT_TIMEOUT_S: Final = 60
 
@@ -206,7 +206,7 @@ _IMPORT_TIMEOUT_S: Final = 60
 def checks() -> Iterator[Finding]:
     """Findings in the order in which a user would repair them."""
     version = importlib.metadata.version("pyspark")
-    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topicsdb[spark]'"
+    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is for 4.0 to 4.3: pip install 'topicsdb[spark]'"
     yield "pyspark", not wanted, f"{version}{wanted}"
     problem = missing()
     yield "java", problem is None, problem or f"Java {java_major()}"
