@@ -13,7 +13,7 @@ from topics.core.create_drop import apply_config, apply_create, apply_delete_top
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import apply_fork
-from topics.core.queue.leases import apply_lease
+from topics.core.queue.leases import apply_jobs_added, apply_lease
 from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
@@ -27,6 +27,7 @@ from topics.model.ops import (
     Delete,
     Evict,
     HeadMark,
+    JobsAdded,
     LeaseEvent,
     Op,
     RouterDelete,
@@ -77,6 +78,8 @@ def apply(state: State, op: Op) -> Effect:
 
 
 def _append(state: State, topic: TopicLog, op: Append) -> Effect:
+    if op.jobs is not None:
+        apply_jobs_added(topic, op.jobs)
     return apply_append(topic, op, state.recent)
 
 
@@ -116,6 +119,7 @@ _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     HeadMark: _head,
     ConfigUpdate: _config,
     LeaseEvent: _lease,
+    JobsAdded: lambda _, topic, op: apply_jobs_added(topic, op),
     CursorChange: _cursor,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
