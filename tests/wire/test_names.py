@@ -147,7 +147,8 @@ def test_what_cannot_be_left_out_is_not_answered() -> None:
 
 SENT = {
     "InvalidRequest.bad_dead_letter", "Forbidden.for_topic", "TopicNotFound", "RouterNotFound", "TopicNotEmpty",
-    "NotAQueue", "CursorNotFound", "CursorFenced", "CursorForeign", "TopicFull", "TopicExistsIncompatible.type_change", "TopicExistsIncompatible.fan_in",
+    "NotAQueue", "CursorNotFound", "CursorFenced", "CursorForeign",
+    "TopicFull", "TopicExistsIncompatible.type_change", "TopicExistsIncompatible.fan_in",
 }  # fmt: skip
 """Errors about a topic or router that the caller has named itself, in the path or in the body."""
 NO_TOPICS = {
