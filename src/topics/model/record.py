@@ -14,6 +14,7 @@ import msgspec
 from topics import limits
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.payload import META_MARK, object_keys
+from topics.model.position import Position
 
 Text = bytes | msgspec.Raw
 NULL = msgspec.Raw(b"null")
@@ -30,6 +31,13 @@ class RecordIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True
     meta: Meta = msgspec.UNSET  # null is the same as absent
 
 
+class Expected(msgspec.Struct, frozen=True, gc=False):
+    """What a write expects of its topic (`docs/spec/readers.md#sec-6`): its head, and the newest seqs of tags."""
+
+    head: Position | None = None
+    tags: tuple[tuple[str, int], ...] = ()
+
+
 class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     blobs: list[bytes]
     sizes: list[int]
@@ -39,6 +47,7 @@ class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     count: int
     total_bytes: int
     max_bytes: int  # of the largest record
+    expected: Expected | None = None
 
 
 def build_batch(

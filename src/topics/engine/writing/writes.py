@@ -15,10 +15,21 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from topics.core.append import Busy, Repeat, Reservation, decide_append, make_append, release, reserve
+from topics.core.append import (
+    Busy,
+    IndexNeeded,
+    Repeat,
+    Reservation,
+    decide_append,
+    make_append,
+    note_tags,
+    release,
+    reserve,
+)
 from topics.core.apply import apply
 from topics.core.lineage import epoch_of
 from topics.core.retention.rules import due
+from topics.core.slots.extent import index_of
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
@@ -201,7 +212,7 @@ class Writes:
     def append(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
         now = self._ctx.clock.now_ms()
-        if batch.key is None and batch.count <= RECORDS_EACH_MAX:
+        if batch.key is None and batch.expected is None and batch.count <= RECORDS_EACH_MAX:
             ticket = WriteTicket()
             if self._join(topic, batch, ticket, [batch.count], now):
                 return ticket
@@ -243,6 +254,8 @@ class Writes:
         topic.staged_count += count
         topic.staged_bytes += size
         ctx.state.staged_bytes += size
+        if records.tags is not None:
+            note_tags(topic, last_seq - count + 1, records.tags)
         return True
 
     def _open(self, topic: TopicLog, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
@@ -258,7 +271,7 @@ class Writes:
         group = ctx.group_of(topic.id)
         if not ctx.commit.has_room(group, writes):
             return None
-        reservation = reserve(topic, count=records.count, size=size, now=now)
+        reservation = reserve(topic, count=records.count, size=size, now=now, tags=records.tags)
         coalesced = CoalescedWrite(
             topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, writes=writes
         )
@@ -309,6 +322,9 @@ class Writes:
             # Wait for the write that has the key now, then look again: it has appended, or failed without a trace.
             first = self._by_key[topic.id, decision.key]
             return chain(either_way(first), lambda _: self._append_again(topic, batch))
+        if isinstance(decision, IndexNeeded):
+            loaded = self._ctx.files.fetch(topic, index_of(decision.block, decision.block.first_seq))
+            return chain(loaded, lambda _: self._append_again(topic, batch))
         try:
             self.check_quota(batch.total_bytes)
             ticket = self._commit(topic, batch, decision)
