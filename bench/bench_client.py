@@ -21,7 +21,7 @@ from pathlib import Path
 from report import Report
 
 import topics
-from topics.client.blocking import run
+from topics.client.blocking_handles import run
 from topics.client.client import Client
 from topics.client.routes import append_call, piece_of
 

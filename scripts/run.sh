@@ -17,7 +17,18 @@ until [ -s "$home/address" ]; do alive; sleep 0.1; done
 url=http://$(cat "$home/address")
 until "$bin/python" -c "import urllib.request as u; u.urlopen('$url/readyz', timeout=1)" 2>/dev/null; do alive; sleep 0.2; done
 
-echo "== a shop writes events"
+# Runs a command with its output in a file, and says every few seconds that it still runs.
+patiently() {
+  local log=$1 job seconds=0; shift
+  "$@" > "$log" 2>&1 & job=$!
+  while kill -0 $job 2>/dev/null; do
+    sleep 1; seconds=$((seconds + 1))
+    if [ $((seconds % 4)) -eq 0 ]; then echo "   $seconds s; $log says what it does"; fi
+  done
+  wait $job || { tail -20 "$log" >&2; exit 1; }
+}
+
+echo "== a shop writes events for ${SHOP_SECONDS:-4} s"
 "$bin/python" examples/shop.py "$url" --seconds "${SHOP_SECONDS:-4}"
 "$bin/topics" topic ls --url "$url" --prefix shop.
 
@@ -25,9 +36,11 @@ echo "== a worker does some jobs"
 "$bin/topics" queue work shop.jobs --url "$url" --once -n 3 -- sh -c 'cat; echo'
 
 if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>/dev/null; then
-  echo "== the pipeline: bronze, silver, gold"
-  [ -f "$home/pipeline/spark-pipeline.yml" ] || "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'
-  "$bin/topics" pipeline run "$home/pipeline" > "$home/pipeline.log" 2>&1 || { tail -20 "$home/pipeline.log" >&2; exit 1; }
+  echo "== the pipeline: bronze, silver, gold; Spark takes about a minute"
+  project=$home/pipeline/spark-pipeline.yml
+  if [ -f "$project" ]; then sed -i.old "s|http://[0-9.]*:[0-9]*|$url|" "$project" # an earlier run had another port
+  else "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'; fi
+  patiently "$home/pipeline.log" "$bin/topics" pipeline run "$home/pipeline"
   "$bin/python" examples/gold.py "$home/pipeline"
 else
   echo "== no pipeline: $("$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>&1 | tail -1)"

@@ -27,6 +27,7 @@ attributes. Imported by every layer; imports nothing of ours.
     │   ├── TopicExistsIncompatible     409 topic_exists_incompatible
     │   ├── TopicNotEmpty               409 topic_not_empty
     │   ├── NotAQueue                   409 not_a_queue
+    │   ├── JobExists                   409 job_exists
     │   ├── CursorFenced                409 cursor_fenced
     │   ├── CursorForeign               409 cursor_foreign
     │   ├── VersionConflict             409 version_conflict
@@ -244,6 +245,14 @@ class TopicNotEmpty(RequestRefused, status=409):
 class NotAQueue(RequestRefused, status=409):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic!r} is a log, not a queue", detail={"topic": topic})
+
+
+class JobExists(RequestRefused, status=409):
+    """A unique key stands, and the write said to refuse then."""
+
+    def __init__(self, *, index: int, seq: int) -> None:
+        where = f"job {seq}" if seq else "another record of the batch"
+        super().__init__(f"records[{index}].unique: {where} stands for this key", detail={"index": index, "seq": seq})
 
 
 class CursorFenced(RequestRefused, status=409):

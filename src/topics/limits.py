@@ -10,6 +10,8 @@ import msgspec
 KIB = 1024
 MIB = 1024 * KIB
 
+DAY_MS = 86_400_000
+
 U64_MAX = 2**64 - 1
 U32_MAX = 2**32 - 1
 I32_MAX = 2**31 - 1
@@ -49,7 +51,12 @@ TAG_BYTES_MAX = 256  # tags are kept in memory for the tail
 NODE_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256  # keys are kept in memory for their window
 WATCH_TOPICS_MAX = 256  # each costs a cursor in every resume id of the stream
-SEQS_PER_CALL_MAX = 1000  # ack, nack, extend
+SEQS_PER_CALL_MAX = 1000  # ack, nack, extend, and what acts on jobs by seq
+JOB_PRIORITY_MAX = 9  # and as far below 0: strict levels, so few
+JOB_DELAY_MS_MAX = 36_525 * DAY_MS  # 100 years: a later time is a mistake
+UNIQUE_KEY_BYTES_MAX = 256  # keys are kept in memory
+ERROR_BYTES_MAX = 2048  # of a nack: kept in memory with the job
+RESULT_BYTES_MAX = 64 * KIB  # of an ack
 WS_MESSAGE_BYTES_MAX = 64 * MIB  # the default body limit: a publish is as large as a POST
 
 # --- clamped values (`docs/spec/http-api.md#sec-7-3`) -----------------------------------------------------------------
@@ -67,6 +74,8 @@ CLAIM_MAX = Clamp(default=1, low=1, high=1000)  # jobs, for claim and work strea
 LEASE_MS = Clamp(default=30_000, low=100, high=86_400_000)  # a day: beyond it a dead worker's job looks lost
 CLAIM_JITTER_MS = Clamp(default=0, low=0, high=5000)
 NACK_DELAY_MS = Clamp(default=0, low=0, high=86_400_000)
+CLAIM_WAIT_MS = DIFF_WAIT_MS
+REDRIVE_LIMIT = Clamp(default=1000, low=1, high=1000)  # letters that one call looks at
 EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
 # --- topics, reads, routers (`docs/spec/semantics.md`) ----------------------------------------------------------------

@@ -27,6 +27,15 @@ DEFAULTS = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
+    "retry": None,
+    "serial_by": None,
+    "fair_by": None,
+    "concurrency": 0,
+    "tag_concurrency": 0,
+    "rate": None,
+    "tag_rate": None,
+    "paused": False,
+    "done": None,
 }
 
 
@@ -151,7 +160,7 @@ def test_state_of_an_absent_topic_creates_nothing(client: Client, topic: str) ->
 def test_queue_counters_only_on_queues(client: Client, topic: str) -> None:
     client.put(topic, type="queue")
     client.write(topic, 1, 2)
-    assert client.state(topic)["queue"] == {"ready": 2, "in_flight": 0, "dead_lettered": 0}
+    assert client.state(topic)["queue"].items() >= {"ready": 2, "in_flight": 0, "dead_lettered": 0}.items()
 
 
 # --- list ------------------------------------------------------------------------------------------------------------

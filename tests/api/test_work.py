@@ -66,7 +66,7 @@ def test_jobs_are_pushed_once_and_refilled_after_acks(client: Client, http: http
         first, second = stream.job(), stream.job()
         assert (first["topic"], first["$seq"], first["data"], first["$tag"]) == (topic, 1, {"to": "x"}, "t")
         assert second["$seq"] == 2
-        assert client.state(topic)["queue"] == {"ready": 1, "in_flight": 2, "dead_lettered": 0}
+        assert client.state(topic)["queue"].items() >= {"ready": 1, "in_flight": 2, "dead_lettered": 0}.items()
         client.ok("POST", f"/v0/topics/{topic}/ack", {"node": "w", "seqs": [1], "lease_ids": [first["lease_id"]]})
         assert stream.job()["$seq"] == 3
         client.write(topic, 4)

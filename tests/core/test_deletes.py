@@ -12,7 +12,7 @@ from topics.core import append, delete
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.queue.leases import CLAIMED, drop_dead_jobs
-from topics.core.queue.queue import LEASED
+from topics.core.queue.queue_job import LEASED
 from topics.core.retention import rules as retention
 from topics.core.topic import TopicLog
 from topics.errors import InvalidRequest

@@ -27,10 +27,20 @@ from topics.testing.simdisk import PowerCutFate
 Row = tuple[int, Any]
 
 
-def batch(*values: Any, tag: str | None = None, node: str | None = None, meta: Any = None) -> WriteBatch:
+def batch(
+    *values: Any,
+    tag: str | None = None,
+    node: str | None = None,
+    meta: Any = None,
+    fields: dict[str, Any] | None = None,
+) -> WriteBatch:
+    """`fields` are those of a job, the same for every record."""
     given = msgspec.UNSET if meta is None else msgspec.Raw(msgspec.json.encode(meta))
     return build_batch(
-        [RecordIn(msgspec.Raw(msgspec.json.encode(value)), tag=tag, node=node, meta=given) for value in values]
+        [
+            RecordIn(msgspec.Raw(msgspec.json.encode(value)), tag=tag, node=node, meta=given, **fields or {})
+            for value in values
+        ]
     )
 
 
@@ -158,8 +168,8 @@ class World:
         claimed: Claimed = self.call(self.engine.queues.claim(name, node=node, max=max, lease_ms=lease_ms))
         return claimed.jobs
 
-    def claim_later(self, name: str = "q", node: str = "w", max: int = 1) -> Ticket[Claimed]:
-        return self.engine.queues.claim(name, node=node, max=max)
+    def claim_later(self, name: str = "q", node: str = "w", max: int = 1, wait_ms: int = 0) -> Ticket[Claimed]:
+        return self.engine.queues.claim(name, node=node, max=max, wait_ms=wait_ms)
 
     def seqs(self, *args: Any, **kwargs: Any) -> list[int]:
         return [job.seq for job in self.claim(*args, **kwargs)]
@@ -167,8 +177,11 @@ class World:
     def ack(self, *seqs: int, name: str = "q", node: str = "w", fences: list[int | None] | None = None) -> Any:
         return self.call(self.engine.queues.ack(name, node=node, seqs=list(seqs), fences=fences)).result
 
-    def nack(self, *seqs: int, name: str = "q", node: str = "w", delay_ms: int = 0, fences: Any = None) -> Any:
-        return self.call(self.engine.queues.nack(name, node=node, seqs=list(seqs), delay_ms=delay_ms, fences=fences))
+    def nack(
+        self, *seqs: int, name: str = "q", node: str = "w", delay_ms: int | None = 0, fences: Any = None, **more: Any
+    ) -> Any:
+        queues = self.engine.queues
+        return self.call(queues.nack(name, node=node, seqs=list(seqs), delay_ms=delay_ms, fences=fences, **more))
 
     def extend(self, *seqs: int, name: str = "q", node: str = "w", lease_ms: int = 30_000, fences: Any = None) -> Any:
         return self.call(self.engine.queues.extend(name, node=node, seqs=list(seqs), lease_ms=lease_ms, fences=fences))

@@ -146,6 +146,14 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
         42,
         b.Lease(event=1, node="w1", lease_id=9, deadline=TS + 30000, deliveries=2, ready_at=TS + 500),
     ),
+    "jobs-added": (
+        FrameType.JOBS_ADDED,
+        10,
+        0,
+        b.JobsFrame(
+            first=42, ready_at=(TS + 500, 0), priority=(0, -9), unique=(None, b.UniqueItem("order-7", TS + 60000))
+        ),
+    ),
     "head-watermark": (FrameType.HEAD_WATERMARK, 10, 0, b.HeadWatermark(ceiling=256)),
     "head-watermark-full": (
         FrameType.HEAD_WATERMARK,

@@ -21,6 +21,7 @@ OPTIONAL = {
     "delete-seqs": set(),
     "evict-watermark": {"routed"},
     "lease": {"ready_at"},
+    "jobs-added": {"ready_at", "priority", "unique"},
     "head-watermark-full": {"resume_at", "lost", "pin"},
     "head-watermark-fork": {"fork"},
 }
@@ -62,6 +63,19 @@ any_body = st.one_of(
         deadline=u64,
         deliveries=u64,
         ready_at=st.none() | u64,
+        error=st.text(),
+        final=st.booleans(),
+    ),
+    st.integers(0, 3).flatmap(
+        lambda count: st.builds(
+            b.JobsFrame,
+            first=u64,
+            ready_at=st.lists(u64, min_size=count, max_size=count).map(tuple),
+            priority=st.lists(st.integers(-9, 9), min_size=count, max_size=count).map(tuple),
+            unique=st.lists(st.none() | st.builds(b.UniqueItem, st.text(), u64), min_size=count, max_size=count).map(
+                tuple
+            ),
+        )
     ),
     st.builds(
         b.HeadWatermark,
@@ -140,7 +154,7 @@ def test_marks_are_told_apart_by_kind() -> None:
         b.decode_body(8, msgspec.msgpack.encode({"kind": "new", "gen": 1}))
 
 
-@pytest.mark.parametrize("kind", [0, 1, 12, 255])
+@pytest.mark.parametrize("kind", [0, 1, 14, 255])
 def test_a_type_without_a_body_has_none(kind: int) -> None:
     with pytest.raises(Corruption) as caught:
         b.decode_body(kind, b"\x80")

@@ -14,7 +14,8 @@ from topics.model.router import RouterDef, router_from_stored
 DEFAULT_ECHO = (
     b'{"type":"log","ttl_ms":0,"cap_records":0,"cap_bytes":0,"discard":"old","durable":false,"durability":"disk",'
     b'"priority":null,"auto_priority":true,"auto_create":true,"idempotency_window_ms":120000,"dedupe_node":true,'
-    b'"lease_ms":30000,"claim_jitter_ms":0,"max_deliveries":0,"dead_letter":null,"leases_durable":false}'
+    b'"lease_ms":30000,"claim_jitter_ms":0,"max_deliveries":0,"dead_letter":null,"leases_durable":false,"retry":null,"serial_by":null,'
+    b'"fair_by":null,"concurrency":0,"tag_concurrency":0,"rate":null,"tag_rate":null,"paused":false,"done":null}'
 )
 
 

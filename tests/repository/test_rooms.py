@@ -49,32 +49,7 @@ SAME_MODULE = {
 }
 """Module names that stand twice, and why."""
 
-PENDING_MAPS: frozenset[str] = frozenset(
-    {
-        "api/endpoints",
-        "api/live",
-        "cli/data",
-        "cli/local",
-        "cli/spark",
-        "client/jobs",
-        "client/producing",
-        "client/transport",
-        "core/queue",
-        "core/reading",
-        "core/retention",
-        "core/slots",
-        "engine/writing",
-        "runtime/background",
-        "runtime/drivers",
-        "runtime/recovery",
-        "spark/logs",
-        "storage/segments/loading",
-        "storage/tiers",
-        "wire/access",
-        "wire/incoming",
-        "wire/outgoing",
-    }
-)
+PENDING_MAPS = frozenset({"core/queue"})
 PENDING_CLASSES = frozenset(
     {
         "Walk",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.engine.world import World
 
-from topics.core.queue.queue import LEASED, READY, QueueJob
+from topics.core.queue.queue_job import LEASED, READY, QueueJob
 
 TAGS = ("x1", "x2", "y")
 STEPS = 45

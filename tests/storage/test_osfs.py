@@ -155,7 +155,7 @@ def test_without_fallocate_files_are_extended(fs: OsFs, monkeypatch: pytest.Monk
     def unsupported(fd: int, off: int, n: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    monkeypatch.setattr(osfs, "_fallocate", unsupported)
     file = RetryingFs(fs).open("a", "create")
     write_all(file, 0, b"abc")
     file.allocate(10_000)

@@ -11,7 +11,11 @@ from tests.wire.rfc8259 import NotJson, parse, takes_write
 
 from topics.errors import InvalidRequest
 from topics.wire.incoming.json import is_too_deep
-from topics.wire.incoming.requests import decode_config, decode_diff, decode_write
+from topics.wire.incoming.requests import (
+    decode_config,
+    decode_diff,
+    decode_write,
+)
 
 
 def payloads(body: bytes) -> list[tuple[bytes, bytes | None]] | None:

@@ -17,14 +17,19 @@ from topics.model.names import NAMES, TopicName
 from topics.model.results import DeleteTopicResult, PutTopicResult, TopicPage, TopicSummary, WatchResult, WatchStart
 from topics.wire import openapi
 from topics.wire.access.visible_names import cut, error_seen, names_in
-from topics.wire.incoming.requests import PutRouterRequest, TopicStart, WatchRequest, WriteRequest
+from topics.wire.incoming.requests import (
+    PutRouterRequest,
+    TopicStart,
+    WatchRequest,
+    WriteRequest,
+)
 from topics.wire.outgoing import ws_messages as ws
 
 REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))
 
 NO_NAMES = {
     "node", "tag", "idempotency_key", "lease_ids", "match", "filter", "type", "discard", "durability", "guarantee",
-    "consistency", "from_seq",
+    "consistency", "from_seq", "unique", "key", "error",
 }  # fmt: skip
 """Texts of requests that name no topic. Whoever adds a field says so here, or gives it the type `TopicName`."""
 

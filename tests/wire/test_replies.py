@@ -114,7 +114,7 @@ KEYS: list[tuple[msgspec.Struct, list[str]]] = [
          "last_write_ts", "last_read_ts"],
     ),
     (
-        TopicState("t", "queue", 0, 1, 1, 0, 0, DEFAULT_CONFIG, 0, 1, 2, QueueCounters(4, 1, 0)),
+        TopicState("t", "queue", 0, 1, 1, 0, 0, DEFAULT_CONFIG, 0, 1, 2, QueueCounters(4, 1, 0, 2)),
         ["topic", "type", "head_seq", "earliest_seq", "next_seq", "count", "bytes", "config", "effective_priority",
          "last_write_ts", "last_read_ts", "queue"],
     ),

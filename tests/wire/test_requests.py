@@ -6,23 +6,25 @@ from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.names import TagMatch
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     NO_SUCH_LEASE,
-    TopicStart,
     check_worker,
     decode_ack,
     decode_claim,
+    decode_extend,
+    decode_nack,
+    lease_text,
+    parse_lease,
+)
+from topics.wire.incoming.requests import (
+    TopicStart,
     decode_datas,
     decode_delete,
     decode_diff,
-    decode_extend,
-    decode_nack,
     decode_router,
     decode_watch,
     decode_write,
-    lease_text,
     node_set,
-    parse_lease,
 )
 
 U32, U64 = 2**32 - 1, 2**64 - 1
@@ -250,11 +252,12 @@ def test_order_of_checks_of_a_queue_call() -> None:
 
 
 def test_nack_delay_is_clamped() -> None:
-    assert decode_nack(b'{"node":"w","seqs":[]}').delay_ms == 0
+    assert decode_nack(b'{"node":"w","seqs":[]}').delay_ms is None
+    assert decode_nack(b'{"node":"w","seqs":[],"delay_ms":null}').delay_ms is None
     for given, effective in ((0, 0), (86_400_000, 86_400_000), (86_400_001, 86_400_000), (U64, 86_400_000)):
         assert decode_nack(b'{"node":"w","seqs":[],"delay_ms":%d}' % given).delay_ms == effective
     with pytest.raises(InvalidRequest):
-        decode_nack(b'{"node":"w","seqs":[],"delay_ms":null}')
+        decode_nack(b'{"node":"w","seqs":[],"delay_ms":"5"}')
 
 
 def test_extend_needs_a_lease_and_clamps_it() -> None:

@@ -13,9 +13,11 @@ from topics.errors import InvalidRequest
 from topics.wire import openapi
 from topics.wire.incoming import json as wire_json
 from topics.wire.incoming.json import SENTENCES_MAX, BodyDecoder, Unknown, count_fields, warnings_of, with_warnings
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     decode_ack,
     decode_claim,
+)
+from topics.wire.incoming.requests import (
     decode_config,
     decode_datas,
     decode_delete,

@@ -12,7 +12,7 @@ from topics.api.app import App, within_budget
 from topics.api.endpoints.bulk import BulkEndpoints
 from topics.api.endpoints.cursors import CursorEndpoints
 from topics.api.endpoints.probes import Console, Probes
-from topics.api.endpoints.queues import QueueEndpoints
+from topics.api.endpoints.queues import JobEndpoints, QueueEndpoints
 from topics.api.endpoints.records import RecordEndpoints
 from topics.api.endpoints.routers import RouterEndpoints
 from topics.api.endpoints.topics import TopicEndpoints
@@ -82,6 +82,7 @@ class ServerApp:
         topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, cache, off_loop=off_loop)
         bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine, off_loop=off_loop)
+        jobs = JobEndpoints(engine)
         cursors = CursorEndpoints(engine)
         self.app.handlers |= {
             "commit_cursor": cursors.commit_cursor,
@@ -108,12 +109,20 @@ class ServerApp:
             "ack": queues.ack,
             "nack": queues.nack,
             "extend": queues.extend,
+            "list_jobs": within_budget(jobs.list_jobs),
+            "list_workers": within_budget(jobs.list_workers),
+            "cancel_jobs": jobs.cancel_jobs,
+            "retry_jobs": jobs.retry_jobs,
+            "move_jobs": jobs.move_jobs,
+            "redrive": jobs.redrive,
+            "pause_queue": jobs.pause_queue,
+            "resume_queue": jobs.resume_queue,
             "work": WorkEndpoint(engine, live.streams, live.services.slow_limits).work,
             **live.handlers,
         }
         fast_appends = FastAppends(engine, monotonic=self._clock.monotonic, inflight=self.app.inflight)
         self.app.fast_path = fast_appends
-        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all)
+        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all, engine.queues.waiting.finish_all)
         kernel.scheduler.every_tick.append(long_polls.tick)
         kernel.before_turn.append(fast_appends.end_turn)
         self.kernel, self.live = kernel, live

@@ -22,7 +22,10 @@ from topics.model.record import WriteBatch, build_batch, build_plain_batch
 from topics.net.messages import FastAppendResponder, RequestHead
 from topics.wire.access.keys import Key
 from topics.wire.incoming.request_head import bool_param, is_json, parse_query
-from topics.wire.incoming.requests import decode_datas, decode_records
+from topics.wire.incoming.requests import (
+    decode_datas,
+    decode_records,
+)
 from topics.wire.outgoing.replies import append_replies
 
 BODY_BYTES_MAX = 32 * KIB

@@ -37,7 +37,10 @@ from topics.limits import MIB
 from topics.model.paging import After, Gap, Gaps, Walk
 from topics.model.position import Position
 from topics.model.results import ReadResult, Record, WatchResult
-from topics.wire.incoming.requests import WatchRequest, checked
+from topics.wire.incoming.requests import (
+    WatchRequest,
+    checked,
+)
 from topics.wire.outgoing.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_DELETED, decode_id, encode_id
 
 HEARTBEAT_MS = 5000

@@ -46,13 +46,15 @@ from topics.model.results import (
     WatchResult,
 )
 from topics.model.values import Event, Json, json_text, refuse_bytes
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     AckRequest,
     ClaimRequest,
-    DeleteRequest,
-    DiffRequest,
     ExtendRequest,
     NackRequest,
+)
+from topics.wire.incoming.requests import (
+    DeleteRequest,
+    DiffRequest,
     PutRouterRequest,
     WatchRequest,
 )

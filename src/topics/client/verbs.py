@@ -40,13 +40,15 @@ from topics.model.results import (
 )
 from topics.model.router import Guarantee
 from topics.model.values import Event, several
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     AckRequest,
     ClaimRequest,
-    DeleteRequest,
-    DiffRequest,
     ExtendRequest,
     NackRequest,
+)
+from topics.wire.incoming.requests import (
+    DeleteRequest,
+    DiffRequest,
     PutRouterRequest,
     checked,
     predicate,
@@ -267,9 +269,9 @@ class QueueVerbs(TopicVerbs):
         """Create the queue, or replace its config as a whole: what is left out goes back to its default."""
         return await super().configure(**queue_config(config))
 
-    async def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None) -> ClaimResult:
-        """Lease up to `max` jobs to a node; none is an empty list."""
-        request = checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms)
+    async def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0) -> ClaimResult:
+        """Lease up to `max` jobs to a node; none is an empty list. With `wait_ms` it waits up to so long for one."""
+        request = checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms, wait_ms=wait_ms)
         return await self._run(routes.CLAIM, request)
 
     async def ack(self, jobs: Seqs, *, node: str) -> AckResult:
@@ -277,9 +279,18 @@ class QueueVerbs(TopicVerbs):
         request = checked(AckRequest, node=node, **_seqs_and_leases(jobs))
         return await self._run(routes.ACK, request)
 
-    async def nack(self, jobs: Seqs, *, node: str, delay_ms: int = 0) -> NackResult:
-        """Not done: somebody may claim them again, at once or after a delay."""
-        request = checked(NackRequest, node=node, delay_ms=delay_ms, **_seqs_and_leases(jobs))
+    async def nack(
+        self,
+        jobs: Seqs,
+        *,
+        node: str,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        final: bool = False,
+    ) -> NackResult:
+        """Not done: somebody may claim them again, after this delay or as the queue's `retry` says. `final`: they go to
+        the dead letters at once."""
+        request = checked(NackRequest, node=node, delay_ms=delay_ms, error=error, final=final, **_seqs_and_leases(jobs))
         return await self._run(routes.NACK, request)
 
     async def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:

@@ -1,13 +1,7 @@
-"""Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
-
-Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called after
-every op that removed something; the cost is spread over the removals that made it necessary.
-
-Apply: the one way published state changes, live and in recovery.
+"""Apply: the one way published state changes, live and in recovery.
 
 Total: an op of a topic that is not there is IGNORED, one that is reflected already changes nothing. Per topic, ops come
-in log order. Called by the engine when an op's commit is done, and by its replay.
-"""
+in log order. Called by the engine when an op's commit is done, and by its replay."""
 
 from __future__ import annotations
 
@@ -19,7 +13,7 @@ from topics.core.create_drop import apply_config, apply_create, apply_delete_top
 from topics.core.delete import apply_delete
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import apply_fork
-from topics.core.queue.leases import apply_lease
+from topics.core.queue.leases import apply_jobs_added, apply_lease
 from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
@@ -33,6 +27,7 @@ from topics.model.ops import (
     Delete,
     Evict,
     HeadMark,
+    JobsAdded,
     LeaseEvent,
     Op,
     RouterDelete,
@@ -46,7 +41,12 @@ RECORDS_KEPT = 256  # likewise for records that died in the middle
 
 
 def forget_dead(topic: TopicLog, removal: Removal) -> None:
-    """The front at once, by whole chunks; the middle when the dead are more than the living."""
+    """Memory of ephemeral topics: what dies there is in no file, so its slots, tags and bytes are given back here.
+
+    Other topics need none of this: their slots leave with a sealed segment, their bytes with the recent cache. Called
+    after every op that removed something; the cost is spread over the removals that made it necessary.
+
+    The front at once, by whole chunks; the middle when the dead are more than the living."""
     earliest = topic.earliest_seq
     topic.resident.drop_below(earliest)
     runs = topic.tail.runs
@@ -78,6 +78,8 @@ def apply(state: State, op: Op) -> Effect:
 
 
 def _append(state: State, topic: TopicLog, op: Append) -> Effect:
+    if op.jobs is not None:
+        apply_jobs_added(topic, op.jobs)
     return apply_append(topic, op, state.recent)
 
 
@@ -117,6 +119,7 @@ _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     HeadMark: _head,
     ConfigUpdate: _config,
     LeaseEvent: _lease,
+    JobsAdded: lambda _, topic, op: apply_jobs_added(topic, op),
     CursorChange: _cursor,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {

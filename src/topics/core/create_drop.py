@@ -9,6 +9,7 @@ from __future__ import annotations
 from topics.core.capture import dead_in_files
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import new_epoch
+from topics.core.queue.queue_rules import QueueRules
 from topics.core.retention.rules import due, floors_op, trim_to_cap
 from topics.core.state import State
 from topics.core.topic import TopicLog
@@ -23,14 +24,14 @@ SEQS_PER_FRAME = 10_000
 
 
 def check_config(name: str, config: TopicConfig) -> None:
-    """What only the lifecycle knows: where dead letters may go."""
-    dead_letter = config.dead_letter
-    if dead_letter is None:
-        return
-    if not is_topic_name(dead_letter):
+    """What only the lifecycle knows: where dead letters and the history of jobs may go."""
+    dead_letter, done = config.dead_letter, config.done
+    if dead_letter is not None and not is_topic_name(dead_letter):
         raise InvalidRequest.bad_dead_letter(dead_letter)
-    if config.is_queue and dead_letter == name:
-        raise InvalidRequest("a queue cannot be its own dead_letter")
+    if done is not None and not is_topic_name(done):
+        raise InvalidRequest(f"done must be a topic's name, not {done!r}")
+    if config.is_queue and name in (dead_letter, done):
+        raise InvalidRequest(f"a queue cannot be its own {'dead_letter' if dead_letter == name else 'done'}")
 
 
 def decide_put(
@@ -121,6 +122,8 @@ def apply_config(topic: TopicLog, op: ConfigUpdate, *, fed: bool = False) -> Eff
     A change to `fsync` needs no ceiling any more, unless the topic is `fed` by a router: the sync of this very frame
     covers everything before it."""
     old, topic.config = topic.config, op.config
+    if topic.queue is not None:
+        topic.queue.follow(QueueRules(op.config, topic.id))
     if op.config.is_fsync and not old.is_fsync and not fed:
         topic.ceiling = topic.head
     removal = trim_to_cap(topic, now=max(op.ts, topic.last_ts))

@@ -37,6 +37,17 @@ def with_keys(meta: bytes | None, added: Mapping[str, bytes], *, keys_max: int |
     return _joined([body, *_members(added)] if keys else _members(added))
 
 
+def without_keys(meta: bytes, prefix: str) -> bytes | None:
+    """`meta` without the keys that begin so; None if nothing else was in it. One that is no object stays as it is."""
+    if not meta.lstrip().startswith(b"{"):
+        return meta
+    keys = _keys(meta)
+    gone = {name: b"" for name in keys if name.startswith(prefix)}
+    if not gone:
+        return meta
+    return _without(meta, gone) if len(gone) < len(keys) else None
+
+
 def _members(added: Mapping[str, bytes]) -> list[bytes]:
     return [msgspec.json.encode(name) + b":" + text for name, text in added.items()]
 

@@ -12,6 +12,7 @@ from collections import deque
 
 from topics.core.idempotency import IdemWindow
 from topics.core.queue.queue import QueueState
+from topics.core.queue.queue_rules import QueueRules
 from topics.core.reading.recent import Resident
 from topics.core.retention.floors import SEQ_BASE, Floors, LostRanges
 from topics.core.slots.sealed_slots import SealedRun
@@ -97,7 +98,7 @@ class TopicLog:
         self.tags = TailTags()
         self.resident = Resident()
         self.idem = IdemWindow()
-        self.queue = QueueState() if config.is_queue else None  # the type never changes
+        self.queue = QueueState(QueueRules(config, topic_id)) if config.is_queue else None  # the type never changes
         self.cursors: dict[str, NamedCursor] = {}
         self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
         self.replay_head = 0  # while replaying: the head at that point of the log; segments may hold later records

@@ -180,6 +180,7 @@ class Database:
 
     def _refuse_waiters(self) -> None:
         self.long_polls.fail_all(DatabaseClosed())
+        self._kernel.engine.queues.waiting.fail_all(DatabaseClosed())
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -20,6 +20,7 @@ from topics.client.verbs import Items
 from topics.core.reading.walk import ReadRequest
 from topics.embedded.views import job_view, read_view
 from topics.engine.engine import Engine
+from topics.engine.queues.claim_pass import Claimed, Claimer
 from topics.engine.reading.long_polls import Poll
 from topics.engine.reading.reads import ReadDone
 from topics.engine.reading.starts import ReadStart
@@ -45,13 +46,15 @@ from topics.model.results import (
 )
 from topics.model.router import RouterDef
 from topics.model.values import plain_texts, records_of
-from topics.wire.incoming.requests import (
+from topics.wire.incoming.queue_requests import (
     AckRequest,
     ClaimRequest,
-    DeleteRequest,
-    DiffRequest,
     ExtendRequest,
     NackRequest,
+)
+from topics.wire.incoming.requests import (
+    DeleteRequest,
+    DiffRequest,
     NodeFilter,
     PutRouterRequest,
     node_set,
@@ -187,9 +190,27 @@ def _topics(db: Database, _: str, asked: ListQuery) -> TopicPage:
 
 @_carries_out(routes.CLAIM)
 def _claim(db: Database, queue: str, asked: ClaimRequest) -> ClaimResult:
-    done = db.call(lambda engine: engine.queues.claim(queue, node=asked.node, max=asked.max, lease_ms=asked.lease_ms))
+    begun: list[Claimer] = []
+
+    def begin(engine: Engine) -> Ticket[Claimed]:
+        begun.append(
+            engine.queues.ask(queue, node=asked.node, max=asked.max, lease_ms=asked.lease_ms, wait_ms=asked.wait_ms)
+        )
+        return begun[0].ticket
+
+    try:
+        done = db.call(begin)
+    finally:
+        for claimer in begun:
+            if not claimer.ticket.done:
+                db.call(partial(_leave, claimer))
     jobs = [job_view(job) for job in done.jobs]
     return ClaimResult(topic=queue, claimed=jobs, count=len(jobs), ready=done.ready)
+
+
+def _leave(claimer: Claimer, engine: Engine) -> Ticket[None]:
+    engine.queues.waiting.leave(claimer)
+    return resolved(None)
 
 
 @_carries_out(routes.ACK)
@@ -203,7 +224,13 @@ def _nack(db: Database, queue: str, asked: NackRequest) -> NackResult:
     fences = asked.check()
     return db.call(
         lambda engine: engine.queues.nack(
-            queue, node=asked.node, seqs=asked.seqs, fences=fences, delay_ms=asked.delay_ms
+            queue,
+            node=asked.node,
+            seqs=asked.seqs,
+            fences=fences,
+            delay_ms=asked.delay_ms,
+            error=asked.error or "",
+            final=asked.final,
         )
     )
 

@@ -20,7 +20,9 @@ from topics.model.payload import split_blob
 from topics.model.position import token
 from topics.model.results import Job, ReadResult, Record
 from topics.model.run import RecordRun, StoredRecord
-from topics.wire.incoming.requests import lease_text
+from topics.wire.incoming.queue_requests import (
+    lease_text,
+)
 from topics.wire.outgoing.records import take_columns
 
 

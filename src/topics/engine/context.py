@@ -35,6 +35,8 @@ from topics.model.submission import Submission
 
 T = TypeVar("T")
 
+NO_TOPIC = -1
+
 
 class FetchedRecords:
     """What a fetch brought: the records up to `seq_next`, and how many cold segments had to be asked.
@@ -198,12 +200,19 @@ class Context:
         barrier: bool = True,
         internal: bool = False,
         reclaims: bool = False,
+        apart: bool = False,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> Ticket[T]:
         """Submit control frames to the topic's log group; topic 0 is the routers'. The flags are those of
-        `Commit.submit`. Without ops it is an empty submission, which waits for those before it."""
+        `Commit.submit`. Without ops it is an empty submission, which waits for those before it. `apart`: the ops
+        commute with all others, so it waits for none that is not synced, and ends no submission that grows."""
         sub = submission(
-            ops, None, topic_id=topic_id, ts=self.clock.now_ms(), durable=durable, client_frames=client_frames
+            ops,
+            None,
+            topic_id=NO_TOPIC if apart else topic_id,
+            ts=self.clock.now_ms(),
+            durable=durable,
+            client_frames=client_frames,
         )
         return self.commit.submit(
             self.group_of(topic_id),

@@ -19,6 +19,7 @@ from topics.engine.deletes import Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
 from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle
+from topics.engine.queues.entering_writes import EnteringWrites
 from topics.engine.queues.queues import Queues
 from topics.engine.reading.cursor_commands import CursorCommands
 from topics.engine.reading.queries import Queries
@@ -76,6 +77,7 @@ class Engine:
         self.routers = Routers(context, self.lifecycle, forwarding, self.router_checkpoints)
         self.deletes = Deletes(context, floor_log, forwarding)
         self.reads = Reads(context, floor_log, forwarding)
+        EnteringWrites(context, self.writes)
         self.queues = Queues(context, floor_log, forwarding, self.lifecycle, self.deletes, append=self._write_letter)
         self.queries = Queries(context, floor_log, forwarding, self.queues)
         self.starts = Starts(context, floor_log)

@@ -17,6 +17,7 @@ import msgspec
 from topics.core.append import Reservation, decide_append
 from topics.core.apply import apply
 from topics.core.create_drop import decide_create, decide_delete_topic, decide_put
+from topics.core.queue.entering import Entering, check_times, decide_entering, jobs_op
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
@@ -24,8 +25,9 @@ from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
 from topics.engine.writing.encode import submission
+from topics.engine.writing.job_controls import entered_jobs
 from topics.engine.writing.writes import Writes, encode_append
-from topics.errors import Throttled
+from topics.errors import NotAQueue, Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
 from topics.model.record import WriteBatch
@@ -233,8 +235,12 @@ class CreatingWrites:
         existing = ctx.state.topics.get(name)
         if existing is not None:
             return self._writes.append(existing, batch)
+        if batch.jobs is not None and not config.is_queue:
+            raise NotAQueue(name)
         create = self._lifecycle.create_op(name, config)
         topic = provisional(create)
+        entering = self._entering(topic, batch)
+        batch = batch if entering is None or entering.batch is None else entering.batch
         reservation = decide_append(topic, batch, ctx.clock.now_ms())
         assert isinstance(reservation, Reservation), "a topic that does not exist knows no keys"
         self._writes.check_quota(batch.total_bytes)
@@ -243,7 +249,23 @@ class CreatingWrites:
             mark = ctx.ceilings.raise_over(topic, reservation.last_seq, reservation.ts)
             assert mark is not None, "a new topic has no ceiling yet"
             controls.append(mark)
-        return self._commit(controls, topic, encode_append(topic, batch, reservation, durable=True), batch)
+        op = encode_append(topic, batch, reservation, durable=True)
+        if batch.jobs is not None:
+            op.jobs = jobs_op(topic, batch.jobs, op.first_seq, reservation.ts)
+            if op.jobs is not None and not config.is_ephemeral:
+                controls.append(op.jobs)
+        ticket = self._commit(controls, topic, op, batch)
+        return ticket if entering is None else chain(ticket, partial(entered_jobs, entering))
+
+    def _entering(self, topic: TopicLog, batch: WriteBatch) -> Entering | None:
+        """Which of the records are appended, if they have unique keys."""
+        if batch.jobs is None:
+            return None
+        now = self._ctx.clock.now_ms()
+        check_times(batch, now)
+        decision = decide_entering(topic, batch, now)
+        assert isinstance(decision, Entering), "a topic that does not exist knows no keys"
+        return decision
 
     def _commit(self, controls: list[Op], topic: TopicLog, op: Append, batch: WriteBatch) -> Ticket[Appended]:
         ctx = self._ctx

@@ -77,8 +77,27 @@ class DelayedItem(_Row, frozen=True):
     seq: U64
 
 
+class NoteItem(_Row, frozen=True):
+    """More about a job that was handed out."""
+
+    seq: U64
+    lease_id: U64
+    first_ts: U64
+    last_ts: U64
+    priority: int
+    final: bool
+    error: str
+
+
+class UniqueKeyItem(_Row, frozen=True):
+    key: str
+    seq: U64
+    until: U64
+
+
 class QueueItem(_Map, frozen=True, kw_only=True):
-    """Lease state is present only with `leases_durable`."""
+    """`claim_cursor` is not written any more. `fields` are seqs, times and priorities of jobs with fields, as columns:
+    u64, u64, i8."""
 
     next_lease_id: U64
     dead_lettered: U64
@@ -87,6 +106,10 @@ class QueueItem(_Map, frozen=True, kw_only=True):
     deliveries: tuple[DeliveriesItem, ...] = ()
     reclaim: tuple[U64, ...] = ()
     delayed: tuple[DelayedItem, ...] = ()
+    streamed: tuple[U64, ...] = ()
+    notes: tuple[NoteItem, ...] = ()
+    fields: tuple[bytes, bytes, bytes] | None = None
+    unique: tuple[UniqueKeyItem, ...] = ()
 
 
 class IdemItem(_Row, frozen=True):

@@ -31,6 +31,34 @@ def check_u64(*values: int) -> None:
         raise ValueError("an integer is beyond 64 bits")
 
 
+class RetryRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a job waits for its next delivery (`docs/spec/semantics.md#sec-16-12`)."""
+
+    base_ms: Annotated[int, msgspec.Meta(ge=1, le=limits.DAY_MS)] = 1000
+    factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0
+    max_ms: Annotated[int, msgspec.Meta(ge=1, le=30 * limits.DAY_MS)] = 3_600_000
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    def __post_init__(self) -> None:
+        if self.max_ms < self.base_ms:
+            raise ValueError(f"max_ms must be at least base_ms, {self.base_ms}")
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """At most so many hand-outs at once, and so many per time after that."""
+
+    jobs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    per_ms: Annotated[int, msgspec.Meta(ge=1, le=limits.DAY_MS)]
+
+
+class RetryIn(RetryRule, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As sent."""
+
+
+class RateIn(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As sent."""
+
+
 class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A config object as sent: every field optional. None is the same as left out, where it is allowed at all."""
 
@@ -51,10 +79,19 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_deliveries: U64 = 0
     dead_letter: TopicName | None = None
     leases_durable: bool = False
+    retry: RetryIn | None = None
+    serial_by: Literal["tag"] | None = None
+    fair_by: Literal["tag"] | None = None
+    concurrency: U64 = 0
+    tag_concurrency: U64 = 0
+    rate: RateIn | None = None
+    tag_rate: RateIn | None = None
+    paused: bool = False
+    done: TopicName | None = None
 
     def __post_init__(self) -> None:
         check_u64(self.ttl_ms, self.cap_records, self.cap_bytes, self.idempotency_window_ms)
-        check_u64(self.lease_ms, self.claim_jitter_ms, self.max_deliveries)
+        check_u64(self.lease_ms, self.claim_jitter_ms, self.max_deliveries, self.concurrency, self.tag_concurrency)
 
 
 class ConfigFields(TypedDict, total=False):
@@ -80,7 +117,7 @@ class ConfigFields(TypedDict, total=False):
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The 17 resolved fields of a topic. Build it with `resolve_config` or `TopicConfig.from_stored`."""
+    """The 26 resolved fields of a topic. Build it with `resolve_config` or `TopicConfig.from_stored`."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -99,6 +136,15 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: TopicName | None = None
     leases_durable: bool = False
+    retry: RetryRule | None = None
+    serial_by: Literal["tag"] | None = None
+    fair_by: Literal["tag"] | None = None
+    concurrency: int = 0
+    tag_concurrency: int = 0
+    rate: Rate | None = None
+    tag_rate: Rate | None = None
+    paused: bool = False
+    done: TopicName | None = None
 
     @property
     def is_queue(self) -> bool:
@@ -119,12 +165,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_leases(self) -> bool:
-        """Lease events are logged; an ephemeral queue never logs them."""
+        """Leases outlive a restart, and their events are synced; an ephemeral queue has nothing to keep."""
         return self.leases_durable and self.type == "queue" and self.durability != "ephemeral"
+
+    @property
+    def logs_leases(self) -> bool:
+        """Lease events are logged, so that counts and delays outlive a restart."""
+        return self.type == "queue" and self.durability != "ephemeral"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values in canonical key order, for log bodies and responses."""
-        return msgspec.structs.asdict(self)
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> "TopicConfig":
@@ -140,6 +192,11 @@ def resolve_config(patch: ConfigPatch) -> TopicConfig:
     fields["durable"] = durability == "fsync"
     fields["lease_ms"] = limits.LEASE_MS(patch.lease_ms)
     fields["claim_jitter_ms"] = limits.CLAIM_JITTER_MS(patch.claim_jitter_ms)
+    if patch.retry is not None:
+        fields["retry"] = RetryRule(**msgspec.structs.asdict(patch.retry))
+    for name in ("rate", "tag_rate"):
+        if fields[name] is not None:
+            fields[name] = Rate(**msgspec.structs.asdict(fields[name]))
     return TopicConfig(**fields)
 
 

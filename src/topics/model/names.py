@@ -1,13 +1,7 @@
 """Names: the grammar of topic and router names, and the type of the fields that carry them.
 
 A name is checked only where something is created; elsewhere an ill-formed name simply does not exist. Used by core
-(lifecycle), wire and the embedded library.
-
-Tag match: the one predicate of the contract, used by record deletes and router filters.
-
-`value` of a Glob is the literal prefix, without the final `*`; that is also what is stored. An untagged record never
-matches. Built from JSON by `parse_match`, from a log body by `TagMatch.from_stored`.
-"""
+(lifecycle), wire and the embedded library."""
 
 import re
 from typing import Annotated, Literal
@@ -56,6 +50,11 @@ MatchOp = Literal["Eq", "Glob"]
 
 
 class TagMatch(msgspec.Struct, frozen=True):
+    """The one predicate of the contract, used by record deletes and router filters.
+
+    `value` of a Glob is the literal prefix, without the final `*`; that is also what is stored. An untagged record
+    never matches. Built from JSON by `parse_match`, from a log body by `TagMatch.from_stored`."""
+
     op: MatchOp
     value: str
 

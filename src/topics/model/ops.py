@@ -65,6 +65,7 @@ class Append(msgspec.Struct, gc=False):
     frames: bytes | None = None
     hops: int = 0
     key: bytes | None = None
+    jobs: "JobsAdded | None" = None  # where no frame in front of the records says it: in an ephemeral queue
 
     @property
     def last_seq(self) -> int:
@@ -166,9 +167,21 @@ class HeadMark(msgspec.Struct, frozen=True, kw_only=True):
     fork: Fork | None = None
 
 
+class JobsAdded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write said about its jobs, `first_seq` and those behind it: a column is empty if no job has such a field.
+    A time is 0 for at once; a unique key has the first moment at which it stands no more, 0 for until the job is done.
+    It comes in front of the records, in the same submission."""
+
+    topic_id: int
+    first_seq: int
+    ready_at: tuple[int, ...] = ()
+    priority: tuple[int, ...] = ()
+    unique: tuple[tuple[str, int] | None, ...] = ()
+
+
 class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     """`event`: 0 claimed, 1 released, 2 extended, 3 acked. `stream` is the work stream that claims; the log keeps only
-    that there was one."""
+    that there was one. `error` and `final` are those of a nack."""
 
     topic_id: int
     seq: int
@@ -180,6 +193,8 @@ class LeaseEvent(msgspec.Struct, frozen=True, kw_only=True):
     ready_at: int | None = None
     stream: int = 0
     ts: int = 0
+    error: str = ""
+    final: bool = False
 
 
 CURSOR_COMMIT: Final = 0
@@ -216,5 +231,6 @@ Op = (
     | Evict
     | HeadMark
     | LeaseEvent
+    | JobsAdded
     | CursorChange
 )

@@ -6,8 +6,8 @@ bytes: the texts of `data` and `meta`, nothing else.
 """
 
 from collections.abc import Sequence
-from operator import add
-from typing import Never
+from operator import add, attrgetter
+from typing import Literal, NamedTuple, Never, get_args
 
 import msgspec
 
@@ -22,13 +22,44 @@ Meta = msgspec.Raw | msgspec.UnsetType
 _META_BYTES_OF_TOO_MANY_KEYS = (limits.META_KEYS_MAX + 1) * 5  # `"":1,` is the least a key can cost
 
 
+OnConflict = Literal["keep", "replace", "reject"]
+
+
+class UniqueIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A unique key as sent; without `for_ms` it stands until its job is done."""
+
+    key: str
+    for_ms: int | None = None
+    on_conflict: OnConflict = "keep"
+
+
 class RecordIn(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """One record as sent. `data` and `meta` are JSON texts already known to be well-formed."""
+    """One record as sent. `data` and `meta` are JSON texts already known to be well-formed. The last four are fields of
+    a job, for queues only."""
 
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
     meta: Meta = msgspec.UNSET  # null is the same as absent
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+    priority: int | None = None
+    unique: str | UniqueIn | None = None
+
+
+class JobField(NamedTuple):
+    """What a record says about its job, checked."""
+
+    delay_ms: int = 0
+    deliver_at: int = 0
+    priority: int = 0
+    key: str | None = None
+    for_ms: int = 0
+    on_conflict: OnConflict = "keep"
+
+    def ready_at(self, ts: int) -> int:
+        """When a job appended at `ts` may be handed out; 0: at once."""
+        return ts + self.delay_ms if self.delay_ms else self.deliver_at if self.deliver_at > ts else 0
 
 
 class Expected(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +78,7 @@ class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     count: int
     total_bytes: int
     max_bytes: int  # of the largest record
+    jobs: list[JobField | None] | None = None  # None: no record has a field of a job
     expected: Expected | None = None
 
 
@@ -67,7 +99,58 @@ def build_batch(
         raise InvalidRequest("a tag, node or idempotency key is not a string") from None
     if batch is None:
         _refuse_first_fault(records, default_node)
+    fields = list(map(_JOB_FIELDS, records))
+    if fields.count(_PLAIN) < count:
+        jobs = [None if given == _PLAIN else _job_field(*given, at) for at, given in enumerate(fields)]
+        return msgspec.structs.replace(batch, jobs=jobs)
     return batch
+
+
+_JOB_FIELDS = attrgetter("delay_ms", "deliver_at", "priority", "unique")
+_PLAIN = (None, None, None, None)
+
+
+def _job_field(
+    delay_ms: int | None, deliver_at: int | None, priority: int | None, unique: str | UniqueIn | None, at: int
+) -> JobField:
+    """Raises InvalidRequest that names the record and the field."""
+    _check_range(delay_ms, 0, limits.JOB_DELAY_MS_MAX, at, "delay_ms")
+    _check_range(deliver_at, 0, limits.U64_MAX >> 1, at, "deliver_at")
+    _check_range(priority, -limits.JOB_PRIORITY_MAX, limits.JOB_PRIORITY_MAX, at, "priority")
+    if delay_ms is not None and deliver_at is not None:
+        raise InvalidRequest(f"records[{at}]: give delay_ms or deliver_at, not both")
+    given = UniqueIn(key=unique) if isinstance(unique, str) else unique
+    if given is None:
+        return JobField(delay_ms or 0, deliver_at or 0, priority or 0)
+    if not 0 < len(given.key.encode()) <= limits.UNIQUE_KEY_BYTES_MAX:
+        raise InvalidRequest(f"records[{at}].unique: a key has 1 to {limits.UNIQUE_KEY_BYTES_MAX} bytes")
+    _check_range(given.for_ms, 1, limits.JOB_DELAY_MS_MAX, at, "unique.for_ms")
+    if given.on_conflict not in get_args(OnConflict):
+        raise InvalidRequest(f"records[{at}].unique.on_conflict: must be keep, replace or reject")
+    return JobField(delay_ms or 0, deliver_at or 0, priority or 0, given.key, given.for_ms or 0, given.on_conflict)
+
+
+def _check_range(value: int | None, low: int, high: int, at: int, name: str) -> None:
+    if value is None:
+        return
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidRequest(f"records[{at}].{name}: must be an integer from {low} to {high}")
+
+
+def chosen(batch: WriteBatch, places: Sequence[int]) -> WriteBatch:
+    """Some records of a batch with fields of jobs."""
+    sizes = [batch.sizes[at] for at in places]
+    return WriteBatch(
+        [batch.blobs[at] for at in places],
+        sizes,
+        None if batch.tags is None else [batch.tags[at] for at in places],
+        [batch.nodes[at] for at in places] if isinstance(batch.nodes, list) else batch.nodes,
+        batch.key,
+        len(places),
+        sum(sizes),
+        max(sizes),
+        None if batch.jobs is None else [batch.jobs[at] for at in places],
+    )
 
 
 def build_plain_batch(

@@ -1,8 +1,4 @@
-"""Tombstone: an announced gap, `gap_from..gap_to`, both ends lost. Made by core's read plan, shown by every door.
-
-Appended: what the engine answers a write with, once it is published; the doors make their replies of it.
-
-Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
+"""Results: what each call answers, as values. Field names are the contract's, so a struct encodes to its JSON keys.
 
 Made by core and the engine, shown by the embedded library, and what a client decodes a response into. The performance
 block is not a result: the HTTP door adds it. Byte-level replies for hot calls are in `topics.wire.outgoing.replies`.
@@ -27,6 +23,8 @@ TombstoneReason = Literal["cap", "ttl", "mixed", "source_trim", "recreated", "re
 
 
 class Tombstone(msgspec.Struct, frozen=True):
+    """An announced gap, `gap_from..gap_to`, both ends lost. Made by core's read plan, shown by every door."""
+
     gap_from: int
     gap_to: int
     reason: str
@@ -36,7 +34,9 @@ class Tombstone(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
+    """What the engine answers a write with, once it is published; the doors make their replies of it.
+
+    Times in milliseconds; `sync_ms` is above 0 for the class `fsync`, and 0 for every other. `epoch` is that of the
     last seq."""
 
     first_seq: int
@@ -47,10 +47,20 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     append_ms: float = 0.0
     sync_ms: float = 0.0
     created: bool = False
+    entered: EnteredJobs | None = None
 
     @property
     def last_seq(self) -> int:
         return self.first_seq + self.count - 1
+
+
+class EnteredJobs(msgspec.Struct, frozen=True, gc=False):
+    """Of a write with unique keys: the job that stands for each record, the places of records that were not appended,
+    and the jobs that were deleted for new ones."""
+
+    seqs: list[int]
+    kept: list[int]
+    replaced: list[int]
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -150,12 +160,16 @@ class DeleteResult(msgspec.Struct, frozen=True):
 
 
 class QueueCounters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start."""
+    """`lost_in_flight` are leased jobs that a cap or TTL took, since the server's start. `oldest_ms` is the age of the
+    oldest job, `next_due` when the next lease or delay is over."""
 
     ready: int
     in_flight: int
     dead_lettered: int
+    delayed: int
     lost_in_flight: int = 0
+    oldest_ms: int | None = None
+    next_due: int | None = None
 
 
 class TopicState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -307,6 +321,84 @@ class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: list[int]
     deadlines: dict[int, int]  # seq -> new deadline; JSON shows the seqs as strings
     lost: list[LostJob] = []
+
+
+JobState = Literal["ready", "delayed", "in_flight"]
+
+
+class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job as a list shows it. `due` is when its delay is over."""
+
+    seq: int
+    state: JobState
+    ts: int
+    deliveries: int
+    priority: int
+    tag: str | None = None
+    node: str | None = None
+    lease_id: int | str | None = None
+    deadline: int | None = None
+    due: int | None = None
+    unique: str | None = None
+    error: str | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    topic: TopicName
+    jobs: list[JobInfo]
+    next_cursor: str | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node that holds leases, has work streams, waits in claims, or called a while ago."""
+
+    node: str
+    in_flight: int
+    streams: int
+    waiting: int
+    first_deadline: int | None = None
+    last_seen: int | None = None
+
+
+class WorkerPage(msgspec.Struct, frozen=True):
+    topic: TopicName
+    workers: list[WorkerInfo]
+
+
+class CancelResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    cancelled: int
+    skipped: list[int]
+
+
+class RetryResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    retried: int
+    skipped: list[int]
+
+
+class MoveResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    to: TopicName
+    moved: int
+    skipped: list[int]
+
+
+class RedriveResult(msgspec.Struct, frozen=True):
+    """`skipped` are letters that match and whose queue is not there."""
+
+    topic: TopicName
+    examined: int
+    matched: int
+    redriven: int
+    skipped: list[int]
+    next_from_seq: int
+    caught_up: bool
+
+
+class PauseResult(msgspec.Struct, frozen=True):
+    topic: TopicName
+    paused: bool
 
 
 # --- watch -----------------------------------------------------------------------------------------------------------

@@ -1,12 +1,7 @@
-"""ClockWatch: says once that the engine does not follow the wall clock, and once that it does again.
-
-How the two are held together is `EngineClock`'s; this only tells operators, in the log and in the probes.
-
-Kernel: engine and storage joined, driven by whoever owns the loop or the lock.
+"""Kernel: engine and storage joined, driven by whoever owns the loop or the lock.
 
 `flush` writes what a turn submitted; `tick` does what time asks for. Always holds: every submission accepted is
-answered; closing writes, syncs and snapshots what is there, so that the next start replays nothing.
-"""
+answered; closing writes, syncs and snapshots what is there, so that the next start replays nothing."""
 
 from __future__ import annotations
 
@@ -39,6 +34,10 @@ log = logging.getLogger("topics.kernel")
 
 
 class ClockWatch:
+    """Says once that the engine does not follow the wall clock, and once that it does again.
+
+    How the two are held together is `EngineClock`'s; this only tells operators, in the log and in the probes."""
+
     def __init__(self, clock: EngineClock) -> None:
         self._clock = clock
         self._told = False

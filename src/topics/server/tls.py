@@ -1,11 +1,4 @@
-"""TLS on the listener: certificate and key from PEM files, HTTP/2 and HTTP/1.1 by ALPN.
-
-TlsPacer: stands between a TLS transport and its peer, and hands output over piece by piece.
-
-A TLS transport passes all that it has to the socket's transport below it, where nobody sees it: a peer that takes
-nothing would look like one that has taken everything. So what is not taken is kept here, and below is never more than
-about two pieces. To the event loop this is the protocol of the connection, to the peer its transport.
-"""
+"""TLS on the listener: certificate and key from PEM files, HTTP/2 and HTTP/1.1 by ALPN."""
 
 from __future__ import annotations
 
@@ -47,6 +40,12 @@ PIECE_BYTES = 128 * KIB
 
 
 class TlsPacer(asyncio.Transport, asyncio.Protocol):
+    """Stands between a TLS transport and its peer, and hands output over piece by piece.
+
+    A TLS transport passes all that it has to the socket's transport below it, where nobody sees it: a peer that takes
+    nothing would look like one that has taken everything. So what is not taken is kept here, and below is never more
+    than about two pieces. To the event loop this is the protocol of the connection, to the peer its transport."""
+
     def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._peer = peer

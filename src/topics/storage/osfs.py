@@ -60,7 +60,18 @@ def _fsync(fd: int) -> None:
         fcntl.fcntl(fd, _FULL_FSYNC)
 
 
+def _cannot_allocate(fd: int, start: int, n: int) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def _write_first(fd: int, bufs: Sequence[Buffer], off: int) -> int:
+    return os.pwrite(fd, bufs[0], off)  # fewer bytes than were given; whoever calls goes on behind them
+
+
+# What other systems lack. Where space cannot be allocated, `RetryingFs` extends the file instead.
 _datasync = os.fdatasync if hasattr(os, "fdatasync") and _FULL_FSYNC is None else _fsync
+_fallocate = getattr(os, "posix_fallocate", _cannot_allocate)
+_pwritev = getattr(os, "pwritev", _write_first)
 
 
 def _naming(call: Callable[Concatenate[OsFile, P], R]) -> Callable[Concatenate[OsFile, P], R]:
@@ -94,7 +105,7 @@ class OsFile:
 
     @_naming
     def pwritev(self, off: int, bufs: Sequence[Buffer]) -> int:
-        return os.pwritev(self._fd, bufs, off)
+        return _pwritev(self._fd, bufs, off)
 
     @_naming
     def truncate(self, n: int) -> None:
@@ -102,7 +113,7 @@ class OsFile:
 
     @_naming
     def allocate(self, n: int) -> None:
-        os.posix_fallocate(self._fd, 0, n)
+        _fallocate(self._fd, 0, n)
 
     @_naming
     def datasync(self) -> None:

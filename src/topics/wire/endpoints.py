@@ -146,6 +146,43 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ),
     ),
     Endpoint(
+        handler="list_jobs", method="GET", path="/v0/topics/{topic}/jobs", summary="List jobs by state",
+        scopes=READ, response="JobPage", errors=(400, 404, 409),
+        query=(
+            Param("state", "string", "ready, delayed or in_flight; default all"),
+            Param("tag", "string", "jobs with exactly this tag"), _PAGE_SIZE, _CURSOR,
+        ),
+    ),
+    Endpoint(
+        handler="list_workers", method="GET", path="/v0/topics/{topic}/workers", summary="List workers of a queue",
+        scopes=READ, response="WorkerPage", errors=(404, 409),
+    ),
+    Endpoint(
+        handler="cancel_jobs", method="POST", path="/v0/topics/{topic}/cancel", summary="Delete jobs",
+        scopes=DELETE, body="required", request="SeqsRequest", response="CancelResult", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="retry_jobs", method="POST", path="/v0/topics/{topic}/retry", summary="Make delayed jobs ready",
+        scopes=WRITE, body="required", request="SeqsRequest", response="RetryResult", errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="move_jobs", method="POST", path="/v0/topics/{topic}/move", summary="Move jobs to another queue",
+        scopes=READ | WRITE | DELETE, body="required", request="MoveRequest", response="MoveResult",
+        errors=(400, 404, 409),
+    ),
+    Endpoint(
+        handler="redrive", method="POST", path="/v0/topics/{topic}/redrive", summary="Take dead letters back",
+        scopes=READ | WRITE | DELETE, body="empty_ok", request="RedriveRequest", response="RedriveResult",
+        errors=(400, 404, 409),
+    ),
+    *(
+        Endpoint(
+            handler=f"{verb}_queue", method="POST", path=f"/v0/topics/{{topic}}/{verb}", summary=summary,
+            scopes=ADMIN, response="PauseResult", errors=(404, 409),
+        )
+        for verb, summary in (("pause", "Stop the hand-out of jobs"), ("resume", "Start the hand-out again"))
+    ),
+    Endpoint(
         handler="segments", method="GET", path="/v0/topics/{topic}/segments", summary="Manifest of stored segments",
         scopes=READ, response="Segments", errors=(404,),
     ),

@@ -14,8 +14,7 @@ from topics.model import results
 from topics.model.config import ConfigPatch
 from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
-from topics.wire.incoming import cursor_requests, requests
-from topics.wire.incoming import requests as queue_requests
+from topics.wire.incoming import cursor_requests, queue_requests, requests
 
 Json = dict[str, Any]
 
@@ -23,14 +22,17 @@ REF = "#/components/schemas/"
 _REQUESTS: tuple[type, ...] = (
     ConfigPatch, requests.WriteRequest, requests.DiffRequest, requests.DeleteRequest, requests.PutRouterRequest,
     requests.WatchRequest, queue_requests.ClaimRequest, queue_requests.AckRequest, queue_requests.NackRequest,
-    queue_requests.ExtendRequest, cursor_requests.CommitRequest, cursor_requests.CommitsRequest,
+    queue_requests.ExtendRequest, queue_requests.SeqsRequest, queue_requests.MoveRequest,
+    queue_requests.RedriveRequest, cursor_requests.CommitRequest, cursor_requests.CommitsRequest,
     cursor_requests.PutCursorRequest,
 )  # fmt: skip
 _RESULTS: tuple[type, ...] = (
     results.AppendResult, results.ReadResult, results.DeleteResult, results.TopicState, results.TopicPage,
     results.PutTopicResult, results.DeleteTopicResult, results.RouterState, results.RouterPage,
     results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
-    results.WatchResult, results.CursorState, results.CursorPage, results.CursorDropped, results.CommitResults,
+    results.WatchResult, results.JobPage, results.WorkerPage, results.CancelResult, results.RetryResult,
+    results.MoveResult, results.RedriveResult, results.PauseResult,
+    results.CursorState, results.CursorPage, results.CursorDropped, results.CommitResults,
     results.AccessResult,
 )  # fmt: skip
 
@@ -70,6 +72,10 @@ _LIMITS: dict[tuple[str, str], Json] = {
     ("RecordIn", "meta"): {"description": "a small object; null is none, other JSON is kept as it is"},
     ("ConfigPatch", "dead_letter"): {"description": "a topic's name, checked where a topic gets this config"},
     ("DeleteRequest", "match"): _PREDICATE,
+    ("RedriveRequest", "match"): _PREDICATE,
+    ("RedriveRequest", "to"): {"description": "a queue; without it each letter goes where it came from"},
+    ("MoveRequest", "to"): {"description": "a queue that exists"},
+    **{(name, "seqs"): _SEQS for name in ("SeqsRequest", "MoveRequest")},
     ("PutRouterRequest", "source"): {"pattern": _TOPIC_PATTERN},
     ("PutRouterRequest", "dest"): {"pattern": _TOPIC_PATTERN},
     ("PutRouterRequest", "filter"): _PREDICATE,

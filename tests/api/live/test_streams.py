@@ -19,7 +19,9 @@ from topics.model.position import Position, token
 from topics.model.router import RouterDef
 from topics.testing import SimHost
 from topics.testing.driver import SimKernel
-from topics.wire.incoming.requests import decode_write
+from topics.wire.incoming.requests import (
+    decode_write,
+)
 from topics.wire.outgoing.records import View
 from topics.wire.outgoing.sse import decode_id, encode_id
 

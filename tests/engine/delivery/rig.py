@@ -32,7 +32,9 @@ from topics.testing.clock import SimClock
 from topics.testing.driver import SimKernel
 from topics.testing.simfs import SimFs
 from topics.wire.access.keys import Key
-from topics.wire.incoming.requests import decode_write
+from topics.wire.incoming.requests import (
+    decode_write,
+)
 from topics.wire.outgoing.records import View, render_list
 from topics.wire.outgoing.render_cache import RenderCache
 from topics.wire.outgoing.sse import decode_id

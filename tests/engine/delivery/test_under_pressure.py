@@ -16,7 +16,9 @@ from topics.errors import Throttled, WalFull
 from topics.model.names import parse_match
 from topics.model.results import Appended
 from topics.model.router import RouterDef
-from topics.wire.incoming.requests import decode_write
+from topics.wire.incoming.requests import (
+    decode_write,
+)
 
 
 def press(rig: Rig, trace: Iterable[float]) -> None:

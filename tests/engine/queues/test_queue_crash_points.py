@@ -15,7 +15,8 @@ from tests.engine.crashing import SMALL, distinct_crashes, starts
 from tests.engine.world import JobList, World
 
 from topics.core.queue.operations import queue_of
-from topics.core.queue.queue import DELAYED, LEASED
+from topics.core.queue.queue_job import DELAYED, LEASED
+from topics.model.record import UniqueIn
 from topics.storage.fs import Fs
 from topics.testing import SimClock
 from topics.testing.crashes import CrashState
@@ -116,7 +117,7 @@ def keeps(config: dict[str, Any], state: CrashState) -> bool:
     return bool(config["durability"] == "fsync" or state.how == "kill")
 
 
-def check(told: Told, world: World, *, keeps_all: bool) -> bool:
+def check(told: Told, world: World, *, keeps_all: bool, killed: bool = False) -> bool:
     """Jobs, leases, counters and ids; False if the queue was not born yet."""
     if "q" not in world.engine.state.topics:
         assert not told.jobs
@@ -134,8 +135,18 @@ def check(told: Told, world: World, *, keeps_all: bool) -> bool:
     delayed = queue_of(topic).delayed
     assert ready + in_flight + delayed == len(rows)
     if not topic.config.keeps_leases:
-        assert (in_flight, delayed) == (0, 0), "every job is claimable at once"
+        assert in_flight == 0, "every job that is not delayed is claimable at once"
+        if killed:
+            check_counts_and_delays(told, world, set(rows))
     return True
+
+
+def check_counts_and_delays(told: Told, world: World, alive: set[int]) -> None:
+    """What a kill leaves of leases that are not kept."""
+    held = queue_of(world.engine.state.topic("q")).jobs
+    for seq in (alive - told.asked) & set(told.delays):
+        assert held[seq].deliveries == told.deliveries[seq]
+        assert held[seq].due_at == told.delays[seq]  # the clock may have passed it
 
 
 def check_leases(told: Told, world: World, alive: set[int], *, keeps_all: bool) -> None:
@@ -153,10 +164,9 @@ def check_leases(told: Told, world: World, alive: set[int], *, keeps_all: bool) 
         assert seq not in held or held[seq].state not in (LEASED, DELAYED)
 
 
-def check_next_claims(told: Told, world: World, *, at_once: bool) -> None:
+def check_next_claims(told: Told, world: World) -> None:
     """Every job there is can be had, once, under an id that nobody ever saw."""
-    if not at_once:
-        world.advance(100_000)
+    world.advance(100_000)
     jobs = sorted(seq for seq, _ in world.rows("q"))
     claimed = world.claim(node="later", max=100)
     assert [job.seq for job in claimed] == jobs
@@ -190,8 +200,8 @@ def test_claims_acks_nacks_and_extends_at_every_call(
     for state, told, world in crashes(work, config):
         count += 1
         try:
-            if check(told, world, keeps_all=keeps(config, state)):
-                check_next_claims(told, world, at_once=not leases_durable)
+            if check(told, world, keeps_all=keeps(config, state), killed=state.how == "kill"):
+                check_next_claims(told, world)
         except AssertionError as error:
             error.add_note(str(state))
             raise
@@ -271,8 +281,63 @@ def test_work_streams_at_every_call(crash_states: Count) -> None:
             if check(told, world, keeps_all=True):
                 held = queue_of(world.engine.state.topic("q")).jobs
                 assert not any(job.node == "s" and job.state == LEASED for job in held.values())
-                check_next_claims(told, world, at_once=False)
+                check_next_claims(told, world)
         except AssertionError as error:
             error.add_note(str(state))
             raise
     crash_states(count)
+
+
+def enter(story: Story) -> None:
+    """Jobs with a time, a priority and a unique key; the key passes to a new job, twice."""
+    world, told = story.world, story.told
+
+    def write(value: str, fields: dict[str, Any], *, replaces: int = 0) -> None:
+        told.asked = {replaces}
+        done = world.write("q", value, fields=unique(fields))
+        told.asked = set()
+        told.jobs[done.first_seq] = value
+        told.acked |= {replaces} if replaces else set()
+
+    story.write("plain")
+    write("delayed", {"delay_ms": 60_000})
+    write("k1", {"unique": "k", "priority": 3})
+    world.checkpoint()
+    write("k2", {"unique": {"key": "k", "on_conflict": "replace"}, "delay_ms": 60_000}, replaces=3)
+    world.snapshot()
+    write("k3", {"unique": {"key": "k", "on_conflict": "replace"}}, replaces=4)
+
+
+def unique(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: UniqueIn(**given) if isinstance(given, dict) else given for name, given in fields.items()}
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_job_fields_and_replaced_keys_at_every_call(durability: str, crash_states: Count) -> None:
+    config = {"durability": durability, "leases_durable": False}
+    count = 0
+    for state, told, world in crashes(enter, config):
+        count += 1
+        try:
+            if check(told, world, keeps_all=keeps(config, state)):
+                check_fields(world)
+        except AssertionError as error:
+            error.add_note(str(state))
+            raise
+    assert count > 50
+    crash_states(count)
+
+
+def check_fields(world: World) -> None:
+    """A record that is there has its fields, and of the key there is one job, to which it leads."""
+    rows = {value: seq for seq, value in world.rows("q")}
+    queue = queue_of(world.engine.state.topic("q"))
+    assert {value for value in rows if value in ("delayed", "k2")} == {
+        value for value, seq in rows.items() if (row := queue.fields.get(seq)) is not None and row.ready_at
+    }
+    standing = [seq for value, seq in rows.items() if value.startswith("k")]
+    assert len(standing) <= 1, "two jobs have one key"
+    found = queue.unique.find("k", world.clock.wall_ms())
+    assert ([] if found is None else [found.seq]) == standing
+    again = world.write("q", "k4", fields={"unique": "k"})
+    assert again.entered.seqs == (standing or [again.first_seq])

@@ -1,10 +1,4 @@
-"""BulkReadQueue: bulk reads take turns, page by page, and rest between pages while the server has live traffic.
-
-Always holds: at most one page of all bulk reads is being read and framed at a time, so however many executors ask, a
-writer or a watcher meets one page at most. A page that waits for a store (a cold one may hang) loses its turn after a
-moment and keeps nobody up. Called by the frame endpoint on the owner's thread.
-
-Bulk endpoints: the manifest of a topic's segments, and its records as segment frames (docs/bulk-endpoints.md).
+"""Bulk endpoints: the manifest of a topic's segments, and its records as segment frames (docs/bulk-endpoints.md).
 
 They are reads of history: no recency, no priority, and never in the way of live traffic. Records are read page by page
 through the one read pipeline and framed on the read pool, one page of all requests at a time (`BulkReadQueue`); memory
@@ -54,6 +48,12 @@ PRESSURE_HIGH = 0.5
 
 
 class BulkReadQueue:
+    """Bulk reads take turns, page by page, and rest between pages while the server has live traffic.
+
+    Always holds: at most one page of all bulk reads is being read and framed at a time, so however many executors ask,
+    a writer or a watcher meets one page at most. A page that waits for a store (a cold one may hang) loses its turn
+    after a moment and keeps nobody up. Called by the frame endpoint on the owner's thread."""
+
     def __init__(
         self,
         *,

@@ -7,15 +7,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
+from typing import get_args
+
+import msgspec
 
 from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
 from topics.engine.engine import Engine
 from topics.engine.queues.claim_pass import Claimed, ClaimedJob
+from topics.engine.queues.job_actions import Redrive
 from topics.engine.queues.queues import Acked
+from topics.errors import InvalidRequest
+from topics.model.results import JobPage, JobState
 from topics.model.run import BODY_HEAD
-from topics.wire.incoming.requests import ClaimRequest, decode_ack, decode_claim, decode_extend, decode_nack, lease_text
+from topics.wire.incoming.queue_requests import (
+    ClaimRequest,
+    decode_ack,
+    decode_claim,
+    decode_extend,
+    decode_move,
+    decode_nack,
+    decode_redrive,
+    decode_seqs,
+    lease_text,
+)
+from topics.wire.incoming.request_head import int_param
 from topics.wire.outgoing.records import render_jobs
 from topics.wire.outgoing.replies import ack_performance, claim_reply, performance
 
@@ -33,9 +50,12 @@ class QueueEndpoints:
         call.when_budget(partial(self._claim, call, request), size_bytes=mean_bytes * min(request.max, queue.count))
 
     def _claim(self, call: RequestCall, request: ClaimRequest) -> None:
-        claimer = self._engine.queues.ask(call.name, node=request.node, max=request.max, lease_ms=request.lease_ms)
+        queues = self._engine.queues
+        claimer = queues.ask(
+            call.name, node=request.node, max=request.max, lease_ms=request.lease_ms, wait_ms=request.wait_ms
+        )
         if not claimer.ticket.done:
-            call.responder.on_close(claimer.leave)
+            call.responder.on_close(partial(queues.waiting.leave, claimer))
         call.when(claimer.ticket, partial(self._claimed, call))
 
     def _claimed(self, call: RequestCall, claimed: Claimed) -> None:
@@ -69,7 +89,13 @@ class QueueEndpoints:
         request = call.take(decode_nack)
         fences = request.check()
         ticket = self._engine.queues.nack(
-            call.name, node=request.node, seqs=request.seqs, fences=fences, delay_ms=request.delay_ms
+            call.name,
+            node=request.node,
+            seqs=request.seqs,
+            fences=fences,
+            delay_ms=request.delay_ms,
+            error=request.error or "",
+            final=request.final,
         )
         call.when(ticket, call.answer)
 
@@ -80,6 +106,75 @@ class QueueEndpoints:
             call.name, node=request.node, seqs=request.seqs, lease_ms=request.lease_ms, fences=fences
         )
         call.when(ticket, call.answer)
+
+
+class JobEndpoints:
+    """Looking at jobs and acting on them by seq."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._queues = engine.queues
+
+    def list_jobs(self, call: RequestCall) -> None:
+        query = call.query()
+        asked, cursor = query.get("state"), query.get("cursor") or "0"
+        state: JobState | None = next((known for known in get_args(JobState) if known == asked), None)
+        if asked and state is None:
+            raise InvalidRequest(f"state must be ready, delayed or in_flight, not {asked!r}")
+        if not (cursor.isascii() and cursor.isdigit()):
+            raise InvalidRequest("cursor must be the next_cursor of a page")
+        page_size = int_param(query, "page_size", clamp=limits.PAGE_SIZE)
+        ticket = self._queues.lists.jobs(
+            call.name,
+            state=state,
+            tag=query.get("tag"),
+            after=int(cursor),
+            page_size=page_size,
+        )
+        call.when(ticket, partial(self._listed, call))
+
+    @staticmethod
+    def _listed(call: RequestCall, page: JobPage) -> None:
+        jobs = [
+            job if job.lease_id is None else msgspec.structs.replace(job, lease_id=lease_text(int(job.lease_id)))
+            for job in page.jobs
+        ]
+        call.answer(msgspec.structs.replace(page, jobs=jobs))
+
+    def list_workers(self, call: RequestCall) -> None:
+        call.answer(self._queues.lists.workers(call.name))
+
+    def cancel_jobs(self, call: RequestCall) -> None:
+        call.when(self._queues.actions.cancel(call.name, call.take(decode_seqs).seqs), call.answer)
+
+    def retry_jobs(self, call: RequestCall) -> None:
+        call.when(self._queues.actions.retry(call.name, call.take(decode_seqs).seqs), call.answer)
+
+    def move_jobs(self, call: RequestCall) -> None:
+        request = call.take(decode_move)
+        call.when(self._queues.actions.move(call.name, request.seqs, request.to), call.answer)
+
+    def redrive(self, call: RequestCall) -> None:
+        request = call.take(decode_redrive)
+        asked = Redrive(
+            to=request.to,
+            match=request.tag_match(),
+            error=request.error,
+            from_ts=request.from_ts,
+            to_ts=request.to_ts,
+            from_seq=request.from_seq,
+            limit=request.limit,
+            rate=request.rate,
+            dry_run=request.dry_run,
+        )
+        key = call.key
+        permits = (lambda _: True) if key is None else key.permits_name
+        call.when(self._queues.actions.redrive(call.name, asked, permits), call.answer)
+
+    def pause_queue(self, call: RequestCall) -> None:
+        call.when(self._queues.set_paused(call.name, True), call.answer)
+
+    def resume_queue(self, call: RequestCall) -> None:
+        call.when(self._queues.set_paused(call.name, False), call.answer)
 
 
 def rendered(jobs: Sequence[ClaimedJob]) -> list[bytes]:

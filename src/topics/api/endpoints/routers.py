@@ -14,7 +14,9 @@ from topics.model.names import check_router_name
 from topics.model.results import DeleteRouterResult, RouterPage
 from topics.wire.access.auth import check_router_seen, permits_router
 from topics.wire.incoming.request_head import int_param
-from topics.wire.incoming.requests import decode_router
+from topics.wire.incoming.requests import (
+    decode_router,
+)
 from topics.wire.outgoing.replies import performance
 from topics.wire.page_tokens import decode_cursor, encode_cursor
 

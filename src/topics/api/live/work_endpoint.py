@@ -16,8 +16,10 @@ from topics.engine.queues.work_streams import WorkStream
 from topics.errors import NotAcceptable, TopicsError
 from topics.net.messages import StreamSink
 from topics.wire.access.keys import ClientId
+from topics.wire.incoming.queue_requests import (
+    check_worker,
+)
 from topics.wire.incoming.request_head import int_param, takes_events, unsigned
-from topics.wire.incoming.requests import check_worker
 from topics.wire.outgoing import sse
 from topics.wire.outgoing import sse as framing
 from topics.wire.outgoing.sse import STREAM_HEADERS

@@ -191,7 +191,7 @@ class Claims:
             self._held.clear()
         try:
             for jobs in _parts(left):
-                await self.queue.nack(jobs, node=self.node)
+                await self.queue.nack(jobs, node=self.node, delay_ms=0)
         except TopicsError as error:
             log.info("jobs of queue %r come back when their leases run out: %s", self.queue.name, error)
 

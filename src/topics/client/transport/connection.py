@@ -17,7 +17,7 @@ from topics.client.transport.address import Address
 from topics.client.transport.http_messages import ClientAnswer, ResponseReader, error_of
 from topics.errors import ConfigError, TopicsError, Unreachable
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024  # the C library maps a larger block anew for every read, which costs more than the read
 
 
 class ByteStream(Protocol):

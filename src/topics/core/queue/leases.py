@@ -1,29 +1,25 @@
-"""Lease events: the leases log of a queue, applied; who holds what is the result of replaying it.
+"""Lease events and job fields, applied; who holds what is the result of replaying them.
 
-`claimed` sets; `released`, `extended` and `acked` act only if their lease id is the job's current one, so a stale event
-changes nothing, live or in replay. Events are applied when they are decided and logged behind that, in the same order:
-whatever a later event builds on is in the log in front of it. A job's record dies by a `Delete`, never here.
-
-Queue image: what a snapshot keeps of a queue, and back (`docs/spec/storage.md#sec-8-2`).
-
-Leases are kept only with `leases_durable`. Those of work streams are written as released: a restart ends them anyway.
-State newer than the recorded position does no harm, since replay sets each job by its last event; only the number of
-dead letters is counted by replayed frames, so it is taken as of that position (`note_position`).
+`claimed` sets; `extended` and `acked` act only if their lease id is the job's current one, and `released` if it is that
+or a newer one whose claim was not logged; so a stale event changes nothing, live or in replay. Events are applied when
+they are decided and logged behind that, in the same order: whatever a later event builds on is in the log in front of
+it. A job's record dies by a `Delete`, never here.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from topics.core.effects import Effect, OpResult
-from topics.core.queue.queue import ACKING, DELAYED, LEASED, QueueState
-from topics.core.retention.removal import awaited
+from topics.core.queue.queue import QueueState
+from topics.core.queue.queue_job import ACKING, DELAYED, LEASED
+from topics.core.retention.removal import awaited, blocks_from
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
-from topics.model.config import TopicConfig
-from topics.model.ops import LeaseEvent
+from topics.model.ops import JobsAdded, LeaseEvent
 
 CLAIMED: Final = 0
 RELEASED: Final = 1
@@ -44,6 +40,7 @@ def apply_lease(topic: TopicLog, op: LeaseEvent) -> Effect:
             deadline=op.deadline,
             deliveries=op.deliveries,
             stream=op.stream,
+            ts=op.ts,
         )
         return Effect(OpResult.APPLIED, topic.id)
     return Effect(OpResult.APPLIED if _change(queue, op) else OpResult.IGNORED, topic.id)
@@ -51,16 +48,42 @@ def apply_lease(topic: TopicLog, op: LeaseEvent) -> Effect:
 
 def _change(queue: QueueState, op: LeaseEvent) -> bool:
     job = queue.jobs.get(op.seq)
-    if job is None or job.lease_id != op.lease_id or job.state not in (LEASED, ACKING):
+    if job is None and op.event == RELEASED:
+        if op.lease_id == 0:
+            return queue.make_ready(op.seq)
+        job = queue.enter(op.seq)
+    if job is not None and op.event == RELEASED and job.lease_id < op.lease_id:
+        job.lease_id, job.first_ts, job.last_ts = op.lease_id, job.first_ts or op.ts, op.ts
+    elif job is None or job.lease_id != op.lease_id or job.state not in (LEASED, ACKING, DELAYED):
         return False
     if op.event == RELEASED:
         job.deliveries = op.deliveries
+        job.error = op.error or job.error
+        job.final = op.final
         queue.release(job, ready_at=op.ready_at)
-    elif op.event == EXTENDED:
+        return True
+    if job.state not in (LEASED, ACKING):
+        return False
+    if op.event == EXTENDED:
         queue.extend(job, op.deadline)
     else:
         queue.acking(job)
     return True
+
+
+def apply_jobs_added(topic: TopicLog, op: JobsAdded) -> Effect:
+    queue = topic.queue
+    if queue is None or (topic.replaying and topic.config.is_ephemeral):
+        return Effect(OpResult.IGNORED, topic.id)
+    count = max(len(op.ready_at), len(op.priority))
+    times = op.ready_at or (0,) * count
+    priorities = op.priority or (0,) * count
+    rows = zip(range(op.first_seq, op.first_seq + count), times, priorities, strict=True)
+    queue.add_fields([row for row in rows if row[1] or row[2]])
+    for seq, given in enumerate(op.unique, op.first_seq):
+        if given is not None:
+            queue.unique.set(given[0], seq, given[1])
+    return Effect(OpResult.APPLIED, topic.id)
 
 
 def drop_dead_jobs(topic: TopicLog) -> None:
@@ -71,81 +94,31 @@ def drop_dead_jobs(topic: TopicLog) -> None:
         return
     queue.next_lease_id = max(queue.next_lease_id, queue.lease_ceiling + 1)
     queue.lost_in_flight = 0  # what the log tells of was counted then
-    if not topic.config.keeps_leases:
+    if topic.config.is_ephemeral:
         queue.forget_all()
         return
+    for seq in _dead_of(topic, sorted({*queue.jobs, *queue.unique.seqs()} | {row[0] for row in queue.fields.rows()})):
+        queue.forget(seq)
+    keeps = topic.config.keeps_leases
     for job in list(queue.jobs.values()):
-        if not _may_be_live(topic, job.seq):
-            queue.forget(job.seq)
-        elif job.state == ACKING or (job.state == LEASED and job.stream):
-            queue.release(job)  # its stream ended with the process
-        else:
-            assert job.state != DELAYED or job.due_at
+        if job.state == ACKING or (job.state == LEASED and (job.stream or not keeps)):
+            queue.release(job)  # its holder is gone, or not known any more
     queue.streams.clear()
 
 
-def _may_be_live(topic: TopicLog, seq: int) -> bool:
-    """Where only the index of a cold segment could tell, the job stays until `finish_cold_delete` looks at it."""
-    try:
-        with awaited(topic, topic.sealed.find(seq)):
-            return topic.live(seq)
-    except ColdUnavailable:
-        return True
-
-
-LeaseRow = tuple[int, str, int, int, int]
-"""seq, node, lease_id, deadline, deliveries."""
-
-
-class QueueImage(msgspec.Struct, frozen=True, kw_only=True):
-    next_lease_id: int
-    dead_lettered: int
-    claim_cursor: int | None = None
-    leases: list[LeaseRow] = []
-    deliveries: list[tuple[int, int]] = []
-    reclaim: list[int] = []
-    delayed: list[tuple[int, int]] = []
-
-
-def note_position(queue: QueueState) -> None:
-    """Everything logged before the position of the next snapshot is applied, and nothing after it."""
-    queue.dead_lettered_then = queue.dead_lettered
-
-
-def capture_queue(queue: QueueState, config: TopicConfig, *, clean: bool) -> QueueImage:
-    then = queue.dead_lettered_then
-    next_lease_id = queue.next_lease_id if clean else max(queue.next_lease_id, queue.lease_ceiling + 1)
-    dead_lettered = queue.dead_lettered if then is None else then
-    if not config.keeps_leases:
-        return QueueImage(next_lease_id=next_lease_id, dead_lettered=dead_lettered)
-    jobs = sorted(queue.jobs.values(), key=lambda job: job.seq)
-    kept = [job for job in jobs if job.state in (LEASED, ACKING) and not job.stream]
-    delayed = [job for job in jobs if job.state == DELAYED]
-    other = [job for job in jobs if job.state not in (LEASED, ACKING, DELAYED) or job.stream]
-    return QueueImage(
-        next_lease_id=next_lease_id,
-        dead_lettered=dead_lettered,
-        claim_cursor=queue.cursor,
-        leases=[(job.seq, job.node, job.lease_id, job.deadline, job.deliveries) for job in kept],
-        deliveries=[(job.seq, job.deliveries) for job in [*delayed, *other]],
-        reclaim=[job.seq for job in other],
-        delayed=[(job.due_at, job.seq) for job in delayed],
-    )
-
-
-def restore_queue(image: QueueImage) -> QueueState:
-    """The queue before the log behind the snapshot is replayed over it."""
-    queue = QueueState()
-    queue.next_lease_id = image.next_lease_id
-    queue.dead_lettered = image.dead_lettered
-    queue.cursor = image.claim_cursor or 0
-    for seq, node, lease_id, deadline, deliveries in image.leases:
-        job = queue.enter(seq)
-        queue.lease(job, node=node, lease_id=lease_id, deadline=deadline, deliveries=deliveries, stream=0)
-    for seq, count in image.deliveries:
-        queue.enter(seq).deliveries = count
-    for seq in image.reclaim:
-        queue.release(queue.enter(seq))
-    for ready_at, seq in image.delayed:
-        queue.release(queue.enter(seq), ready_at=ready_at)
-    return queue
+def _dead_of(topic: TopicLog, seqs: list[int]) -> list[int]:
+    """Which of these are no live records. Where only the index of a cold segment could tell, the job stays until
+    `finish_cold_delete` looks at it."""
+    column = np.array(seqs, np.int64)
+    alive: npt.NDArray[np.bool_] = np.zeros(len(column), np.bool_)
+    for block in blocks_from(topic, seqs[0]) if seqs else ():
+        lo = int(np.searchsorted(column, max(block.first_seq, topic.floors.earliest_seq)))
+        hi = int(np.searchsorted(column, min(block.next_seq, topic.head + 1)))
+        if lo < hi:
+            try:
+                with awaited(topic, block):
+                    alive[lo:hi] = ~block.dead(0, block.count)[column[lo:hi] - block.first_seq]
+            except ColdUnavailable:
+                alive[lo:hi] = True
+    dead: list[int] = column[~alive].tolist()
+    return dead

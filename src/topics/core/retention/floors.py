@@ -3,13 +3,7 @@
 
 Each `*_lost` is the highest seq that was live when its cause took it, so `evict_floor` moves for nothing else. No value
 ever decreases. `earliest_seq` is kept here but computed by `core.front`: it needs the slots. While recovery replays, it
-may run ahead of the head; afterwards it never does.
-
-Lost ranges: involuntary gaps above `evict_floor`, in the middle of a log.
-
-What always holds: ranges are disjoint, ascending, inclusive at both ends; adjacent ones with one reason are one. A
-range leaves only through `absorb`, when the floor has reached its start. Owned by a topic's state; few, so a list.
-"""
+may run ahead of the head; afterwards it never does."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -76,6 +70,12 @@ class LostRange(NamedTuple):
 
 
 class LostRanges:
+    """Involuntary gaps above `evict_floor`, in the middle of a log.
+
+    What always holds: ranges are disjoint, ascending, inclusive at both ends; adjacent ones with one reason are one. A
+    range leaves only through `absorb`, when the floor has reached its start. Owned by a topic's state; few, so a
+    list."""
+
     __slots__ = ("_ranges",)
 
     def __init__(self, ranges: Iterable[Lost] = ()) -> None:

@@ -1,12 +1,12 @@
 """ClaimPass: jobs dealt to one cohort of claimers (`docs/spec/semantics.md#sec-16-3` and
 `docs/spec/semantics.md#sec-16-6`).
 
-    obstacles   routers into the queue, due floors, cold indexes, lease ids: waited for, one after the other
+    obstacles   routers into the queue, due floors, cold indexes, tags, lease ids: waited for, one after the other
     deal        without interruption: expire, pick, deal, lease, log
     deliver     when the leases are logged, the dead letters moved and the payloads read
 
 Always holds: leases are decided and applied in the same instant, so no job is dealt twice; a pass that fails gives all
-of its jobs back and fails every member; a claimer is answered exactly once."""
+of its jobs back and fails every member; a claimer is answered exactly once, or waits for the next pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from topics.core.apply import apply
-from topics.core.queue.operations import claim_events, claim_index_needed, deal, give_back, pick, queue_of
+from topics.core.queue.operations import (
+    LOOK_AHEAD,
+    claim_events,
+    claim_index_needed,
+    deal,
+    give_back,
+    pick,
+    queue_of,
+    unlearned,
+)
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.reading.reads import Payload, PayloadSearch
@@ -49,15 +58,18 @@ class Claimed(NamedTuple):
 
 
 class Claimer:
-    """Somebody who wants up to `max` jobs; `stream` is a work stream's number, 0 for a plain claim."""
+    """Somebody who wants up to `max` jobs; `stream` is a work stream's number, 0 for a plain claim. `waits_until`, by
+    the running clock: when to be answered with none; 0 is at once."""
 
-    __slots__ = ("lease_ms", "max", "node", "stream", "ticket")
+    __slots__ = ("lease_ms", "max", "node", "number", "stream", "ticket", "waits_until")
 
-    def __init__(self, *, node: str, max: int, lease_ms: int, stream: int = 0) -> None:
+    def __init__(self, *, node: str, max: int, lease_ms: int, stream: int = 0, waits_until: int = 0) -> None:
         self.node = node
         self.max = max
         self.lease_ms = lease_ms
         self.stream = stream
+        self.waits_until = waits_until
+        self.number = 0  # of arrival, once it waits
         self.ticket: Ticket[Claimed] = Ticket()
 
     def begun(self, done: Ticket[None]) -> None:
@@ -124,8 +136,10 @@ class ClaimPass:
             self._feed,
             self._log_floors,
             self._load_index,
+            self._learn,
             self._reserve_ids,
         ]
+        self._learned = 0  # jobs whose tags this pass has read
 
     def run(self) -> None:
         try:
@@ -183,6 +197,37 @@ class ClaimPass:
         )
         return loaded
 
+    def _learn(self) -> Ticket[None] | None:
+        """Where a rule is about tags, read those of the jobs that come next, a portion in each pass; and all of those
+        that were handed out before, since they may hold others up."""
+        if self._learned >= LOOK_AHEAD and not queue_of(self._topic).untold:
+            return None
+        seqs = unlearned(self._topic)
+        if not seqs:
+            return None
+        self._learned += len(seqs)
+        learned: Ticket[None] = Ticket()
+        PayloadSearch(self._ctx, self._topic, seqs).begin().then(partial(self._teach, seqs, learned), learned.abandon)
+        return learned
+
+    def _teach(self, seqs: Sequence[int], learned: Ticket[None], done: Ticket[Payload]) -> None:
+        payload, queue = done.result(), queue_of(self._topic)
+        for seq in seqs:
+            if seq in payload.found:
+                run, at = payload.found[seq]
+                queue.learn(seq, run.record(at).tag)
+            elif seq in payload.damaged:
+                queue.set_aside(queue.enter(seq))
+                queue.untold.pop(seq, None)
+            elif payload.error is not None and seq not in queue.jobs:
+                queue.untold[seq] = None  # a later pass tries again
+            elif payload.error is None:
+                queue.untold.pop(seq, None)  # it died meanwhile
+        if payload.error is not None:
+            learned.fail(payload.error)
+        else:
+            learned.resolve(None)
+
     def _reserve_ids(self) -> Ticket[None] | None:
         return self._queues.ids.wait(self._topic, min(self._wanted, self._topic.count))
 
@@ -191,11 +236,15 @@ class ClaimPass:
     def _deal(self) -> None:
         topic, now = self._topic, self._ctx.clock.now_ms()
         queue = queue_of(topic)
-        keeps = topic.config.keeps_leases
-        if keeps:
+        if topic.config.keeps_leases:
             self._ctx.commit.check_writable(self._ctx.group_of(topic.id), reclaims=True)
         queue.expire(now)
-        picked = pick(topic, self._wanted)
+        picked = pick(topic, self._wanted, now)
+        if not picked.seqs and not picked.exhausted and self._may_learn_more():
+            self._learned = 0
+            self._steps += [self._learn, self._reserve_ids]
+            self._go_on()
+            return
         for claimer, places in zip(self._cohort, deal(len(picked.seqs), [c.max for c in self._cohort]), strict=True):
             seqs = sorted([picked.seqs[place] for place in places])
             self._shares.append(
@@ -205,11 +254,15 @@ class ClaimPass:
         for event in events:
             apply(self._ctx.state, event)
         waits: list[Ticket[None]] = []
-        if events and keeps:
+        if events:
             waits.append(self._queues.log_leases(topic, events))
         if picked.exhausted:
             waits.append(self._queues.dead_letters.move(topic, picked.exhausted))
         gathered(waits).then(self._leased, self._give_up)
+
+    def _may_learn_more(self) -> bool:
+        queue = queue_of(self._topic)
+        return queue.rules.by_tag and not queue.rules.paused and (bool(queue.untold) or queue.cursor < self._topic.head)
 
     def _leased(self, done: Ticket[None]) -> None:
         if done.error is not None:
@@ -247,7 +300,7 @@ class ClaimPass:
             claimer.ticket.fail(payload.error)
         elif share and not jobs and any(event.seq in payload.damaged for event in share):
             ClaimPass(self._queues, self._topic, [claimer]).run()  # damaged jobs are set aside now: try the next
-        else:
+        elif jobs or not self._queues.waiting.wait(self._topic, claimer):
             ready = queue_of(self._topic).ready(self._topic.count)
             claimer.ticket.resolve(Claimed(self._topic.name, jobs, ready))
 

@@ -16,7 +16,7 @@ import msgspec
 from topics.core.delete import decide_delete_seqs
 from topics.core.meta import with_keys
 from topics.core.queue.operations import queue_of
-from topics.core.queue.queue import MOVING
+from topics.core.queue.queue_job import MOVING, QueueJob
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.deletes import Deletes
@@ -31,8 +31,18 @@ from topics.model.run import StoredRecord
 
 
 class DeadLetter(NamedTuple):
+    """A job as it died; the last four are those of its entry."""
+
     record: StoredRecord
     deliveries: int
+    final: bool
+    first_ts: int
+    last_ts: int
+    error: str
+
+    @classmethod
+    def of(cls, record: StoredRecord, job: QueueJob) -> DeadLetter:
+        return cls(record, job.deliveries, job.final, job.first_ts, job.last_ts, job.error)
 
 
 def letter_batch(queue: str, letters: Sequence[DeadLetter]) -> WriteBatch:
@@ -59,7 +69,13 @@ def _texts(queue: str, letter: DeadLetter) -> tuple[bytes, bytes]:
         "$dead_letter_from": queue,
         "$dead_letter_deliveries": str(letter.deliveries),
         "$dead_letter_src_seq": str(letter.record.seq),
+        "$dead_letter_src_ts": str(letter.record.ts),
+        "$dead_letter_reason": "final" if letter.final else "max_deliveries",
+        "$dead_letter_first_ts": str(letter.first_ts),
+        "$dead_letter_last_ts": str(letter.last_ts),
     }
+    if letter.error:
+        provenance["$dead_letter_error"] = letter.error
     return data, with_keys(meta, {name: msgspec.json.encode(text) for name, text in provenance.items()})
 
 
@@ -140,7 +156,7 @@ class _Move:
                 queue.set_aside(job)
         for seq, (run, at) in sorted(payload.found.items()):
             if (job := queue.jobs.get(seq)) is not None:
-                self._left.append(DeadLetter(run.record(at), job.deliveries))
+                self._left.append(DeadLetter.of(run.record(at), job))
         if self._left:
             self._send(self._left)
         else:

@@ -13,10 +13,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from topics import limits
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
-from topics.core.queue.leases import note_position
+from topics.core.queue.image import note_position
+from topics.core.queue.leases import RELEASED
 from topics.core.queue.operations import (
     HeldJobs,
     ack_events,
@@ -33,12 +36,15 @@ from topics.engine.floor_log import FloorLog
 from topics.engine.lifecycle import Lifecycle
 from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass, LeaseIds
 from topics.engine.queues.dead_letters import Append, DeadLetters
+from topics.engine.queues.job_actions import JobActions
+from topics.engine.queues.job_lists import JobLists
+from topics.engine.queues.waiting import QueueWaker, WaitingClaims
 from topics.engine.queues.work_streams import WorkStream, WorkStreams
 from topics.engine.routers.forwarding import Forwarding
-from topics.engine.ticket import Ticket, chain, resolved
-from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
+from topics.engine.ticket import Ticket, chain, either_way, gathered, resolved
+from topics.errors import BatchTooLarge, ColdUnavailable, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.ops import LeaseEvent
-from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, QueueCounters
+from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, PauseResult, QueueCounters
 
 log = logging.getLogger("topics.queues")
 
@@ -77,12 +83,17 @@ class Queues:
         self.floor_log = floor_log
         self.forwarding = forwarding
         self._lifecycle = lifecycle
-        self._deletes = deletes
+        self.deletes = deletes
+        self.append = append
         self._windows: dict[int, Window] = {}
         self._lost_in_flight = 0  # in queues that are gone
         self.ids = LeaseIds(context)
         self.dead_letters = DeadLetters(context, deletes, append)
+        self.waker = QueueWaker(self, wanted=self._is_wanted, serve=self._serve)
+        self.waiting = WaitingClaims(self)
         self.streams = WorkStreams(self)
+        self.lists = JobLists(self)
+        self.actions = JobActions(self)
         context.on_barrier.append(self._at_barrier)
         context.on_deleted.append(self._deleted)
 
@@ -97,22 +108,36 @@ class Queues:
         queue = topic.queue
         if queue is None:
             return None
-        queue.expire(self.context.clock.now_ms())
-        return QueueCounters(queue.ready(topic.count), queue.in_flight, queue.dead_lettered, queue.lost_in_flight)
+        now = self.context.clock.now_ms()
+        queue.expire(now)
+        return QueueCounters(
+            queue.ready(topic.count),
+            queue.in_flight,
+            queue.dead_lettered,
+            queue.delayed,
+            queue.lost_in_flight,
+            oldest_ms=_oldest_ms(topic, now),
+            next_due=queue.next_due(),
+        )
 
     # --- claim ----------------------------------------------------------------------------------------------------
 
-    def claim(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Ticket[Claimed]:
+    def claim(
+        self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
+    ) -> Ticket[Claimed]:
         """Lease up to `max` jobs to a node."""
-        return self.ask(name, node=node, max=max, lease_ms=lease_ms).ticket
+        return self.ask(name, node=node, max=max, lease_ms=lease_ms, wait_ms=wait_ms).ticket
 
-    def ask(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None) -> Claimer:
-        """As `claim`, for a caller that may give up before it is answered."""
+    def ask(self, name: str, *, node: str, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0) -> Claimer:
+        """As `claim`, for a caller that may give up before it is answered: see `WaitingClaims.leave`."""
         _check_node(node)
         claimer = Claimer(node=node, max=limits.CLAIM_MAX(max), lease_ms=0)
+        if wait_ms:
+            claimer.waits_until = self.context.clock.running_ms() + limits.CLAIM_WAIT_MS(wait_ms)
 
         def begin() -> Ticket[None]:
             topic = self.queue(name)
+            self.lists.note_call(topic, node)
             claimer.lease_ms = topic.config.lease_ms if lease_ms is None else limits.LEASE_MS(lease_ms)
             self.join(topic, [claimer])
             return resolved(None)
@@ -170,7 +195,7 @@ class Queues:
             apply(self.context.state, event)
         op = decide_delete_seqs(topic, tuple(event.seq for event in events), reason="ack")
         try:
-            ticket = self._deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
+            ticket = self.deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
         except BaseException:
             self._ack_failed(topic, events)
             raise
@@ -198,21 +223,43 @@ class Queues:
         kept = [jobs[event.seq] for event in events if event.seq in jobs]
         for event in release_events(topic, kept, self.context.clock.now_ms()):
             apply(self.context.state, event)
-        self.streams.mark_dirty(topic)
+        self.waker.mark_dirty(topic)
 
     # --- nack, extend ---------------------------------------------------------------------------------------------
 
     def nack(
-        self, name: str, *, node: str, seqs: Sequence[int], fences: Fences = None, delay_ms: int = 0
+        self,
+        name: str,
+        *,
+        node: str,
+        seqs: Sequence[int],
+        fences: Fences = None,
+        delay_ms: int | None = None,
+        error: str = "",
+        final: bool = False,
     ) -> Ticket[NackResult]:
-        """Drop leases; the jobs are ready at once or after a delay."""
-        delay_ms = limits.NACK_DELAY_MS(delay_ms)
+        """Drop leases; the jobs are ready at once or after a delay, by the queue's policy if none is given. `final`:
+        they are dead letters now."""
+        delay_ms = None if delay_ms is None else limits.NACK_DELAY_MS(delay_ms)
+        if len(error.encode()) > limits.ERROR_BYTES_MAX:
+            raise InvalidRequest(f"error has at most {limits.ERROR_BYTES_MAX} bytes")
 
         def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[NackResult]:
-            events = nack_events(topic, held.jobs, delay_ms=delay_ms, now=now)
-            return chain(self._change(topic, events), lambda _: resolved(self._nacked(topic, held)))
+            if final and topic.config.dead_letter is None:
+                raise InvalidRequest(f"final needs a dead_letter in the config of {topic.name!r}")
+            events = nack_events(topic, held.jobs, delay_ms=delay_ms, error=error, final=final, now=now)
+            changed = self.change(topic, events)
+            if final and events:
+                changed = gathered([changed, self._give_up(topic, [event.seq for event in events])])
+            return chain(changed, lambda _: resolved(self._nacked(topic, held)))
 
         return self._on_held(name, node, seqs, fences, act)
+
+    def _give_up(self, topic: TopicLog, seqs: Sequence[int]) -> Ticket[None]:
+        queue = queue_of(topic)
+        for seq in seqs:
+            queue.move(queue.jobs[seq])
+        return self.dead_letters.move(topic, seqs)
 
     def _nacked(self, topic: TopicLog, held: HeldJobs) -> NackResult:
         queue = queue_of(topic)
@@ -229,7 +276,7 @@ class Queues:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
             deadlines = {event.seq: event.deadline for event in events}
             done = ExtendResult(topic.name, len(events), held.skipped, deadlines, held.lost)
-            return chain(self._change(topic, events), lambda _: resolved(done))
+            return chain(self.change(topic, events), lambda _: resolved(done))
 
         return self._on_held(name, node, seqs, fences, act)
 
@@ -260,26 +307,47 @@ class Queues:
             self.context.check_exists(topic)
             now = self.context.clock.now_ms()
             if queue_of(topic).expire(now):
-                self.streams.mark_dirty(topic)
+                self.waker.mark_dirty(topic)
+            self.lists.note_call(topic, node)
             return act(topic, held_by(queue_of(topic), node, seqs, fences), now)
 
         return self._lifecycle.when_free(name, begin)
 
-    def _change(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
-        """Apply events now; the answer waits for the log, where there is one."""
-        logged: Ticket[None] = resolved(None)
-        if events and topic.config.keeps_leases:
-            logged = self.log_leases(topic, events)
+    def change(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
+        """Apply events now; the answer waits for the log."""
+        logged = self.log_leases(topic, events) if events else resolved(None)
         for event in events:
             apply(self.context.state, event)
-        self.streams.mark_dirty(topic)
+        self.waker.mark_dirty(topic)
         return logged
 
     def log_leases(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> Ticket[None]:
-        """Sync lease events; they commute with everything else of their topic, so nothing waits for them."""
-        return self.context.log(
-            topic.id, events, finish=lambda _: None, client_frames=len(events), barrier=False, internal=True
-        )
+        """Log lease events: all of them where leases are kept, elsewhere only releases, which tell of counts, errors
+        and delays; logging every claim makes a job cost half as much again. They commute with everything else of their
+        topic, so nothing waits for them, and they wait for nothing. Where they must be kept a failure is the caller's;
+        elsewhere a lost event means one more delivery, and a log that takes nothing does not stop the work."""
+        config = topic.config
+        if not config.keeps_leases:
+            events = [event for event in events if event.event == RELEASED]
+        if not config.logs_leases or not events:
+            return resolved(None)
+        must = config.keeps_leases or (config.is_fsync and any(event.ready_at for event in events))
+        try:
+            logged = self.context.log(
+                topic.id,
+                events,
+                finish=lambda _: None,
+                durable=must,
+                client_frames=len(events),
+                barrier=False,
+                internal=True,
+                apart=True,
+            )
+        except TopicsError:
+            if must:
+                raise
+            return resolved(None)
+        return logged if must else either_way(logged)
 
     def log_quietly(self, topic: TopicLog, events: Sequence[LeaseEvent]) -> None:
         """For releases nobody waits for: a lost one means that the lease runs out instead."""
@@ -291,16 +359,34 @@ class Queues:
     # --- time, positions, the end ---------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """The end of a turn: serve the work streams of dirty queues."""
-        self.streams.turn()
+        """The end of a turn: serve those who wait at queues with news."""
+        self.waker.turn()
+
+    def set_paused(self, name: str, paused: bool) -> Ticket[PauseResult]:
+        """Stop or start the hand-out; the rest of the config is not touched."""
+
+        def change() -> Ticket[PauseResult]:
+            config = msgspec.structs.replace(self.queue(name).config, paused=paused)
+            done = self._lifecycle.put(name, config)
+            return chain(done, lambda _: resolved(PauseResult(name, paused)))
+
+        return self._lifecycle.when_free(name, change)
+
+    def _is_wanted(self, topic_id: int) -> bool:
+        return topic_id in self.streams or topic_id in self.waiting
+
+    def _serve(self, topic: TopicLog) -> None:
+        self.waiting.serve(topic)
+        self.streams.top_up(topic)
 
     def tick(self) -> None:
-        """Close windows whose time is over; serve streams that are due."""
+        """Close windows whose time is over; look at queues that have something due; answer who has waited enough."""
         clock = self.context.clock
         now = clock.running_ms()
         for window in [window for window in self._windows.values() if window.closes_at <= now]:
             self._close(window)
-        self.streams.tick(clock.now_ms())
+        self.waker.tick(clock.now_ms())
+        self.waiting.tick()
 
     def _at_barrier(self, group: int) -> None:
         for topic in self.context.state.by_id.values():
@@ -318,6 +404,16 @@ class Queues:
         window = self._windows.pop(topic.id, None)
         for claimer in () if window is None else window.cohort:
             claimer.ticket.fail(TopicNotFound(topic.name))
+
+
+def _oldest_ms(topic: TopicLog, now: int) -> int | None:
+    """The age of the oldest job; None if there is none, or if only the cold store could tell."""
+    if not topic.count:
+        return None
+    try:
+        return max(now - topic.ts_of(topic.earliest_seq), 0)
+    except ColdUnavailable:
+        return None
 
 
 def _check_node(node: str) -> None:

@@ -3,7 +3,7 @@
 
 A stream holds at most `max` unexpired leases and gets each job once. Always holds: only the seqs in `queue.streams`
 count against it, so an ack, nack, expiry or deletion frees its slot by itself; a closed stream holds nothing. Streams
-of one queue that want jobs claim them together, as one cohort. Woken by `mark_dirty` and by time; nobody polls."""
+of one queue that want jobs claim them together, as one cohort. Woken by `QueueWaker`; nobody polls."""
 
 from __future__ import annotations
 
@@ -139,12 +139,17 @@ class WorkStreams:
         self._ctx = queues.context
         self._numbers = count(1)
         self._by_topic: dict[int, dict[int, WorkStream]] = {}
-        self._dirty: dict[int, TopicLog] = {}
-        self._recheck_at: dict[int, int] = {}
-        self._ctx.on_published.append(self.mark_dirty)
-        self._ctx.on_removed.append(lambda topic, _: self.mark_dirty(topic))
-        self._ctx.on_config.append(lambda topic, _: self.mark_dirty(topic))
         self._ctx.on_deleted.append(self._deleted)
+
+    def __contains__(self, topic_id: int) -> bool:
+        return topic_id in self._by_topic
+
+    def mark_dirty(self, topic: TopicLog) -> None:
+        self._queues.waker.mark_dirty(topic)
+
+    def nodes(self, topic_id: int) -> list[str]:
+        """Whose streams are open, once for each."""
+        return [stream.node for stream in self._by_topic.get(topic_id, {}).values()]
 
     def __len__(self) -> int:
         return sum(map(len, self._by_topic.values()))
@@ -165,7 +170,6 @@ class WorkStreams:
             streams.pop(stream.number, None)
             if not streams:
                 del self._by_topic[stream.topic.id]
-                self._recheck_at.pop(stream.topic.id, None)
         queue = queue_of(stream.topic)
         self.release(stream, sorted(queue.streams.get(stream.number, ())), None)
         queue.streams.pop(stream.number, None)
@@ -179,66 +183,30 @@ class WorkStreams:
         if not jobs or not self._ctx.exists(topic):
             return
         events = release_events(topic, jobs, self._ctx.clock.now_ms())
-        if topic.config.keeps_leases:
-            self._queues.log_quietly(topic, events)
+        self._queues.log_quietly(topic, events)
         for event in events:
             apply(self._ctx.state, event)
         self.mark_dirty(topic)
 
-    # --- waking ---------------------------------------------------------------------------------------------------
+    # --- serving --------------------------------------------------------------------------------------------------
 
-    def mark_dirty(self, topic: TopicLog) -> None:
-        """Something about this queue changed: serve its streams at the end of the turn."""
-        if topic.id in self._by_topic and topic.id not in self._dirty:
-            self._dirty[topic.id] = topic
-            self._ctx.commit.wake()
-
-    def turn(self) -> None:
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for topic in dirty.values():
-                self._top_up(topic)
-
-    def tick(self, now: int) -> None:
-        """Serve streams when leases or delays of their queue are over, and now and then as a safety net."""
-        for topic_id in list(self._by_topic):
-            if self._recheck_at.get(topic_id, 0) <= now:
-                topic = self._ctx.state.by_id.get(topic_id)
-                if topic is not None:
-                    self._top_up(topic)
-
-    def _top_up(self, topic: TopicLog) -> None:
+    def top_up(self, topic: TopicLog) -> None:
+        """The streams that have room claim what there is."""
         streams = self._by_topic.get(topic.id)
-        queue = topic.queue
-        if not streams or queue is None:
-            return
-        now = self._ctx.clock.now_ms()
-        queue.expire(now)
-        self._plan_recheck(topic, now)
-        if not queue.claimable(topic.count):
+        if not streams or not queue_of(topic).claimable(topic.count):
             return
         wanting = [stream for stream in streams.values() if stream.free_slots]
         if wanting:
-            topic.touch(now, read=False)
+            topic.touch(self._ctx.clock.now_ms(), read=False)
             default_ms = topic.config.lease_ms
             claims = [stream.claim(default_ms if stream.lease_ms is None else stream.lease_ms) for stream in wanting]
             claimers = [claimer for claimer in claims if claimer is not None]
             if claimers:
                 self._queues.join(topic, claimers)
 
-    def _plan_recheck(self, topic: TopicLog, now: int) -> None:
-        due = queue_of(topic).next_due()
-        recheck_at = now + limits.WORK_RECHECK_MS
-        if due is not None and now < due < recheck_at:
-            recheck_at = due
-        self._recheck_at[topic.id] = recheck_at
-        self._ctx.wake_at(recheck_at)
-
     # --- the end --------------------------------------------------------------------------------------------------
 
     def _deleted(self, topic: TopicLog) -> None:
-        self._recheck_at.pop(topic.id, None)
-        self._dirty.pop(topic.id, None)
         for stream in self._by_topic.pop(topic.id, {}).values():
             stream.closed = True
             stream.consumer.queue_gone(TopicNotFound(topic.name))

@@ -151,6 +151,18 @@ def _lease(body: bodies.Lease, topic_id: int, seq: int, ts: int) -> ops.LeaseEve
         ready_at=body.ready_at,
         stream=int(body.stream),
         ts=ts,
+        error=body.error,
+        final=body.final,
+    )
+
+
+def _jobs_added(body: bodies.JobsFrame, topic_id: int, _seq: int, _ts: int) -> ops.JobsAdded:
+    return ops.JobsAdded(
+        topic_id=topic_id,
+        first_seq=body.first,
+        ready_at=body.ready_at,
+        priority=body.priority,
+        unique=tuple(None if item is None else (item.key, item.until) for item in body.unique),
     )
 
 
@@ -185,6 +197,7 @@ _OPS: dict[type[Any], Callable[[Any, int, int, int], ops.Op]] = {
     bodies.Delete: _delete,
     bodies.EvictWatermark: _evict,
     bodies.Lease: _lease,
+    bodies.JobsFrame: _jobs_added,
     bodies.HeadWatermark: _head,
     bodies.CursorFrame: _cursor,
 }

@@ -159,6 +159,17 @@ def _lease(op: ops.LeaseEvent) -> bodies.Lease:
         deliveries=op.deliveries,
         ready_at=op.ready_at,
         stream=op.stream != 0,
+        error=op.error,
+        final=op.final,
+    )
+
+
+def _jobs_added(op: ops.JobsAdded) -> bodies.JobsFrame:
+    return bodies.JobsFrame(
+        first=op.first_seq,
+        ready_at=op.ready_at,
+        priority=op.priority,
+        unique=tuple(None if key is None else bodies.UniqueItem(*key) for key in op.unique),
     )
 
 
@@ -184,5 +195,6 @@ _BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
     ops.Evict: _evict,
     ops.HeadMark: _head,
     ops.LeaseEvent: _lease,
+    ops.JobsAdded: _jobs_added,
     ops.CursorChange: _cursor,
 }

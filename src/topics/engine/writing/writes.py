@@ -11,12 +11,12 @@ Always holds: a refused write has consumed no seq and left no trace; a write is 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Protocol
 
 from topics.core.append import (
-    Busy,
     IndexNeeded,
     Repeat,
     Reservation,
@@ -27,8 +27,10 @@ from topics.core.append import (
     reserve,
 )
 from topics.core.apply import apply
+from topics.core.delete import decide_delete_seqs
 from topics.core.lineage import epoch_of
-from topics.core.retention.rules import due
+from topics.core.queue.entering import jobs_op
+from topics.core.retention.rules import due, unlogged
 from topics.core.slots.extent import index_of
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
@@ -36,6 +38,7 @@ from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, callback_failed, chain, either_way, guarded, resolved
 from topics.engine.writing.commit import CommitTicket
 from topics.engine.writing.encode import append_submission, submission
+from topics.engine.writing.job_controls import job_controls
 from topics.errors import CommitFailed, Throttled, TopicsError
 from topics.formats.wal.frame import encode_appends
 from topics.limits import KIB
@@ -208,15 +211,19 @@ class Writes:
         self._floor_log = floor_log
         self._total_bytes_max = context.settings.max_total_bytes
         self._by_key: dict[tuple[int, bytes], Ticket[Appended]] = {}
+        self.enter_jobs: Callable[[TopicLog, WriteBatch], Ticket[Appended]]
+        """The way of writes with job fields; set by `EnteringWrites`."""
 
     def append(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """Append to a topic that exists and is not on hold. Refusals are raised."""
+        if batch.jobs is not None:
+            return self.enter_jobs(topic, batch)
         now = self._ctx.clock.now_ms()
         if batch.key is None and batch.expected is None and batch.count <= RECORDS_EACH_MAX:
             ticket = WriteTicket()
             if self._join(topic, batch, ticket, [batch.count], now):
                 return ticket
-        return self._decide(topic, batch, now)
+        return self.decide(topic, batch, now)
 
     # --- plain writes travel together -----------------------------------------------------------------------------
 
@@ -227,6 +234,8 @@ class Writes:
 
     def _join(self, topic: TopicLog, records: WriteBatch, waiter: AppendWaiter, runs: list[int], now: int) -> bool:
         """Into the submission of the topic that still grows, or as the first writes of a new one."""
+        if records.jobs is not None:
+            return False
         coalesced = self._ctx.commit.growing.get(topic.id)
         if coalesced is None or not self._reserve_in(coalesced, records, now, writes=len(runs)):
             coalesced = self._open(topic, records, now, writes=len(runs))
@@ -308,26 +317,23 @@ class Writes:
 
     # --- writes that are decided by themselves --------------------------------------------------------------------
 
-    def _decide(self, topic: TopicLog, batch: WriteBatch, now: int) -> Ticket[Appended]:
-        config = topic.config
-        if config.ttl_ms and config.discard == "reject" and due(topic, now) is not None:
-            # Expired records make place for new ones, so their floor must be logged before the decision.
-            return chain(self._floor_log.ensure_logged(topic), lambda _: self._append_again(topic, batch))
+    def decide(self, topic: TopicLog, batch: WriteBatch, now: int, replaced: tuple[int, ...] = ()) -> Ticket[Appended]:
+        """`replaced` are jobs that are deleted in the same submission."""
+        wait = self.wait_before(topic, batch, now)
+        if wait is not None:
+            return chain(wait, lambda _: self.append_again(topic, batch))
         decision = decide_append(topic, batch, now)
         if isinstance(decision, Repeat):
             memo = decision.memo
             epoch = epoch_of(topic, memo.first_seq + memo.count - 1)
             return resolved(Appended(memo.first_seq, memo.count, memo.head, epoch, deduped=True))
-        if isinstance(decision, Busy):
-            # Wait for the write that has the key now, then look again: it has appended, or failed without a trace.
-            first = self._by_key[topic.id, decision.key]
-            return chain(either_way(first), lambda _: self._append_again(topic, batch))
         if isinstance(decision, IndexNeeded):
             loaded = self._ctx.files.fetch(topic, index_of(decision.block, decision.block.first_seq))
-            return chain(loaded, lambda _: self._append_again(topic, batch))
+            return chain(loaded, lambda _: self.append_again(topic, batch))
+        assert isinstance(decision, Reservation), "a write whose key is busy was waited for"
         try:
             self.check_quota(batch.total_bytes)
-            ticket = self._commit(topic, batch, decision)
+            ticket = self._commit(topic, batch, decision, replaced)
         except BaseException:
             release(topic, decision, reuse_seqs=True)
             self._ctx.ceilings.forget(topic.id)  # a mark that was refused with it is not on its way
@@ -337,19 +343,30 @@ class Writes:
             ticket.then(partial(self._key_is_free, topic.id, decision.key))
         return ticket
 
+    def wait_before(self, topic: TopicLog, batch: WriteBatch, now: int) -> Ticket[None] | None:
+        """What to wait for before a write can be decided; None if nothing."""
+        config = topic.config
+        if config.ttl_ms and config.discard == "reject" and due(topic, now) is not None:
+            # Expired records make place for new ones, so their floor must be logged before the decision.
+            return self._floor_log.ensure_logged(topic)
+        if batch.key is not None and batch.key in topic.idem.staged and not self.is_known(topic, batch):
+            # Wait for the write that has the key now, then look again: it has appended, or failed without a trace.
+            return either_way(self._by_key[topic.id, batch.key])
+        return None
+
     def _key_is_free(self, topic_id: int, key: bytes, _: Ticket[Appended]) -> None:
         self._by_key.pop((topic_id, key), None)
 
-    def _append_again(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
+    def append_again(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
         """A config that is in the log already would come between the decision and the records, so it is waited for. A
         drop is not: whoever came before it may go with the topic."""
         self._ctx.check_exists(topic)
         change = self._ctx.changing.get(topic.id)
-        if change is not None and not self._is_known(topic, batch):
-            return chain(change, lambda _: self._append_again(topic, batch))
+        if change is not None and not self.is_known(topic, batch):
+            return chain(change, lambda _: self.append_again(topic, batch))
         return self.append(topic, batch)
 
-    def _is_known(self, topic: TopicLog, batch: WriteBatch) -> bool:
+    def is_known(self, topic: TopicLog, batch: WriteBatch) -> bool:
         window_ms = topic.config.idempotency_window_ms
         if batch.key is None or not window_ms:
             return False
@@ -364,7 +381,9 @@ class Writes:
         cap, state = self._total_bytes_max, self._ctx.state
         return not cap or state.total_bytes + state.staged_bytes + size <= cap
 
-    def _commit(self, topic: TopicLog, batch: WriteBatch, reservation: Reservation) -> Ticket[Appended]:
+    def _commit(
+        self, topic: TopicLog, batch: WriteBatch, reservation: Reservation, replaced: tuple[int, ...]
+    ) -> Ticket[Appended]:
         ctx = self._ctx
         group = ctx.group_of(topic.id)
         config = topic.config
@@ -374,9 +393,14 @@ class Writes:
             mark = ctx.ceilings.raise_over(topic, last_seq, reservation.ts)
         if config.is_ephemeral:
             op = encode_append(topic, batch, reservation, durable=False)
+            op.jobs = None if batch.jobs is None else jobs_op(topic, batch.jobs, op.first_seq, reservation.ts)
+            if replaced:
+                self._apply_control(topic, decide_delete_seqs(topic, replaced, reason="ack"))
             return self._commit_resident(topic, op, reservation, group, mark)
         controls = self._controls(topic, reservation, mark)
         durable = config.is_fsync or bool(controls)
+        if batch.jobs is not None:
+            controls += job_controls(ctx, topic, batch.jobs, reservation, replaced)
         op = encode_append(topic, batch, reservation, durable=durable)
         sub = (
             submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
@@ -393,6 +417,8 @@ class Writes:
             gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
         )
         ctx.state.staged_bytes += batch.total_bytes
+        if replaced:
+            ctx.evidence.hold_until(topic, ticket)
         if mark is None and topic.ceiling - last_seq < topic.block >> 1:
             ctx.ceilings.refill(topic, group, reservation.ts)
         return ticket
@@ -405,6 +431,12 @@ class Writes:
         pins = self._ctx.evidence.pins(topic, last_seq=reservation.last_seq)
         return [HeadMark(topic_id=topic.id, ceiling=ceiling, pin=pin) for pin in pins]
 
+    def _apply_control(self, topic: TopicLog, control: Op) -> None:
+        effect = apply(self._ctx.state, control)
+        if effect.removal is not None:
+            late = not topic.config.is_ephemeral and unlogged(topic) is not None
+            self._ctx.removed(topic, effect, flag_after=self._floor_log.log_floors(topic) if late else None)
+
     def _finish(self, topic: TopicLog, size: int, sub: Submission) -> Appended:
         """The class is satisfied: publish."""
         state = self._ctx.state
@@ -412,7 +444,7 @@ class Writes:
         op: Append = sub.ops[-1]  # type: ignore[assignment]
         if len(sub.ops) > 1:
             for control in sub.ops[:-1]:
-                apply(state, control)  # type: ignore[arg-type]
+                self._apply_control(topic, control)  # type: ignore[arg-type]
             self._ctx.ceilings.release(topic)
         op.file = sub.file
         op.base += sub.offset

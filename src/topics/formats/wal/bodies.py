@@ -129,7 +129,7 @@ class EvictWatermark(_Map, frozen=True, kw_only=True):
 
 class Lease(_Map, frozen=True, kw_only=True):
     """`event`: 0 claimed, 1 released, 2 extended, 3 acked. The job's seq is the frame's. `stream`: claimed by a work
-    stream, whose leases a restart releases at once."""
+    stream, whose leases a restart releases at once. `error`, `final`: of a nack."""
 
     event: Annotated[int, msgspec.Meta(ge=0, le=3)]
     node: str
@@ -138,6 +138,29 @@ class Lease(_Map, frozen=True, kw_only=True):
     deliveries: U64
     ready_at: U64 | None = None
     stream: bool = False
+    error: str = ""
+    final: bool = False
+
+
+class UniqueItem(_Row, frozen=True):
+    """A unique key, and the first moment at which it stands no more; 0: it stands until its job is done."""
+
+    key: str
+    until: U64
+
+
+class JobsFrame(_Map, frozen=True, kw_only=True):
+    """Job fields of the records behind it in the submission, from seq `first` on. A column is left out if no job has
+    such a field; all others have one entry for each job."""
+
+    first: U64
+    ready_at: tuple[U64, ...] = ()
+    priority: tuple[Annotated[int, msgspec.Meta(ge=-127, le=127)], ...] = ()
+    unique: tuple[UniqueItem | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({len(column) for column in (self.ready_at, self.priority, self.unique) if column}) > 1:
+            raise ValueError("columns differ in length")
 
 
 class Fork(_Row, frozen=True):
@@ -247,6 +270,7 @@ Body: TypeAlias = (
     | ConfigUpdate
     | Lease
     | HeadWatermark
+    | JobsFrame
     | CursorFrame
 )
 
@@ -261,6 +285,7 @@ _TYPES: Final[dict[FrameType, Any]] = {
     FrameType.CONFIG_UPDATE: ConfigUpdate,
     FrameType.LEASE: Lease,
     FrameType.HEAD_WATERMARK: HeadWatermark,
+    FrameType.JOBS_ADDED: JobsFrame,
     FrameType.CURSOR: CursorFrame,
 }
 _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {

@@ -1,17 +1,11 @@
-"""ColdCleaning: removes from the cold store what nobody needs any more: dropped segments, deleted topics, leftovers.
-
-What makes a removal permanent was logged before. The store may be away for days: removals wait and are tried again, and
-what is forgotten at a stop is found again by the listing after the next start.
-
-Tiers: decides which sealed segments move between hot and cold, and has it done on the cold pool.
+"""Tiers: decides which sealed segments move between hot and cold, and has it done on the cold pool.
 
     sweep   every TOPICS_RELOCATE_INTERVAL_MS: is the store ours, what lies beyond hot retention, which deletes wait
     go_on   every tick: a slice of the topics is looked at, and as many jobs run as half of the cold pool can take
 
 Always holds: planning is the owner's, waiting is the cold pool's; no job starts on a segment that is being dropped, and
 nothing is dropped while a job has it; a tier mark is logged only while its segment is still there; a failure costs a
-retry and nothing else.
-"""
+retry and nothing else."""
 
 from __future__ import annotations
 
@@ -46,6 +40,11 @@ Key = tuple[int, int]
 
 
 class ColdCleaning:
+    """Removes from the cold store what nobody needs any more: dropped segments, deleted topics, leftovers.
+
+    What makes a removal permanent was logged before. The store may be away for days: removals wait and are tried again,
+    and what is forgotten at a stop is found again by the listing after the next start."""
+
     def __init__(self, engine: Engine, store: Store, driver: Driver, *, is_busy: Callable[[int], bool]) -> None:
         self._engine = engine
         self._store = store

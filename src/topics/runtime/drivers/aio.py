@@ -1,12 +1,7 @@
-"""BusyShare: how busy the owner's thread is, as the governor's third signal (`docs/spec/delivery.md#sec-7`).
-
-That thread serves commits and live delivery, so its processor time is the use of the pool. Called on it alone.
-
-AioDriver: the kernel's world when an asyncio loop owns the engine.
+"""AioDriver: the kernel's world when an asyncio loop owns the engine.
 
 The loop's thread is the owner. Everything a turn of the loop submitted is written by one flush at the end of that
-turn. Used by the server and by `topics.aopen`.
-"""
+turn. Used by the server and by `topics.aopen`."""
 
 from __future__ import annotations
 
@@ -22,6 +17,10 @@ from topics.runtime.drivers.pools import Pools
 
 
 class BusyShare:
+    """How busy the owner's thread is, as the governor's third signal (`docs/spec/delivery.md#sec-7`).
+
+    That thread serves commits and live delivery, so its processor time is the use of the pool. Called on it alone."""
+
     def __init__(
         self, *, used_s: Callable[[], float] = time.thread_time, now_s: Callable[[], float] = time.monotonic
     ) -> None:

@@ -1,10 +1,4 @@
-"""Undisturbed: a step that no signal handler can break into.
-
-Python runs signal handlers on the main thread, between any two instructions. One that raises, as Ctrl-C does, would
-leave the engine half changed; one that uses the database would enter it in the middle of a change. So a step of the
-main thread has these signals remembered; their handlers are called when it is over.
-
-BlockingDriver: the kernel's world when any thread may call, as in the embedded library.
+"""BlockingDriver: the kernel's world when any thread may call, as in the embedded library.
 
 Whoever holds the lock is the owner. A call takes the lock, decides, writes what it submitted, and then waits for its
 ticket without the lock; so callers on several threads share one sync. A ticker thread does the periodic work.
@@ -39,7 +33,13 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def undisturbed(step: Callable[[], T]) -> T:
-    """What `step` gives. Signals that came meanwhile are handled behind it, and may raise then."""
+    """Run a step that no signal handler can break into.
+
+    Python runs signal handlers on the main thread, between any two instructions. One that raises, as Ctrl-C does, would
+    leave the engine half changed; one that uses the database would enter it in the middle of a change. So a step of the
+    main thread has these signals remembered; their handlers are called when it is over.
+
+    What `step` gives. Signals that came meanwhile are handled behind it, and may raise then."""
     if threading.get_ident() != threading.main_thread().ident:
         return step()
     held: dict[int, Handler] = {}

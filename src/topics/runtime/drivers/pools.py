@@ -1,13 +1,7 @@
-"""ColdPool: threads for everything that may wait for the cold store.
-
-They are started when there is work and are daemons: a job that hangs in a store must not keep the process from ending.
-Used by `Pools` alone.
-
-Pools: the background threads of a real process.
+"""Pools: the background threads of a real process.
 
 Always holds: work that may wait for the cold store never shares a thread with work that may not, so a cold store that
-hangs delays nothing but the reads that need it.
-"""
+hangs delays nothing but the reads that need it."""
 
 from __future__ import annotations
 
@@ -27,6 +21,11 @@ JOIN_S = 0.2
 
 
 class ColdPool:
+    """Threads for everything that may wait for the cold store.
+
+    They are started when there is work and are daemons: a job that hangs in a store must not keep the process from
+    ending. Used by `Pools` alone."""
+
     def __init__(self, threads_max: int) -> None:
         self._threads_max = threads_max
         self._threads: list[Thread] = []

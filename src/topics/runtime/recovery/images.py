@@ -5,10 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from topics.core.capture import TopicImage, restore
-from topics.core.queue.leases import QueueImage, capture_queue, restore_queue
+from topics.core.queue.image import QueueImage, capture_queue, restore_queue
 from topics.core.router import RouterProgress
 from topics.core.topic import TopicLog
-from topics.formats.snapshot import DelayedItem, DeliveriesItem, LeaseItem, QueueItem, RouterItem, TopicItem
+from topics.formats.snapshot import (
+    DelayedItem,
+    DeliveriesItem,
+    LeaseItem,
+    NoteItem,
+    QueueItem,
+    RouterItem,
+    TopicItem,
+    UniqueKeyItem,
+)
 from topics.model.config import TopicConfig
 from topics.model.cursor import NamedCursor
 from topics.model.names import TagMatch
@@ -49,7 +58,7 @@ def topic_from_item(item: TopicItem) -> TopicLog:
         )
     )
     if topic.queue is not None and item.queue is not None:
-        topic.queue = restore_queue(_queue_image(item.queue))
+        topic.queue = restore_queue(_queue_image(item.queue), topic.config, topic.id)
     return topic
 
 
@@ -61,11 +70,14 @@ def queue_item(topic: TopicLog, *, clean: bool) -> QueueItem | None:
     return QueueItem(
         next_lease_id=image.next_lease_id,
         dead_lettered=image.dead_lettered,
-        claim_cursor=image.claim_cursor,
         leases=tuple(LeaseItem(*row) for row in image.leases),
         deliveries=tuple(DeliveriesItem(*row) for row in image.deliveries),
         reclaim=tuple(image.reclaim),
         delayed=tuple(DelayedItem(*row) for row in image.delayed),
+        streamed=tuple(image.streamed),
+        notes=tuple(NoteItem(*row) for row in image.notes),
+        fields=image.fields if image.fields[0] else None,
+        unique=tuple(UniqueKeyItem(*row) for row in image.unique),
     )
 
 
@@ -73,11 +85,14 @@ def _queue_image(item: QueueItem) -> QueueImage:
     return QueueImage(
         next_lease_id=item.next_lease_id,
         dead_lettered=item.dead_lettered,
-        claim_cursor=item.claim_cursor,
         leases=[(row.seq, row.node, row.lease_id, row.deadline, row.deliveries) for row in item.leases],
         deliveries=[(row.seq, row.n) for row in item.deliveries],
         reclaim=list(item.reclaim),
         delayed=[(row.ready_at, row.seq) for row in item.delayed],
+        streamed=list(item.streamed),
+        notes=[msgspec.structs.astuple(row) for row in item.notes],
+        fields=item.fields or (b"", b"", b""),
+        unique=[(row.key, row.seq, row.until) for row in item.unique],
     )
 
 

@@ -1,12 +1,4 @@
-"""UnsyncedFlags: which deletes of one segment are not yet safe in its files.
-
-    unwritten --flag byte--> unsynced --data sync, idx bit, idx sync--> forgotten
-
-Every slot listed here must be in the snapshot's `dead`, or its Delete frame must stay in the log. While `frozen`, the
-segment's files are being replaced: flips are only noted. `relay` collects what dies while a copy of the files is made,
-so that the copy can be flagged too. The lock is held for single-byte writes at most; never for a sync.
-
-Flips: a delete reaches the disk by one byte per record (`docs/spec/storage.md#sec-10`).
+"""Flips: a delete reaches the disk by one byte per record (`docs/spec/storage.md#sec-10`).
 
     flip    on the owner's thread, before the delete call returns: `0xD5` into each frame, hot segments only
     sync    in the background (C8): sync `.data`, then set bit 2 in `.idx`, then sync `.idx`
@@ -33,6 +25,14 @@ if TYPE_CHECKING:
 
 
 class UnsyncedFlags:
+    """Which deletes of one segment are not yet safe in its files.
+
+        unwritten --flag byte--> unsynced --data sync, idx bit, idx sync--> forgotten
+
+    Every slot listed here must be in the snapshot's `dead`, or its Delete frame must stay in the log. While `frozen`,
+    the segment's files are being replaced: flips are only noted. `relay` collects what dies while a copy of the files
+    is made, so that the copy can be flagged too. The lock is held for single-byte writes at most; never for a sync."""
+
     __slots__ = ("dir_unsynced", "frozen", "lock", "relay", "retired", "unsynced", "unwritten", "working")
 
     def __init__(self) -> None:

@@ -1,22 +1,11 @@
-"""Flags that an earlier process set: are they durable?
-
-A delete is replayed from the log until a snapshot has passed it, and that waits until its flags are synced. A process
-that was killed in between leaves flags in the page cache. The next one finds them set, so it does not set them again,
-and would take them for proof. Syncing the file is not enough: where a sync failed before, the kernel takes the bytes
-for written, and no later sync writes them. So the segments that recovery looks at get their flags once more, and are
-synced, before it lets anything pass.
-
-The boot id would not spare us that: a start that was killed before it wrote its own boot line may have set flags, too.
-
-Opening: the files of a sealed segment as a `Pair`, checked before anybody uses a byte of it.
+"""Opening: the files of a sealed segment as a `Pair`, checked before anybody uses a byte of it.
 
     open_hot      map both files; a pair that disagrees is healed from its frames, a missing `.data` is corruption
     open_cold     fetch the index from the cold store; one that disagrees is judged by the whole cold `.data`
     open_anew     build the index again from the frames, because a read found an entry that misdescribes its frame
 
 An index that could be rebuilt is written again (`install`), or as soon as writing is allowed; a failure to do so costs
-nothing but another rebuild. I/O errors are raised as they come. Called by `SealedSegment` with its lock held.
-"""
+nothing but another rebuild. I/O errors are raised as they come. Called by `SealedSegment` with its lock held."""
 
 from __future__ import annotations
 
@@ -70,7 +59,18 @@ def frame_flags(entries: Idx, data: memoryview) -> U8:
 
 
 def keep_flags(place: TopicDir, first_seq: int, entries: Idx, flags: U8) -> None:
-    """Once recovery may write: set these flags again, and in the index what only the frames say; nobody would do it
+    """Flags that an earlier process set: are they durable?
+
+    A delete is replayed from the log until a snapshot has passed it, and that waits until its flags are synced. A
+    process that was killed in between leaves flags in the page cache. The next one finds them set, so it does not set
+    them again, and would take them for proof. Syncing the file is not enough: where a sync failed before, the kernel
+    takes the bytes for written, and no later sync writes them. So the segments that recovery looks at get their flags
+    once more, and are synced, before it lets anything pass.
+
+    The boot id would not spare us that: a start that was killed before it wrote its own boot line may have set flags,
+    too.
+
+    Once recovery may write: set these flags again, and in the index what only the frames say; nobody would do it
     later, because the slots count as dead already."""
     if place.env.may_write:
         return

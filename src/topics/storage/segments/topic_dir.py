@@ -1,26 +1,8 @@
-"""MapCache: bounds how much of the sealed history is mapped at a time.
-
-Each sealed segment maps its files on first use; this cache closes the least recently used ones once their `.idx` bytes
-exceed `TOPICS_INDEX_CACHE_BYTES`, or once too many descriptors are tied up (a mapping holds one each). "Closing" is
-dropping the segment's reference: readers that hold the old arrays keep the mapping alive until they finish.
-
-Use is noted by a mark on the segment, not by reordering a list, so a look-up costs an attribute; the sweep gives marked
-ones a second chance. Safe from any thread.
-
-OpenFiles: descriptors of segment files, kept open while they are in use.
-
-Topics are many and descriptors are few: at most `limit` idle files stay open, the least recently used goes first. A
-file somebody has borrowed is never closed under them. `forget` is for names that now mean another file (a rewrite
-renamed over them) or none (a drop): later borrowers open anew, present ones keep the old file.
-
-Safe from any thread: the owner flips delete flags while pool threads read and the checkpointer syncs.
-
-Where segments lie: what all topics of a data directory share, and the directory of one topic.
+"""Where segments lie: what all topics of a data directory share, and the directory of one topic.
 
 `SegmentEnv` is made once per open data directory and carries the injected disk, the caches and the counters.
 `TopicDir` names the files of one topic. Neither reads or writes; names come from `formats.names`, and a name that is
-not canonically padded is used as it was found.
-"""
+not canonically padded is used as it was found."""
 
 from __future__ import annotations
 
@@ -52,6 +34,16 @@ class Mapped(Protocol):
 
 
 class MapCache:
+    """Bounds how much of the sealed history is mapped at a time.
+
+    Each sealed segment maps its files on first use; this cache closes the least recently used ones once their `.idx`
+    bytes exceed `TOPICS_INDEX_CACHE_BYTES`, or once too many descriptors are tied up (a mapping holds one each).
+    "Closing" is dropping the segment's reference: readers that hold the old arrays keep the mapping alive until they
+    finish.
+
+    Use is noted by a mark on the segment, not by reordering a list, so a look-up costs an attribute; the sweep gives
+    marked ones a second chance. Safe from any thread."""
+
     def __init__(self, bytes_max: int, *, segments_max: int = MAPPED_SEGMENTS_MAX) -> None:
         self._bytes_max = bytes_max
         self._segments_max = segments_max
@@ -118,6 +110,14 @@ class _Held:
 
 
 class OpenFiles:
+    """Descriptors of segment files, kept open while they are in use.
+
+    Topics are many and descriptors are few: at most `limit` idle files stay open, the least recently used goes first. A
+    file somebody has borrowed is never closed under them. `forget` is for names that now mean another file (a rewrite
+    renamed over them) or none (a drop): later borrowers open anew, present ones keep the old file.
+
+    Safe from any thread: the owner flips delete flags while pool threads read and the checkpointer syncs."""
+
     def __init__(self, fs: ReadFs, *, limit: int = IDLE_FILES_MAX) -> None:
         self._fs = fs
         self._writer: Fs | None = None

@@ -165,7 +165,9 @@ def open_object_root(uri: str) -> ObjectRoot:
     """The root that a URI names; ConfigError when it names none. Nothing is asked of the store yet."""
     try:
         files, path = _open_s3(uri) if uri.startswith("s3://") else _open_any(uri)
-    except (ValueError, OSError, NotImplementedError, ImportError) as error:
+    except ImportError as error:
+        raise ConfigError("TOPICS_COLD_DIR is a URI, which needs pyarrow: pip install 'topicsdb[cold]'") from error
+    except (ValueError, OSError, NotImplementedError) as error:
         raise ConfigError(f"TOPICS_COLD_DIR is no location that can be opened: {error}") from error
     if not path.strip("/"):
         raise ConfigError("TOPICS_COLD_DIR names no bucket")

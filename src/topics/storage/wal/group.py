@@ -1,8 +1,4 @@
-"""WalStats: what one group has done, for metrics (`docs/spec/storage.md#sec-16`).
-
-Plain counters without a lock: each is changed by one thread at a time (the writer's or the syncer's) and read by any.
-
-WalGroup: one ordered stream of WAL files, written at its tail and synced (`docs/spec/storage.md#sec-4` and
+"""WalGroup: one ordered stream of WAL files, written at its tail and synced (`docs/spec/storage.md#sec-4` and
 `docs/spec/storage.md#sec-5-4`).
 
 Always holds: frames lie in the file in submission order; `synced_lsn <= written_lsn`, and what `synced_lsn` covers was
@@ -12,8 +8,7 @@ sync is ever believed again; a sync counts only if the file's path still names t
 
 No threads inside. `write` (with rotation) and `prepare_next` are called by one thread at a time; `probe_space` only
 while the group is read-only, beside writes into the reserve at most, which never rotate. `sync` may overlap a `write`
-that does not rotate: positions are plain ints, published after the system call returned.
-"""
+that does not rotate: positions are plain ints, published after the system call returned."""
 
 from __future__ import annotations
 
@@ -37,6 +32,11 @@ SYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1000, 5000, 10000, 50000, 100000)
 
 
 class WalStats:
+    """What one group has done, for metrics (`docs/spec/storage.md#sec-16`).
+
+    Plain counters without a lock: each is changed by one thread at a time (the writer's or the syncer's) and read by
+    any."""
+
     __slots__ = (
         "batches",
         "bytes_written",

@@ -2,15 +2,7 @@
 
 The caller keeps the order of `docs/spec/http-api.md#sec-3`: `authenticate` (401), its own count of running requests
 (429), `check_rights` (403), and only then `Target.require` (404, 405). A key of None means that nothing is restricted:
-either authentication is off, or the route is exempt. Called by api, once per request head.
-
-What web pages may ask of a server: the Host and the Origin of a request (`docs/spec/http-api.md#sec-8-8`).
-
-Without keys, whoever reaches the server may do everything, and a browser reaches whatever its machine reaches. So a
-request must carry a host that no stranger can make a browser believe in (DNS rebinding), and what changes something
-must not come from a page of another origin. With keys neither is needed: no browser adds a key by itself. Pages of
-origins that the operator has listed are let in, and their browsers told so (CORS). Called once per request head.
-"""
+either authentication is off, or the route is exempt. Called by api, once per request head."""
 
 from __future__ import annotations
 
@@ -158,7 +150,14 @@ _SHOWN_NAMES = (
 
 
 class PageRules:
-    """The rules of one server. `is_guarded`: it has keys, so that only the lists of the operator matter."""
+    """What web pages may ask of a server: the Host and the Origin of a request (`docs/spec/http-api.md#sec-8-8`).
+
+    Without keys, whoever reaches the server may do everything, and a browser reaches whatever its machine reaches. So a
+    request must carry a host that no stranger can make a browser believe in (DNS rebinding), and what changes something
+    must not come from a page of another origin. With keys neither is needed: no browser adds a key by itself. Pages of
+    origins that the operator has listed are let in, and their browsers told so (CORS). Called once per request head.
+
+    The rules of one server. `is_guarded`: it has keys, so that only the lists of the operator matter."""
 
     def __init__(
         self,

@@ -4,12 +4,7 @@
     scopes = token *( "+" token )    prefixes = prefix *( "|" prefix )
 
 Fails closed: what does not parse stops the process. Secrets are kept only as SHA-256 digests, compared in constant time
-with every entry, and appear in no message. `parse_keys` is called once at start, `KeyRing.find` for every request.
-
-Holders: whose share of sessions, streams and connections a caller takes from (`docs/spec/http-api.md#sec-9`).
-
-A key where there is one, by its digest; else the network that the caller comes from. Called where something is opened.
-"""
+with every entry, and appear in no message. `parse_keys` is called once at start, `KeyRing.find` for every request."""
 
 from __future__ import annotations
 
@@ -128,7 +123,12 @@ IPV6_CLIENT_BITS = 64  # what one customer of a network is given at least, and m
 
 
 def client_of(key: Key | None, peer: str) -> ClientId:
-    """`peer` is `address:port`, as connections show it."""
+    """Whose share of sessions, streams and connections a caller takes from (`docs/spec/http-api.md#sec-9`).
+
+    A key where there is one, by its digest; else the network that the caller comes from. Called where something is
+    opened.
+
+    `peer` is `address:port`, as connections show it."""
     return network_of(peer.rpartition(":")[0]) if key is None else key.digest
 
 

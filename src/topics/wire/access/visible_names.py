@@ -3,13 +3,7 @@
 A struct's field that names a topic has the type `TopicName`, one that names a router `RouterName`. From that alone
 follows what a key's prefixes are checked against (`names_in`) and what an answer must leave out (`cut`), at any depth:
 in structs, lists, optional fields, and as keys of an object. A new field needs nothing but its type. Called by api for
-keys that are bound to prefixes, and for no others.
-
-Names in errors: an error for somebody who may know only some names (`docs/spec/http-api.md#sec-8-7`).
-
-Most errors are about what the caller has named. Those here bring names that were stored, and are cut; a test makes
-every error there is with a foreign name in it. Called by `auth` for keys that are bound to prefixes.
-"""
+keys that are bound to prefixes, and for no others."""
 
 from __future__ import annotations
 
@@ -135,7 +129,12 @@ _ENDS = ("existing_source", "existing_dest")
 
 
 def error_seen(error: TopicsError, permits: Permits) -> TopicsError:
-    """The error without the names that are not permitted and were not sent; itself if it has none."""
+    """An error for somebody who may know only some names (`docs/spec/http-api.md#sec-8-7`).
+
+    Most errors are about what the caller has named. Those here bring names that were stored, and are cut; a test makes
+    every error there is with a foreign name in it. Called by `auth` for keys that are bound to prefixes.
+
+    The error without the names that are not permitted and were not sent; itself if it has none."""
     if isinstance(error, RouterCycle):
         return _cycle(error, permits)
     if isinstance(error, TopicExistsIncompatible):

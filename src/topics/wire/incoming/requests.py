@@ -5,14 +5,8 @@ value. What the contract checks later than parsing (names, emptiness, counts tha
 so that each endpoint calls it at its place in the order. Structs forbid unknown fields only so that the decoder notices
 them: a body that has some is taken, and the answer names them (`second_look`). Queue calls are in `queue_requests`.
 Used by api and, for encoding, by the client.
-
-Request bodies of the queue calls, and lease ids.
-
-As in `requests`: types, ranges and clamps are settled by decoding; what is checked later is a method. Used by api and,
-for encoding, by the client; `lease_text` also by whoever shows a lease.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -20,7 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from topics import limits
-from topics.errors import BatchTooLarge, InvalidRequest
+from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.names import TagMatch, TopicName, parse_match
 from topics.model.position import TOKEN_PATTERN, position_of
@@ -71,6 +65,8 @@ def expecting(batch: WriteBatch, if_head: int | str | None, if_tag_seq: TagSeqs 
     """The write, with what it expects of its topic. Raises InvalidRequest."""
     if if_head is None and if_tag_seq is None:
         return batch
+    if batch.jobs is not None:
+        raise InvalidRequest("a write whose records have fields of jobs cannot say which version it expects")
     if if_tag_seq is not None and not 0 < len(if_tag_seq) <= limits.EXPECTED_TAGS_MAX:
         raise InvalidRequest(f"if_tag_seq names 1 to {limits.EXPECTED_TAGS_MAX} tags")
     try:
@@ -233,12 +229,16 @@ class _WriteDecoder(BodyDecoder[WriteRequest]):
 
 
 class _PlainRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A `RecordIn` that has no `meta`."""
+    """A `RecordIn` that has no `meta` and no field of a job."""
 
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
     meta: ClassVar[msgspec.UnsetType] = msgspec.UNSET
+    delay_ms: ClassVar[None] = None
+    deliver_at: ClassVar[None] = None
+    priority: ClassVar[None] = None
+    unique: ClassVar[None] = None
 
 
 class _PlainRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -351,106 +351,3 @@ def checked(kind: type[T], **fields: Any) -> T:
 
 def predicate(match: str | list[str] | TagMatch | None) -> Predicate:
     return match.to_json() if isinstance(match, TagMatch) else match
-
-
-Fences = list[int | None] | None
-"""One entry per seq: the lease id it must have now, or None for any; no list at all: no fencing."""
-
-_LEASE_ID = re.compile("lease_([0-9a-fA-F]{1,16})").fullmatch
-NO_SUCH_LEASE = 0  # ids start at 1, so a token in a spelling we never hand out fits no lease
-
-
-def lease_text(lease_id: int) -> str:
-    return f"lease_{lease_id:x}"
-
-
-def parse_lease(text: str) -> int | None:
-    """None for the empty token. A token that looks right but is not spelled as we spell it fits no lease."""
-    if not text:
-        return None
-    found = _LEASE_ID(text)
-    if found is None:
-        raise InvalidRequest("a lease id looks like lease_1f")
-    lease_id = int(found[1], 16)
-    return lease_id if lease_text(lease_id) == text else NO_SUCH_LEASE
-
-
-def check_fences(node: str, seqs: list[int], lease_ids: list[str]) -> Fences:
-    """In the contract's order: tokens, node, number of seqs, number of tokens."""
-    fences = list(map(parse_lease, lease_ids))
-    if not node:
-        raise InvalidRequest("node must not be empty")
-    if len(seqs) > limits.SEQS_PER_CALL_MAX:
-        raise BatchTooLarge.of_seqs(len(seqs), max=limits.SEQS_PER_CALL_MAX)
-    if fences and len(fences) != len(seqs):
-        raise InvalidRequest(f"{len(fences)} lease ids were given for {len(seqs)} seqs")
-    return fences or None
-
-
-def check_worker(node: str) -> bytes:
-    """The node of a claim or a work stream."""
-    encoded = node.encode()
-    if not 0 < len(encoded) <= limits.NODE_BYTES_MAX:
-        raise InvalidRequest(f"node must have 1 to {limits.NODE_BYTES_MAX} bytes")
-    return encoded
-
-
-class ClaimRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    node: str
-    max: U32 = limits.CLAIM_MAX.default
-    lease_ms: U64 | None = None
-
-    def __post_init__(self) -> None:
-        check_u64(self.lease_ms or 0)
-        force_setattr(self, "max", limits.CLAIM_MAX(self.max))
-        if self.lease_ms is not None:
-            force_setattr(self, "lease_ms", limits.LEASE_MS(self.lease_ms))
-
-    def check_node(self) -> bytes:
-        return check_worker(self.node)
-
-
-class AckRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    node: str
-    seqs: list[U64]
-    lease_ids: list[str] = []
-
-    def __post_init__(self) -> None:
-        check_u64(0, *self.seqs)
-
-    def check(self) -> Fences:
-        return check_fences(self.node, self.seqs, self.lease_ids)
-
-
-class NackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    node: str
-    seqs: list[U64]
-    lease_ids: list[str] = []
-    delay_ms: U64 = limits.NACK_DELAY_MS.default
-
-    def __post_init__(self) -> None:
-        check_u64(self.delay_ms, *self.seqs)
-        force_setattr(self, "delay_ms", limits.NACK_DELAY_MS(self.delay_ms))
-
-    def check(self) -> Fences:
-        return check_fences(self.node, self.seqs, self.lease_ids)
-
-
-class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    node: str
-    seqs: list[U64]
-    lease_ms: U64
-    lease_ids: list[str] = []
-
-    def __post_init__(self) -> None:
-        check_u64(self.lease_ms, *self.seqs)
-        force_setattr(self, "lease_ms", limits.LEASE_MS(self.lease_ms))
-
-    def check(self) -> Fences:
-        return check_fences(self.node, self.seqs, self.lease_ids)
-
-
-decode_claim = BodyDecoder[ClaimRequest](ClaimRequest)
-decode_ack = BodyDecoder[AckRequest](AckRequest)
-decode_nack = BodyDecoder[NackRequest](NackRequest)
-decode_extend = BodyDecoder[ExtendRequest](ExtendRequest)

@@ -1,15 +1,9 @@
-"""Columns of a record run: the fixed fields of many bodies, taken apart at once.
-
-Few records are unpacked one by one; from `_FEW` on the fields are gathered by numpy, whose fixed cost is then worth it.
-Node, tag and blob bytes are sliced only when asked for. Used by `records`, and by the embedded library's own.
-
-Record bodies: stored bytes to the JSON objects of `docs/spec/http-api.md#sec-10-6`, by splicing.
+"""Record bodies: stored bytes to the JSON objects of `docs/spec/http-api.md#sec-10-6`, by splicing.
 
 Payload texts are copied, never parsed; a blob is split only if it may hold meta. The work is done on columns and ends
 in one join, because this is the inner loop of every read. Called by api and by delivery.
 
-    {"$seq":8,"$ts":1755000000123,"$node":"n1","$tag":"t","data":{"n":8},"meta":{"k":1}}
-"""
+    {"$seq":8,"$ts":1755000000123,"$node":"n1","$tag":"t","data":{"n":8},"meta":{"k":1}}"""
 
 from array import array
 from bisect import bisect_right
@@ -30,7 +24,12 @@ _WITHOUT_TAG = bytes(flags for flags in range(256) if not flags & HAS_TAG)
 
 
 class Columns:
-    """Picked records of one run, in order, at least one. `buf` is bytes, so that slices can be searched and joined.
+    """The fixed fields of many bodies, taken apart at once.
+
+    Few records are unpacked one by one; from `_FEW` on the fields are gathered by numpy, whose fixed cost is then worth
+    it. Node, tag and blob bytes are sliced only when asked for. Used by `records`, and by the embedded library's own.
+
+    Picked records of one run, in order, at least one. `buf` is bytes, so that slices can be searched and joined.
 
     Record i has its node at `node_ats[i]`, then its tag at `tag_ats[i]`, then its blob at `blob_ats[i]..ends[i]`; the
     first two are empty if no record has a node or tag."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from topics.errors import RETRY_AFTER_S, Detail, Internal, InvalidRequest, RequestRefused, TopicsError
-from topics.model.results import Appended, Tombstone
+from topics.model.results import Appended, EnteredJobs, Tombstone
 
 _encode = msgspec.json.Encoder().encode
 _BOOLS = (b"false", b"true")
@@ -105,6 +105,8 @@ def append_replies(
 
 def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
     """The part of a write's answer that HTTP and WebSocket share; `seqs` is a field with its comma, or nothing."""
+    if done.entered is not None:
+        return _entered_outcome(done, done.entered, seqs=seqs)
     last_seq = done.first_seq + done.count - 1
     return b'"first_seq":%d,"last_seq":%d%b,"head_seq":%d,"count":%d,"created":%b,"deduped":%b,"position":"%d-e%x"' % (
         done.first_seq,
@@ -119,7 +121,18 @@ def append_outcome(done: Appended, *, seqs: bytes) -> bytes:
     )
 
 
+def _entered_outcome(done: Appended, entered: EnteredJobs, *, seqs: bytes) -> bytes:
+    """Of a write with unique keys, which may have appended fewer records, or none."""
+    first_seq, last_seq = (done.first_seq, done.last_seq) if done.count else (min(entered.seqs), max(entered.seqs))
+    plain = msgspec.structs.replace(done, first_seq=first_seq, count=last_seq - first_seq + 1, entered=None)
+    body = append_outcome(plain, seqs=seqs).replace(b',"count":%d,' % plain.count, b',"count":%d,' % done.count)
+    kept = b',"kept":' + _encode(entered.kept) if entered.kept else b""
+    return body + kept + (b',"replaced":' + _encode(entered.replaced) if entered.replaced else b"")
+
+
 def seqs_field(done: Appended) -> bytes:
+    if done.entered is not None:
+        return b',"seqs":' + _encode(done.entered.seqs)
     if done.count == 1:
         return b',"seqs":[%d]' % done.first_seq
     return b',"seqs":' + seq_list(done.first_seq, done.last_seq)

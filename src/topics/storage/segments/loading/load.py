@@ -1,7 +1,4 @@
-"""The cold copy of a segment, looked at from the hot side: is it complete, how long is it
-(`docs/spec/storage.md#sec-13-4`).
-
-Loading the segments of one topic at start (`docs/spec/storage.md#sec-6-3`, `docs/spec/storage.md#sec-6-5`,
+"""Loading the segments of one topic at start (`docs/spec/storage.md#sec-6-3`, `docs/spec/storage.md#sec-6-5`,
 `docs/spec/storage.md#sec-9-7` and `docs/spec/storage.md#sec-13-4`).
 
 Reads only. Whatever has to change on disk goes through `env.write_or_defer` and happens once recovery has accepted the
@@ -10,8 +7,7 @@ a missing cold store: damage becomes slots that read as corrupt, and a finding.
 
 What is checked when: of a sealed segment that the snapshot knows, two lengths, here; its index when it is first mapped;
 its frames whenever they are read. Of every other segment (sealed or grown since the snapshot, or of other lengths than
-recorded) the index, here. Of slots above the last synced mark, and of the active segment, index and frames, here.
-"""
+recorded) the index, here. Of slots above the last synced mark, and of the active segment, index and frames, here."""
 
 from __future__ import annotations
 
@@ -51,7 +47,10 @@ from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds, SegmentS
 
 
 def cold_is_complete(store: SegmentStore, first_seq: int, count: int) -> bool:
-    """Whether both parts exist and agree. A store that does not answer has no complete copy as far as we know."""
+    """The cold copy of a segment, looked at from the hot side: is it complete, how long is it
+    (`docs/spec/storage.md#sec-13-4`).
+
+    Whether both parts exist and agree. A store that does not answer has no complete copy as far as we know."""
     try:
         if store.len(first_seq, "idx") != count * ENTRY_BYTES:
             return False
