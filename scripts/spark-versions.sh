@@ -8,6 +8,8 @@ series=("$@")
 [ $# -gt 0 ] || series=(4.0 4.1 4.2 4.3)
 tests=(tests/spark/test_spark_reads.py tests/spark/test_spark_plans.py tests/spark/test_spark_positions.py
   tests/spark/test_spark_writes.py tests/spark/test_kafka_habits.py)
+# Older versions leave sockets to the garbage collector.
+quiet=(-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::DeprecationWarning)
 status=0
 summary=()
 for each in "${series[@]}"; do
@@ -21,7 +23,7 @@ for each in "${series[@]}"; do
         "$protobuf" "pandas<3" deltalake hypothesis PyYAML pytest pytest-timeout && touch "$home/made"
   fi
   version=$("$home/bin/python" -c 'import pyspark; print(pyspark.__version__)' 2>&1 | tail -n 1)
-  if PYTHONPATH=src "$home/bin/python" -m pytest -q -p no:cacheprovider "${tests[@]}"; then
+  if PYTHONPATH=src "$home/bin/python" -m pytest -q -p no:cacheprovider "${quiet[@]}" "${tests[@]}"; then
     summary+=("PySpark $version: passed")
   else
     summary+=("PySpark $version: FAILED")

@@ -36,6 +36,7 @@ def run(kind: str, text: str, server: LiveServer, cwd: Path, *, python: Path | N
     }
     done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
+    assert "WARN" not in done.stderr
     return done.stdout
 
 

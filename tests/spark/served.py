@@ -18,6 +18,20 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Short runs on few cores: no time to pay back what an optimising compiler takes."""
 
 
+try:
+    from pyspark import __version__ as _version
+
+    SPARK = tuple(int(part) for part in _version.split(".")[:2])
+except ImportError:
+    SPARK = (0, 0)
+"""Major and minor version of PySpark."""
+
+
+def limited(count: int) -> dict[str, str]:
+    """A limit for the batches of a stream, where this PySpark has one."""
+    return {"maxOffsetsPerTrigger": str(count)} if SPARK >= (4, 2) else {}
+
+
 class Served:
     """`topics serve` on a free port; `stop` ends it cleanly, `kill` does not."""
 

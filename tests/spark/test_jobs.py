@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from topics.spark.jobs.archive_files import (
     topic_of,
 )
 from topics.spark.jobs.job import JobFailed, JobSource, Ledger, describe, failure_of, ledger_path, place_of
-from topics.spark.jobs.project import SPEC, check_source, run_command, write_project, write_settings
+from topics.spark.jobs.project import SPEC, check_source, run_client, run_command, settings_of, write_project
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
 from topics.spark.jobs.verify import SegmentToCheck, VerifyFinding, between, check_segment, plan_verify
@@ -530,12 +531,21 @@ def test_a_project_is_written_once(tmp_path: Path) -> None:
         compile(source.read_text(), source.name, "exec")
     with pytest.raises(ConfigError, match="already"):
         write_project(folder, {})
-    command = run_command(folder, master="local[2]", arguments=["--full-refresh-all"])
-    assert command[1:3] == ["--remote", "local[2]"]
-    assert command[-1] == "--full-refresh-all"
-    settings = (write_settings(folder, {"spark.x": "1"}) / "spark-defaults.conf").read_text().splitlines()
-    assert "spark.x 1" in settings
-    assert f"spark.sql.warehouse.dir {folder}/warehouse" in settings
+    assert run_command(folder, ["--full-refresh-all"])[-1] == "--full-refresh-all"
+    settings = settings_of(folder)
+    assert settings["spark.sql.warehouse.dir"] == f"{folder}/warehouse"
+    assert settings["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert settings["spark.connect.grpc.binding.port"] == "0"  # whichever is free
+
+
+def test_the_runner_of_a_pipeline_is_heard_line_by_line_and_its_failure_is_one_sentence(tmp_path: Path) -> None:
+    told: list[str] = []
+    script = "print('2026-01-01 00:00:00: Flow bronze is RUNNING.'); print('noise')"
+    run_client([sys.executable, "-c", script], tmp_path, "sc://localhost:1", told.append)
+    assert told == ["2026-01-01 00:00:00: Flow bronze is RUNNING."]
+    failing = f"{script}; print('topics.errors.ConfigError: there is no topic'); raise SystemExit(1)"
+    with pytest.raises(ConfigError, match=r"^there is no topic$"):
+        run_client([sys.executable, "-c", failing], tmp_path, "sc://localhost:1", told.append)
 
 
 def test_a_project_whose_source_cannot_be_read_is_refused_before_it_runs(world: World, tmp_path: Path) -> None:
@@ -566,8 +576,7 @@ def test_a_project_may_have_any_name(tmp_path: Path, name: str) -> None:
     assert spec["name"] == name
     assert spec["storage"] == f"file://{folder}/storage"
     assert spec["configuration"]["spark.topics.path"] == str(folder)
-    settings = (write_settings(folder, {}) / "spark-defaults.conf").read_text(encoding="utf-8")
-    assert f'spark.driver.extraJavaOptions "-Dderby.stream.error.file={folder}/derby.log"\n' in settings
+    assert settings_of(folder)["spark.driver.extraJavaOptions"] == f'"-Dderby.stream.error.file={folder}/derby.log"'
     with pytest.raises(ConfigError, match="no tables in a folder with # or ; in its path"):
         write_project(tmp_path / f"{name}#1", {})
 

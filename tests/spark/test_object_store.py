@@ -11,7 +11,7 @@ import pytest
 from tests.spark.served import Served
 from tests.spark.test_url_reads import read_url, rows_in
 from tests.spark.world import read_path
-from tests.storage.tiers.s3_server import SECRET, S3Server
+from tests.storage.tiers.s3_server import KEY, SECRET, S3Server
 
 from topics.errors import ConfigError
 from topics.spark.jobs.verify import check_segment, plan_verify
@@ -62,6 +62,35 @@ def test_url_mode_reads_the_store_where_it_can(cold: Served, store: S3Server, mo
     monkeypatch.setattr(server_log, "frames_between", watched)
     assert rows_in(read_url(cold, "c", coldPath=store.uri("cold"))) == cold.rows("c")
     assert all(lo > 400 for lo in asked)
+
+
+def test_url_mode_finds_the_store_by_what_the_server_says_of_it(
+    cold: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server names the store and how to reach it, the reader has the keys; without them it is told in one line."""
+    asked: list[int] = []
+    real = server_log.frames_between
+
+    def watched(address: Any, task: Any, lo: int, hi: int) -> Any:
+        asked.append(lo)
+        return real(address, task, lo, hi)
+
+    monkeypatch.setattr(server_log, "frames_between", watched)
+    monkeypatch.setattr(server_log, "_warned", set())
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    server_log._is_cold_root.cache_clear()
+    assert rows_in(read_url(cold, "c")) == cold.rows("c")
+    assert all(lo > 400 for lo in asked)
+    assert "cold store" not in caplog.text
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another one")
+    server_log._is_cold_root.cache_clear()
+    for _ in range(2):
+        assert rows_in(read_url(cold, "c")) == cold.rows("c")
+    assert any(lo < 400 for lo in asked)
+    assert caplog.text.count("the driver cannot open the cold store s3://bench/cold:") == 1
+    server_log._is_cold_root.cache_clear()
 
 
 def test_a_cold_root_alone_is_a_table(cold: Served, store: S3Server) -> None:

@@ -67,7 +67,6 @@ def test_names_are_case_insensitive() -> None:
         ({**PATH, "kafkaSchema": "true", "columns": "seq"}, "names 'seq'; the columns are key, value, topic"),
         ({**PATH, "columns": "value"}, "names 'value'; the columns are topic, epoch"),
         ({**PATH, "startingOffsets": "first"}, "earliest, latest, or JSON"),
-        ({**PATH, "provider": "topics", "option.path": "x"}, "use CREATE TEMPORARY VIEW"),
         ({**PATH, "startingOffsets": "[1]"}, "earliest, latest, or JSON"),
         ({**PATH, "startingOffsets": "[" * 100_000}, "earliest, latest, or JSON"),
         ({**PATH, "startingOffsets": '{"orders": "x"}'}, "which is not a seq"),

@@ -6,6 +6,7 @@ table in several scans, with Spark's filter pushdown for Python sources on and o
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,3 +155,25 @@ def test_a_table_over_a_server_is_its_first_cut_while_segments_go(spark: SparkSe
         assert {*range(501, 901)} <= {*records}
     finally:
         served.stop()
+
+
+def test_a_table_of_the_catalog_keeps_its_options(spark: SparkSession, world: World) -> None:
+    spark.sql(f"CREATE TABLE kept USING topics OPTIONS (path '{world.data_dir}', subscribe 'orders')")
+    try:
+        assert spark.sql("SELECT count(*) AS n FROM kept WHERE tag = 'a'").collect()[0].n == RECORDS // 2
+        spark.sql("CREATE VIEW of_b AS SELECT seq FROM kept WHERE tag = 'b'")
+        assert spark.table("of_b").count() == RECORDS // 2
+        spark.sql("DROP VIEW of_b")
+        assert spark.newSession().table("kept").count() == RECORDS
+    finally:
+        spark.sql("DROP TABLE kept")
+    for text, sentence in (
+        (f"CREATE TABLE bad USING topics OPTIONS (path '{world.data_dir}', subscirbe 'x')", "did you mean subscribe?"),
+        ("CREATE TABLE bad USING topics OPTIONS (url 'http://x', subscribe 'a', apiKey 'k')", "keeps no key"),
+    ):
+        with pytest.raises(Exception, match=re.escape(sentence)):
+            spark.sql(text)
+    spark.sql("CREATE TABLE bare (seq BIGINT) USING topics OPTIONS (path '/x', subscribe 'a')")
+    with pytest.raises(Exception, match="this table keeps no options: make it without columns"):
+        spark.table("bare").count()
+    spark.sql("DROP TABLE bare")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import Served
+from tests.spark.served import SPARK, Served, limited
 from tests.spark.world import World
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def test_columns_and_schemas_choose_what_is_decoded(spark: SparkSession, world: 
     assert df.count() == len(world.rows("orders"))
 
 
+@pytest.mark.skipif(SPARK < (4, 1), reason="PySpark 4.0 plans a table anew for every action")
 def test_two_actions_see_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     world = World(tmp_path)
     world.write("orders", *range(30))
@@ -196,13 +197,6 @@ class Stream:
         return sorted(row.seq for row in self.rows() if row.topic == topic)
 
 
-def limited(count: int) -> dict[str, str]:
-    """A limit for the batches of a stream, where this PySpark has one."""
-    from topics.spark.pyspark_api import HAS_ADMISSION_CONTROL
-
-    return {"maxOffsetsPerTrigger": str(count)} if HAS_ADMISSION_CONTROL else {}
-
-
 def test_a_limit_is_kept_or_refused(spark: SparkSession, served: Served, tmp_path: Path) -> None:
     served.write("limits", *range(250))
     given = {"url": served.url, "subscribe": "limits", "startingOffsets": "earliest"}
@@ -231,8 +225,8 @@ def test_a_stream_delivers_each_record_once_across_restarts(
     assert stream.seqs("s-a") == list(range(1, 281))
     assert stream.seqs("s-later") == list(range(1, 41))
     source = stream.progress[-1]["sources"][0]
-    assert json.loads(source["endOffset"])["s-a"]["seq"] == 281
     if limited(1):
+        assert json.loads(source["endOffset"])["s-a"]["seq"] == 281
         assert json.loads(source["latestOffset"])["s-a"]["seq"] == 281  # so that progress shows the backlog
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.spark.served import Served
+from tests.spark.served import SPARK, Served, limited
 from tests.spark.test_spark_reads import message
 
 import topics.spark
@@ -44,8 +44,9 @@ def test_rows_arrive_with_all_their_columns(spark: SparkSession, served: Served)
 def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, served: Served) -> None:
     from pyspark.sql import functions as f
 
+    times = "'km', map(time'12:34:56.789', 1), 'h', time'12:34:56.780', 'hh', time'12:30:00',"
     df = spark.sql(
-        """SELECT named_struct('i', id, 'n', if(id % 2 = 0, null, 'x'), 'd', date'2026-01-31',
+        f"""SELECT named_struct('i', id, 'n', if(id % 2 = 0, null, 'x'), 'd', date'2026-01-31',
                   't', timestamp'2026-01-31 10:11:12.345', 'z', timestamp_ntz'2026-01-31 10:11:12.345678',
                   'a', array(1, null, 3), 'r', cast(0.1 AS float), 'm', map('k', 1.5D, 'l', null),
                   'b', X'00FF', 'q', cast(1.10 AS decimal(9,2)),
@@ -57,8 +58,8 @@ def test_other_types_are_spelled_as_to_json_spells_them(spark: SparkSession, ser
                   'kz', map(timestamp_ntz'2026-01-31 10:11:12.345678', 1), 'kq', map(cast(1e-7 AS decimal(9,8)), 1),
                   'kf', map(0.1F, 1, 1e7F, 2, 16777216F, 3, -2.5e-4F, 4),
                   'kr', map(0.1D, 1, 1e20D, 2, 123456.789D, 3, 9.99e-4D, 4, 100D, 5, cast('-Infinity' AS double), 6),
-                  'ki', map(interval '1 02:03:04.5' day to second, 1), 'km', map(time'12:34:56.789', 1),
-                  'h', time'12:34:56.780', 'hh', time'12:30:00',
+                  'ki', map(interval '1 02:03:04.5' day to second, 1),
+                  {times if SPARK >= (4, 2) else ""}
                   'ia', interval '-5' day, 'ib', interval '5' hour, 'ic', interval '3.25' second,
                   'id', interval '1 2' day to hour, 'ie', interval '-123:02:03.000001' hour to second,
                   'if', interval '1 02:03:04' day to second, 'ig', interval '0' minute,
@@ -180,7 +181,7 @@ def test_a_stream_that_is_restarted_in_mid_batch_appends_nothing_twice(
 
     def run() -> None:
         source = spark.readStream.format("topics").options(
-            url=served.url, subscribe="from", startingOffsets="earliest", maxOffsetsPerTrigger="80", minPartitions="1"
+            url=served.url, subscribe="from", startingOffsets="earliest", minPartitions="1", **limited(80)
         )
         query = (
             source.load()
@@ -197,7 +198,7 @@ def test_a_stream_that_is_restarted_in_mid_batch_appends_nothing_twice(
     try:
         with pytest.raises(Exception, match="the fuse burned"):
             run()
-        assert 0 < len(served.rows("to")) < 80
+        assert 0 < len(served.rows("to")) < (80 if limited(80) else 200)
         fuse.unlink()
         run()
     finally:

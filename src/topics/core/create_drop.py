@@ -30,6 +30,8 @@ def check_config(name: str, config: TopicConfig) -> None:
         raise InvalidRequest.bad_dead_letter(dead_letter)
     if done is not None and not is_topic_name(done):
         raise InvalidRequest(f"done must be a topic's name, not {done!r}")
+    if config.is_queue and done is not None:
+        raise InvalidRequest("done: the history of jobs is not written yet; leave it out")
     if config.is_queue and name in (dead_letter, done):
         raise InvalidRequest(f"a queue cannot be its own {'dead_letter' if dead_letter == name else 'done'}")
 

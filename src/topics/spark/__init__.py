@@ -6,6 +6,7 @@ here comes `session()`, which starts Spark with the settings that suit the sourc
 source          PySpark's Python Data Source API: puts the parts below together
 options         what a user may ask for; checked, frozen values
 option_values   texts of options to values, or one sentence on what is wrong
+sql_tables      tables that a catalog keeps, for users of SQL
 pyspark_api     PySpark 4.0 to 4.3 behind one set of names
 logs            what there is to read: a data directory (`path`) or a server (`url`)
 planning        what a topic holds at one moment, cut into tasks; offsets of streams

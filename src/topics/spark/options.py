@@ -148,16 +148,8 @@ _OF_KAFKA: Final = (
     ("fetchoffset.", "it is for Kafka's client; leave it out, requests are tried again for half a minute"),
 )
 
-# What Spark gives a source that stands in a catalog, instead of its options.
-_OF_CATALOG: Final = "provider"
-
 
 def _read_table(given: Mapping[str, str], table: tuple[Option, ...], what: str) -> dict[str, Any]:
-    if any(name.lower() == _OF_CATALOG for name in given):
-        raise ConfigError(
-            "Spark keeps no options of a Python source in a catalog: "
-            "use CREATE TEMPORARY VIEW ... USING topics OPTIONS (...), or format('topics')"
-        )
     by_name = {option.name.lower(): option for option in table}
     values: dict[str, Any] = {field_of(option.name): option.default for option in table}
     for name, text in given.items():

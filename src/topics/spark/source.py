@@ -8,6 +8,7 @@ through `pyspark_topics` in every Python process, so the heavy parts are importe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -17,7 +18,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from topics.errors import ConfigError
+from topics.errors import ConfigError, TopicsError
 from topics.spark.options import ReadOptions, check_columns, read_options, write_options
 from topics.spark.pyspark_api import (
     HAS_ADMISSION_CONTROL,
@@ -29,6 +30,7 @@ from topics.spark.pyspark_api import (
     SupportsTriggerAvailableNow,
 )
 from topics.spark.scanning.schema import Field, fields_of, mismatch, spark_schema, table_fields
+from topics.spark.sql_tables import is_of_catalog, keeping, kept_in, without_catalog
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +40,19 @@ if TYPE_CHECKING:
     from topics.spark.writing.sink import TopicsBatchSink, TopicsStreamSink
 
 
+@contextmanager
+def sentence_first() -> Iterator[None]:
+    """Makes the sentence of our own errors the first line of what Spark shows: of an error in Python it takes the whole
+    traceback, which begins with what an error came from. So the error becomes that, without a traceback of its own."""
+    try:
+        yield
+    except TopicsError as error:
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        again = type(error).__new__(type(error), *error.args)
+        again.__dict__.update(error.__dict__)
+        raise again  # noqa: B904  # its context is the point
+
+
 class TopicsDataSource(DataSource):
     """`spark.read.format("topics")`, `df.write.format("topics")` and their streaming forms."""
 
@@ -45,18 +60,22 @@ class TopicsDataSource(DataSource):
     def name(cls) -> str:
         return "topics"
 
+    @sentence_first()
     def schema(self) -> StructType:
-        options = read_options(self.options)
-        return spark_schema(table_fields(options.table_columns, with_loss=options.on_data_loss == "rows"))
+        given = without_catalog(self.options)
+        options = read_options(given)
+        schema = spark_schema(table_fields(options.table_columns, with_loss=options.on_data_loss == "rows"))
+        return keeping(given, schema) if is_of_catalog(self.options) else schema
 
+    @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options, streaming=False)
+        options = read_options(kept_in(schema, self.options), streaming=False)
         fields = declared_fields(options, schema)
         return BatchReader(options, fields)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            options = read_options(self.options, streaming=True)
+            options = read_options(kept_in(schema, self.options), streaming=True)
             fields = declared_fields(options, schema)
             if HAS_ADMISSION_CONTROL:
                 return StreamReader(options, fields)
@@ -65,11 +84,13 @@ class TopicsDataSource(DataSource):
         except ConfigError as error:
             return RefusedStream(error)
 
+    @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> TopicsBatchSink:
         from topics.spark.writing.sink import TopicsBatchSink
 
         return TopicsBatchSink(write_options(self.options), schema, overwrite=overwrite)
 
+    @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicsStreamSink:
         from topics.spark.writing.sink import TopicsStreamSink
 
@@ -105,14 +126,17 @@ class TaskPartition(InputPartition):
     """A task on its way to an executor; everything it needs rides in it."""
 
 
-def read_task(partition: InputPartition, options: ReadOptions, fields: tuple[Field, ...]) -> Iterator[pa.RecordBatch]:
+def read_task(
+    partition: InputPartition | None, options: ReadOptions, fields: tuple[Field, ...]
+) -> Iterator[pa.RecordBatch]:
     """The rows of one task, on an executor."""
     from topics.spark.planning.batch import read_spec
     from topics.spark.scanning.task_scan import scan
 
-    if partition.value is None:  # Spark's stand-in for an empty list of partitions
-        return iter(())
-    return scan(partition.value, read_spec(options, fields))
+    # Spark's stand-in for an empty list of partitions is a partition without a value, or before 4.2 no partition.
+    if partition is not None and partition.value is not None:
+        with sentence_first():
+            yield from scan(partition.value, read_spec(options, fields))
 
 
 # --- batch -----------------------------------------------------------------------------------------------------------
@@ -128,6 +152,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._fields = fields
 
+    @sentence_first()
     def partitions(self) -> list[InputPartition]:
         from topics.spark.planning.batch import plan_batch
 
@@ -159,9 +184,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = StreamPlanner(self._options)
         return self._planner
 
+    @sentence_first()
     def initialOffset(self) -> dict[str, Any]:
         return self.planner.initial()
 
+    @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
@@ -169,6 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size = self._options.max_bytes_per_trigger  # one limit object cannot name both
         return self.planner.latest(start, rows_max=rows, bytes_max=size, rows_min=self._options.min_offsets_per_trigger)
 
+    @sentence_first()
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -179,15 +207,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.planner.report()
 
+    @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:
         self.planner.fix_target()
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [TaskPartition(task) for task in self.planner.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._options, self._fields)
 
+    @sentence_first()
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.trim_committed:
             self.planner.trim(end)
@@ -201,9 +232,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class UnlimitedStreamReader(StreamReader):
     """A stream of PySpark 4.0 and 4.1, which do not say where a batch starts when they ask where it ends."""
 
+    @sentence_first()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         return self.planner.ends()
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [TaskPartition(task) for task in self.planner.tasks(start, end, new_from_first=True)]
 

@@ -18,7 +18,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 JAVA_MAJOR_MIN: Final = 17
 REDACTION: Final = "(?i)secret|password|token|access[.]?key|api[.]?key|credential"
 
+LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 LAUNCHER: Final = Path(__file__).with_name("python.sh")
 
 _CONF: Final = {
@@ -41,7 +44,9 @@ _CONF: Final = {
     "spark.sql.redaction.options.regex": "(?i)url|api[.]?key",
     "spark.sql.redaction.string.regex": "://[^/@\\s]+:[^/@\\s]+@",  # a location with keys in it
     "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J} -Dtopics.spark.log=warn",
 }
+_NOISE: Final = b"WARNING: Using incubator modules"  # Java's own, of a module that Spark asks for
 
 
 def session(
@@ -57,10 +62,38 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_CONF, **_for_executors(chosen), **given}.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
+    with _without_noise():
+        made = builder.getOrCreate()
     if SparkSession.getActiveSession() is None:
         _activate(made)
     return made
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Java that is started meanwhile writes to stderr through a pipe of ours, which passes on all but `_NOISE`. Java
+    keeps the stderr that it is started with, so a thread reads the pipe as long as we live."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:  # Java runs already
+        yield
+        return
+    source, target = os.pipe()
+    stderr = os.dup(2)
+    os.dup2(target, 2)
+    os.close(target)
+    threading.Thread(target=_pass_on, args=(source, stderr), name="topics-java-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+
+
+def _pass_on(source: int, stderr: int) -> None:
+    with open(source, "rb") as lines, open(stderr, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                out.write(line)
 
 
 def _activate(session: SparkSession) -> None:
@@ -165,7 +198,7 @@ def _for_executors(master: str) -> dict[str, str]:
 
 Finding = tuple[str, bool, str]
 
-PYSPARK_SERIES: Final = "4.3."
+PYSPARK_SERIES: Final = ("4.0.", "4.1.", "4.2.", "4.3.")
 PANDAS_MAJOR_END: Final = 3
 _IMPORT_TIMEOUT_S: Final = 60
 
@@ -173,7 +206,7 @@ _IMPORT_TIMEOUT_S: Final = 60
 def checks() -> Iterator[Finding]:
     """Findings in the order in which a user would repair them."""
     version = importlib.metadata.version("pyspark")
-    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is made for 4.3: pip install 'topicsdb[spark]'"
+    wanted = "" if version.startswith(PYSPARK_SERIES) else "; topics is for 4.0 to 4.3: pip install 'topicsdb[spark]'"
     yield "pyspark", not wanted, f"{version}{wanted}"
     problem = missing()
     yield "java", problem is None, problem or f"Java {java_major()}"

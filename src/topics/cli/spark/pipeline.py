@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
-from topics.cli.spark.spark_job import parsed_conf, source_options
+from topics.cli.spark.spark_job import source_options, spark_session
 from topics.errors import ConfigError
 
 
@@ -71,14 +68,25 @@ def run(*, folder: Path, master: str | None, conf: tuple[str, ...], arguments: t
     topics pipeline run shop
     topics pipeline run shop --full-refresh-all
     """
-    from topics.spark.jobs.project import SPEC, check_source, run_command, write_settings
-    from topics.spark.start import check_ready, prepare_environment
+    from topics.spark.jobs import project
+    from topics.spark.start import check_ready
 
     check_ready()
-    if not (folder / SPEC).is_file():
-        raise ConfigError(f"there is no {SPEC} in {folder}: topics pipeline init {folder}")
-    check_source(folder)
-    prepare_environment(master or "local[*]")
-    environment = {**os.environ, "SPARK_CONF_DIR": str(write_settings(folder, parsed_conf(conf)))}
-    command = run_command(folder, master=master, arguments=list(arguments))
-    sys.exit(subprocess.run(command, env=environment, cwd=folder, check=False).returncode)
+    project.check_pipelines()
+    if not (folder / project.SPEC).is_file():
+        raise ConfigError(f"there is no {project.SPEC} in {folder}: topics pipeline init {folder}")
+    command = project.run_command(folder, list(arguments))
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    if master is not None and master.startswith("sc://"):
+        project.check_source(folder)
+        project.run_client(command, folder, master, tell)
+        return
+    project.use_new_token()
+    settings = project.settings_of(folder)
+    with spark_session(
+        "pipeline", master, conf, check=lambda: project.check_source(folder), settings=settings
+    ) as spark:
+        project.run_client(command, folder, project.connect_address(spark), tell)

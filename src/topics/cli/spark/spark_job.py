@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -72,9 +72,10 @@ class JavaStderr:
 F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_INTERRUPTED = 130
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _QUIET = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('topics.spark') / 'log4j2.properties'}",
+    _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={files('topics.spark') / 'log4j2.properties'}",
 }
 
 
@@ -107,7 +108,12 @@ def source_options(command: F) -> F:
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None, conf: tuple[str, ...], *, check: Callable[[], object]
+    name: str,
+    master: str | None,
+    conf: tuple[str, ...],
+    *,
+    check: Callable[[], object],
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """A session for one job; says in one sentence what is missing where Spark cannot run, and why a job failed.
 
@@ -116,7 +122,7 @@ def spark_session(
     from topics.spark.start import check_ready
 
     check_ready()
-    settings = {**_QUIET, **parsed_conf(conf)}
+    chosen = _joined(_QUIET, settings or {}, parsed_conf(conf))
     check()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -125,7 +131,7 @@ def spark_session(
     java = JavaStderr()
     try:
         with java.taken():
-            spark = _started(name, master, settings)
+            spark = _started(name, master, chosen)
             spark.sparkContext.setLogLevel("OFF")
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise failure_of(error, java.said()) from None
@@ -157,6 +163,12 @@ def _started(name: str, master: str | None, settings: dict[str, str]) -> SparkSe
         spark.stop()
         raise KeyboardInterrupt
     return spark
+
+
+def _joined(*settings: Mapping[str, str]) -> dict[str, str]:
+    """Later settings go before earlier ones; options of Java add up."""
+    java = " ".join(each[_JAVA_OPTIONS] for each in settings if _JAVA_OPTIONS in each)
+    return {name: value for each in settings for name, value in each.items()} | {_JAVA_OPTIONS: java}
 
 
 def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:

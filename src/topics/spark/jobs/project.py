@@ -6,18 +6,29 @@ apart, gold a few aggregates in SQL. It runs with Spark's own `spark-pipelines`.
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Mapping
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topics.errors import ConfigError
+from topics.spark.jobs.job import JobFailed, failure_of
 from topics.spark.logs.log import open_log
 from topics.spark.options import read_options
 from topics.spark.planning.batch import address_of, wanted_cuts
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 SPEC: Final = "spark-pipeline.yml"
+TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 OPTION_PREFIX: Final = "spark.topics."
 STORAGE: Final = "storage"
 
@@ -183,32 +194,65 @@ def check_source(folder: Path) -> None:
             wanted_cuts(log, wanted)
 
 
-def write_settings(folder: Path, conf: Mapping[str, str]) -> Path:
-    """Spark's settings for a run, as a configuration folder of its own; tables lie beside the project and stay.
-
-    Settings on the command line of `spark-pipelines` do not all arrive: PySpark 4.3 hands them on in groups and keeps
-    the last group only (`_start_connect_server`)."""
+def settings_of(folder: Path) -> dict[str, str]:
+    """Spark's settings for a run: tables lie beside the project and stay; the Connect server that Spark's runner needs
+    is for this machine alone, on a free port, so that many pipelines run side by side."""
     whole = folder.resolve()
-    settings = {
+    return {
         "spark.sql.warehouse.dir": f"{whole}/warehouse",
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={whole}/metastore;create=true",
         "spark.driver.extraJavaOptions": f'"-Dderby.stream.error.file={whole}/derby.log"',
-        "spark.ui.showConsoleProgress": "false",
         "spark.ui.enabled": "false",
-        **conf,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.sql.artifact.isolation.enabled": "true",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     }
-    where = whole / ".spark"
-    where.mkdir(exist_ok=True)
-    # A backslash begins an escape in Java's properties.
-    lines = "".join(f"{name} {value}\n".replace("\\", "\\\\") for name, value in settings.items())
-    (where / "spark-defaults.conf").write_text(lines, encoding="utf-8")
-    return where
 
 
-def run_command(folder: Path, *, master: str | None, arguments: list[str]) -> list[str]:
-    """The call of Spark's own runner."""
+def use_new_token() -> None:
+    """Whoever talks to the Connect server of this process needs a token; processes that it starts inherit it."""
+    os.environ[TOKEN_ENV] = secrets.token_urlsafe(24)
+
+
+def connect_address(spark: SparkSession) -> str:
+    """Where the Connect server of a session listens."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    service = getattr(getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$"), "MODULE$")
+    return f"sc://localhost:{service.localPort()}"
+
+
+def check_pipelines() -> None:
+    if importlib.util.find_spec("pyspark.pipelines") is None:
+        raise ConfigError("declarative pipelines need PySpark 4.1 or newer: pip install 'topicsdb[spark]'")
+
+
+def run_command(folder: Path, arguments: list[str]) -> list[str]:
+    """The call of Spark's own runner, as a client of a Connect server."""
     import pyspark
 
-    runner = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
-    return [runner, "--remote", master or "local[*]", "run", "--spec", str(folder.resolve() / SPEC), *arguments]
+    runner = str(Path(pyspark.__file__).parent / "pipelines" / "cli.py")
+    return [sys.executable, runner, "run", "--spec", str(folder.resolve() / SPEC), *arguments]
+
+
+_EVENT: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def run_client(command: list[str], folder: Path, remote: str, tell: Callable[[str], None]) -> None:
+    """Runs the client to its end. What it says of flows and tables goes to `tell`, line by line. Raises JobFailed or
+    ConfigError with the one sentence behind a failure."""
+    environment = {**os.environ, "SPARK_REMOTE": remote, "SPARK_CONNECT_MODE_ENABLED": "1", "PYTHONUNBUFFERED": "1"}
+    told: list[str] = []
+    with subprocess.Popen(
+        command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as client:
+        assert client.stdout is not None
+        for line in client.stdout:
+            told.append(line)
+            if _EVENT.match(line):
+                tell(line.rstrip())
+    if client.returncode:
+        raise failure_of(JobFailed("".join(told)))

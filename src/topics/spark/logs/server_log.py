@@ -7,7 +7,7 @@ server's; everything else comes as frames. Called by the planner on the driver a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote, RemoteAnswer
 from topics.spark.logs.log import LogAddress
 from topics.spark.logs.read_files import open_files
 from topics.spark.option_values import TopicChoice
-from topics.spark.planning.cut import LostSeqs, SegmentBlock, ServerBlock, TopicCut
+from topics.spark.planning.cut import LostSeqs, SegmentBlock, ServerBlock, TopicCut, log
 from topics.spark.planning.tasks import TopicPart
+from topics.spark.secret import without_secrets
 from topics.storage.osfs import OsFs
 from topics.storage.snapshots import load_snapshot
 
@@ -43,7 +44,9 @@ class ServerLog:
     def cuts(self, topics: TopicChoice, *, now_ms: int) -> dict[str, TopicCut]:
         wanted = topics.names if topics.names is not None else filter(topics.test(), self._listed(topics.prefix))
         found = ((name, self._cut(name)) for name in wanted)
-        return {name: cut for name, cut in found if cut is not None}
+        cuts = {name: cut for name, cut in found if cut is not None}
+        warn_of_cold(cuts.values(), self._address)
+        return cuts
 
     def names(self) -> list[str]:
         return self._listed("")
@@ -171,8 +174,8 @@ def _file(segment: dict[str, Any], told: dict[str, Any], files: dict[str, str]) 
     ).removesuffix(".data")
     root: str | None = files.get("data_dir")
     if segment["tier"] == "cold":
-        uri = segment.get("uri", "")
-        root = uri.removesuffix(f"/{stem}.data") if uri.endswith(f"/{stem}.data") else None
+        uri, mark, options = segment.get("uri", "").partition("?")
+        root = uri.removesuffix(f"/{stem}.data") + mark + options if uri.endswith(f"/{stem}.data") else None
     if root is None:
         return None
     return SegmentBlock(
@@ -184,6 +187,27 @@ def _file(segment: dict[str, Any], told: dict[str, Any], files: dict[str, str]) 
         is_sealed=True,
         tier=segment["tier"],
     )
+
+
+_warned: set[str] = set()
+
+
+def warn_of_cold(cuts: Iterable[TopicCut], address: LogAddress) -> None:
+    """One line, once in a process, where cold segments would come through the server because nobody opens their store.
+
+    Executors try for themselves: they may have keys that this process has not."""
+    cold = (b for cut in cuts for b in cut.blocks if isinstance(b, ServerBlock) and b.file and b.file.tier == "cold")
+    block = next(cold, None)
+    if block is None or block.file is None or reachable_file(block, address.cold_path) is not None:
+        return
+    store = without_secrets(block.file.root)
+    if store not in _warned:
+        _warned.add(store)
+        log.warning(
+            "the driver cannot open the cold store %s: where executors cannot either, its segments come through the "
+            "server; give coldPath, or the store's keys in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
+            store,
+        )
 
 
 # --- on executors -----------------------------------------------------------------------------------------------------

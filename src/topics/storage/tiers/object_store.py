@@ -93,16 +93,18 @@ class ObjectRoot:
 
     in_place = False
 
-    def __init__(self, files: Files, path: str, *, label: str) -> None:
+    def __init__(self, files: Files, path: str, *, label: str, options: str = "") -> None:
         self._files = files
         self._path = path.rstrip("/")
+        self._options = options
         self.label = label
 
     def store(self, topic_id: int) -> ObjectStore:
         return ObjectStore(self._files, f"{self._path}/topics/{topic_dir_name(topic_id)}", label=self.label)
 
     def uri(self, topic_id: int) -> str:
-        return f"{self.label}/topics/{topic_dir_name(topic_id)}"
+        """Where others may look for a topic's objects: with how to find the store, without the keys to it."""
+        return f"{self.label}/topics/{topic_dir_name(topic_id)}{self._options}"
 
     def is_data_dir(self) -> bool:
         return False  # a data directory needs files that change in place
@@ -171,7 +173,8 @@ def open_object_root(uri: str) -> ObjectRoot:
         raise ConfigError(f"TOPICS_COLD_DIR is no location that can be opened: {error}") from error
     if not path.strip("/"):
         raise ConfigError("TOPICS_COLD_DIR names no bucket")
-    return ObjectRoot(files, path, label=without_secrets(uri))
+    query = urlsplit(uri).query if uri.startswith("s3://") else ""  # S3_OPTIONS: none of them is a secret
+    return ObjectRoot(files, path, label=without_secrets(uri), options=f"?{query}" if query else "")
 
 
 def _open_any(uri: str) -> tuple[Files, str]:
