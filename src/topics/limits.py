@@ -43,6 +43,7 @@ NAME_BYTES_MAX = 255  # topic and router names; fits one path segment and one le
 JSON_DEPTH_MAX = 127  # nesting levels, the body object included: 128 is refused, so no parser can run out of stack
 FIELDS_MAX = 100_000  # of a body with unknown or repeated ones, outside payloads: 10,000 records have four each
 RECORDS_PER_WRITE_MAX = 10_000  # one submission must stay one bounded slice of loop time
+EXPECTED_TAGS_MAX = 100  # of one write: each is looked up in every segment, on the loop
 RECORD_BYTES_MAX = 1 * MIB  # text of data + meta: a record is an event, not a file
 META_BYTES_MAX = 16 * KIB  # text of meta, which is rendered even where data is left out
 META_KEYS_MAX = 64

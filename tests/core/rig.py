@@ -160,7 +160,9 @@ class Rig:
 
     # --- writes ---------------------------------------------------------------------------------------------------
 
-    def put(self, name: str, batch: WriteBatch) -> append.Reservation | append.Repeat | append.Busy:
+    def put(
+        self, name: str, batch: WriteBatch
+    ) -> append.Reservation | append.Repeat | append.Busy | append.IndexNeeded:
         self.settle(name)
         decision = append.decide_append(self.topic(name), batch, self.now)
         if isinstance(decision, append.Reservation):

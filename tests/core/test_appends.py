@@ -12,9 +12,11 @@ from topics.core import append
 from topics.core.append import sliced
 from topics.core.apply import apply
 from topics.core.effects import OpResult
-from topics.errors import RecordTooLarge, TopicFull
+from topics.errors import RecordTooLarge, TopicFull, VersionConflict
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op
+from topics.model.position import Position
+from topics.model.record import Expected, WriteBatch
 
 
 def reserved(decision: object) -> append.Reservation:
@@ -290,3 +292,40 @@ def test_records_below_the_floor_come_back_dead() -> None:
     topic.floors.earliest_seq = 3
     apply(other.state, logged_appends(rig, "t")[0])
     assert (topic.head, topic.count, topic.bytes, topic.earliest_seq) == (3, 1, 1, 3)
+
+
+# --- expected versions -----------------------------------------------------------------------------------------------
+
+
+def expecting(batch: WriteBatch, head: int | None = None, **tags: int) -> WriteBatch:
+    expected = Expected(None if head is None else Position(head), tuple(tags.items()))
+    return msgspec.structs.replace(batch, expected=expected)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_condition_counts_what_is_published_and_what_is_reserved(sealed: bool) -> None:
+    rig = Rig()
+    topic = rig.create("t")
+    rig.put("t", batch_of([(b"1", "a", None), (b"2", "b", None), (b"3", "a", None)]))
+    if sealed:
+        rig.seal("t")
+    append.check_expected(topic, Expected(Position(3), (("a", 3), ("b", 2), ("c", 0))))
+    held = append.decide_append(topic, expecting(batch_of([(b"4", "a", None)]), a=3), rig.now)
+    assert isinstance(held, append.Reservation)
+    for expected in (Expected(Position(3)), Expected(None, (("a", 3),))):
+        with pytest.raises(VersionConflict):
+            append.check_expected(topic, expected)
+    append.check_expected(topic, Expected(Position(4), (("a", 4), ("b", 2))))
+    append.release(topic, held, reuse_seqs=True)
+    append.check_expected(topic, Expected(Position(3), (("a", 3),)))
+
+
+def test_a_condition_on_a_tag_asks_for_the_segment_that_is_not_loaded() -> None:
+    rig = Rig()
+    topic = rig.create("t")
+    rig.put("t", batch_of([(b"1", "a", None)]))
+    rig.seal("t")
+    rig.put("t", batch_of([(b"2", "b", None)]))
+    topic.sealed[0].view.loaded = False  # type: ignore[misc]
+    append.check_expected(topic, Expected(None, (("b", 2),)))
+    assert append.check_expected(topic, Expected(None, (("a", 1),))) is topic.sealed[0]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -26,15 +27,19 @@ import numpy as np
 
 from topics.core.effects import Effect, OpResult
 from topics.core.idempotency import WriteMemo
+from topics.core.lineage import epoch_of
+from topics.core.reading.newest import newest
 from topics.core.reading.recent import RecentCache
 from topics.core.retention.removal import Removal, blocks_from
 from topics.core.retention.rules import trim_to_cap
 from topics.core.slots.restore import written_until
+from topics.core.slots.sealed_slots import Sealed
 from topics.core.slots.tail import locations
 from topics.core.topic import TopicLog
-from topics.errors import RecordTooLarge, TopicFull
+from topics.errors import RecordTooLarge, TopicFull, VersionConflict
+from topics.model.names import TagMatch
 from topics.model.ops import HAS_NODE, HAS_TAG, HOPS_SHIFT, RESIDENT, Append
-from topics.model.record import WriteBatch
+from topics.model.record import Expected, WriteBatch
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
@@ -63,11 +68,17 @@ class Busy(NamedTuple):
     key: bytes
 
 
+class IndexNeeded(NamedTuple):
+    """Only this segment's tag index tells whether the write finds what it expects: load it, then decide again."""
+
+    block: Sealed
+
+
 # --- deciding --------------------------------------------------------------------------------------------------------
 
 
-def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy:
-    """Raises RecordTooLarge or TopicFull; then nothing has changed, not even the key's memory."""
+def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy | IndexNeeded:
+    """Raises VersionConflict, RecordTooLarge or TopicFull; then nothing has changed, not even the key's memory."""
     key = batch.key if topic.config.idempotency_window_ms else None
     if key is not None:
         memo = topic.idem.find(key, now=now, window_ms=topic.config.idempotency_window_ms)
@@ -75,8 +86,48 @@ def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation |
             return Repeat(memo)
         if key in topic.idem.staged:
             return Busy(key)
+    if batch.expected is not None and (needed := check_expected(topic, batch.expected)) is not None:
+        return IndexNeeded(needed)
     admit(topic, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes)
-    return reserve(topic, count=batch.count, size=batch.total_bytes, now=now, key=key)
+    return reserve(topic, count=batch.count, size=batch.total_bytes, now=now, key=key, tags=batch.tags)
+
+
+def check_expected(topic: TopicLog, expected: Expected) -> Sealed | None:
+    """Raises VersionConflict unless head and tags are as expected, writes being committed included. Returns the segment
+    that has to be loaded before that can be told."""
+    if expected.head is not None:
+        seq, epoch = expected.head
+        if seq != topic.reserved_head or (seq and epoch not in (None, epoch_of(topic, seq))):
+            raise VersionConflict(
+                f"the head of topic {topic.name!r} is {topic.reserved_head}, not {expected.head}",
+                detail={"topic": topic.name, "head_seq": topic.reserved_head},
+            )
+    for tag, seq in expected.tags:
+        actual = _newest_reserved(topic, tag.encode()) or newest(topic, TagMatch("Eq", tag))
+        if isinstance(actual, Sealed):
+            return actual
+        if actual != seq:
+            raise VersionConflict(
+                f"the newest record with tag {tag!r} in topic {topic.name!r} is {actual}, not {seq}",
+                detail={"topic": topic.name, "tag": tag, "expected": seq, "actual": actual},
+            )
+    return None
+
+
+def _newest_reserved(topic: TopicLog, tag: bytes) -> int:
+    """The largest seq that a write being committed has reserved for a record with this tag; 0 if none has."""
+    for first_seq, tags in reversed(topic.staged_tags):
+        if topic.head < first_seq <= topic.reserved_head and tag in tags:
+            return first_seq + max(at for at, found in enumerate(tags) if found == tag)
+    return 0
+
+
+def note_tags(topic: TopicLog, first_seq: int, tags: list[bytes | None]) -> None:
+    """Remember the tags of reserved records until they are published."""
+    staged = topic.staged_tags
+    while staged and staged[0][0] <= topic.head:
+        staged.popleft()
+    staged.append((first_seq, tags))
 
 
 def admit(topic: TopicLog, *, count: int, size: int, largest: int) -> None:
@@ -101,7 +152,15 @@ def admit(topic: TopicLog, *, count: int, size: int, largest: int) -> None:
         )
 
 
-def reserve(topic: TopicLog, *, count: int, size: int, now: int, key: bytes | None = None) -> Reservation:
+def reserve(
+    topic: TopicLog,
+    *,
+    count: int,
+    size: int,
+    now: int,
+    key: bytes | None = None,
+    tags: list[bytes | None] | None = None,
+) -> Reservation:
     first_seq = topic.reserved_head + 1
     ts = max(now, topic.reserved_ts)
     topic.reserved_head += count
@@ -110,6 +169,8 @@ def reserve(topic: TopicLog, *, count: int, size: int, now: int, key: bytes | No
     topic.staged_bytes += size
     if key is not None:
         topic.idem.staged.add(key)
+    if tags is not None:
+        note_tags(topic, first_seq, tags)
     return Reservation(first_seq, count, size, ts, key)
 
 
@@ -120,6 +181,9 @@ def release(topic: TopicLog, reservation: Reservation, *, reuse_seqs: bool) -> N
     topic.staged_bytes -= reservation.size
     if reservation.key is not None:
         topic.idem.staged.discard(reservation.key)
+    if topic.staged_tags:
+        first, last = reservation.first_seq, reservation.last_seq
+        topic.staged_tags = deque([noted for noted in topic.staged_tags if not first <= noted[0] <= last])
     if reuse_seqs and reservation.first_seq <= topic.reserved_head:
         topic.failed_from = min(topic.failed_from or reservation.first_seq, reservation.first_seq)
         if topic.reserved_head == reservation.last_seq:

@@ -8,6 +8,8 @@ functions change the reservations (`reserved_*`, `staged_*`). Touched on the own
 
 from __future__ import annotations
 
+from collections import deque
+
 from topics.core.idempotency import IdemWindow
 from topics.core.queue.queue import QueueState
 from topics.core.queue.queue_rules import QueueRules
@@ -68,6 +70,7 @@ class TopicLog:
         "sealed",
         "staged_bytes",
         "staged_count",
+        "staged_tags",
         "tags",
         "tail",
         "totals",
@@ -112,6 +115,7 @@ class TopicLog:
         self.reserved_ts = 0
         self.staged_count = 0
         self.staged_bytes = 0
+        self.staged_tags: deque[tuple[int, list[bytes | None]]] = deque()  # of runs of records, by their first seq
         self.failed_from = 0  # the first seq of a write that failed while others were behind it, until they failed too
 
         # use; never logged

@@ -14,6 +14,7 @@ import msgspec
 from topics import limits
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from topics.model.payload import META_MARK, object_keys
+from topics.model.position import Position
 
 Text = bytes | msgspec.Raw
 NULL = msgspec.Raw(b"null")
@@ -61,6 +62,13 @@ class JobField(NamedTuple):
         return ts + self.delay_ms if self.delay_ms else self.deliver_at if self.deliver_at > ts else 0
 
 
+class Expected(msgspec.Struct, frozen=True, gc=False):
+    """What a write expects of its topic (`docs/spec/readers.md#sec-6`): its head, and the newest seqs of tags."""
+
+    head: Position | None = None
+    tags: tuple[tuple[str, int], ...] = ()
+
+
 class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     blobs: list[bytes]
     sizes: list[int]
@@ -71,6 +79,7 @@ class WriteBatch(msgspec.Struct, frozen=True, gc=False):
     total_bytes: int
     max_bytes: int  # of the largest record
     jobs: list[JobField | None] | None = None  # None: no record has a field of a job
+    expected: Expected | None = None
 
 
 def build_batch(

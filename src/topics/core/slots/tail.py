@@ -22,7 +22,7 @@ seqs ascend within a chunk.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import lt
 
 import numpy as np
@@ -361,6 +361,15 @@ class TailTags:
         """Seqs `lo..hi-1` whose tag matches, ascending, dead ones perhaps among them."""
         found = [seq for chunk in self._chunks if chunk.last_seq >= lo for seq in chunk.between(match, lo, hi)]
         return found if all(map(lt, found, found[1:])) else sorted(found)  # recovery may fill in older ones later
+
+    def newest(self, match: TagMatch, lo: int, hi: int, is_live: Callable[[int], bool]) -> int:
+        """The largest of the seqs `lo..hi-1` that is live and whose tag matches; 0 if there is none."""
+        found = 0
+        for chunk in reversed(self._chunks):
+            if chunk.last_seq > found:
+                matching = reversed(chunk.between(match, max(lo, found + 1), hi))
+                found = next(filter(is_live, matching), found)
+        return found
 
     def drop_below(self, seq: int) -> None:
         """The tail has no slot below `seq` any more."""

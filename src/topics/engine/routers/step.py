@@ -18,7 +18,7 @@ from enum import Enum
 from functools import partial
 
 from topics import limits
-from topics.core.append import release, reserve
+from topics.core.append import note_tags, release, reserve
 from topics.core.apply import apply
 from topics.core.effects import OpResult
 from topics.core.reading.walk import ReadOutcome, ReadRequest, ReadWalk, plan_read
@@ -277,8 +277,11 @@ class Step:
             self._make_room(dest)
             return
         reservation = reserve(dest, count=len(copies), size=size, now=self._ctx.clock.now_ms())
+        op = copies_op(dest, reservation, copies)
+        if op.tags is not None:
+            note_tags(dest, reservation.first_seq, op.tags)
         try:
-            ticket = self._writes.append_copies(dest, copies_op(dest, reservation, copies), reservation)
+            ticket = self._writes.append_copies(dest, op, reservation)
         except BaseException:
             release(dest, reservation, reuse_seqs=True)
             raise

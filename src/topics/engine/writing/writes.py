@@ -16,12 +16,22 @@ from functools import partial
 from time import perf_counter
 from typing import Protocol
 
-from topics.core.append import Repeat, Reservation, decide_append, make_append, release, reserve
+from topics.core.append import (
+    IndexNeeded,
+    Repeat,
+    Reservation,
+    decide_append,
+    make_append,
+    note_tags,
+    release,
+    reserve,
+)
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
 from topics.core.lineage import epoch_of
 from topics.core.queue.entering import jobs_op
 from topics.core.retention.rules import due, unlogged
+from topics.core.slots.extent import index_of
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
@@ -209,7 +219,7 @@ class Writes:
         if batch.jobs is not None:
             return self.enter_jobs(topic, batch)
         now = self._ctx.clock.now_ms()
-        if batch.key is None and batch.count <= RECORDS_EACH_MAX:
+        if batch.key is None and batch.expected is None and batch.count <= RECORDS_EACH_MAX:
             ticket = WriteTicket()
             if self._join(topic, batch, ticket, [batch.count], now):
                 return ticket
@@ -253,6 +263,8 @@ class Writes:
         topic.staged_count += count
         topic.staged_bytes += size
         ctx.state.staged_bytes += size
+        if records.tags is not None:
+            note_tags(topic, last_seq - count + 1, records.tags)
         return True
 
     def _open(self, topic: TopicLog, records: WriteBatch, now: int, *, writes: int) -> CoalescedWrite | None:
@@ -268,7 +280,7 @@ class Writes:
         group = ctx.group_of(topic.id)
         if not ctx.commit.has_room(group, writes):
             return None
-        reservation = reserve(topic, count=records.count, size=size, now=now)
+        reservation = reserve(topic, count=records.count, size=size, now=now, tags=records.tags)
         coalesced = CoalescedWrite(
             topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, writes=writes
         )
@@ -315,6 +327,9 @@ class Writes:
             memo = decision.memo
             epoch = epoch_of(topic, memo.first_seq + memo.count - 1)
             return resolved(Appended(memo.first_seq, memo.count, memo.head, epoch, deduped=True))
+        if isinstance(decision, IndexNeeded):
+            loaded = self._ctx.files.fetch(topic, index_of(decision.block, decision.block.first_seq))
+            return chain(loaded, lambda _: self.append_again(topic, batch))
         assert isinstance(decision, Reservation), "a write whose key is busy was waited for"
         try:
             self.check_quota(batch.total_bytes)

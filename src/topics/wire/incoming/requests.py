@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from topics import limits
 from topics.errors import InvalidRequest
 from topics.model.config import U64, ConfigPatch, check_u64
 from topics.model.names import TagMatch, TopicName, parse_match
 from topics.model.position import TOKEN_PATTERN, position_of
-from topics.model.record import RecordIn, WriteBatch, build_batch, build_plain_batch
+from topics.model.record import Expected, RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.wire.incoming.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, Unknown, is_too_deep
 
@@ -58,6 +58,25 @@ def check_from_seq(from_seq: int | str) -> None:
     check_u64(position_of(from_seq).seq)
 
 
+TagSeqs = dict[str, U64]
+
+
+def expecting(batch: WriteBatch, if_head: int | str | None, if_tag_seq: TagSeqs | None) -> WriteBatch:
+    """The write, with what it expects of its topic. Raises InvalidRequest."""
+    if if_head is None and if_tag_seq is None:
+        return batch
+    if batch.jobs is not None:
+        raise InvalidRequest("a write whose records have fields of jobs cannot say which version it expects")
+    if if_tag_seq is not None and not 0 < len(if_tag_seq) <= limits.EXPECTED_TAGS_MAX:
+        raise InvalidRequest(f"if_tag_seq names 1 to {limits.EXPECTED_TAGS_MAX} tags")
+    try:
+        head = None if if_head is None else position_of(if_head)
+        check_u64(0 if head is None else head.seq, *(if_tag_seq or {}).values())
+    except ValueError as error:
+        raise InvalidRequest(f"if_head, if_tag_seq: {error}") from None
+    return replace(batch, expected=Expected(head, tuple((if_tag_seq or {}).items())))
+
+
 # --- write, read, delete ---------------------------------------------------------------------------------------------
 
 
@@ -68,11 +87,14 @@ class WriteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create: bool | None = None
     config: ConfigPatch | None = None
     disable_backpressure: bool = False
+    if_head: FromSeq | None = None
+    if_tag_seq: TagSeqs | None = None
 
     def batch(self, header_key: str | None = None) -> WriteBatch:
         """Checks every record; `header_key` is the `Idempotency-Key` header, which the body's key beats."""
         key = header_key if self.idempotency_key is None else self.idempotency_key
-        return build_batch(self.records, default_node=self.node, idempotency_key=key)
+        batch = build_batch(self.records, default_node=self.node, idempotency_key=key)
+        return expecting(batch, self.if_head, self.if_tag_seq)
 
 
 class PayloadWrite(WriteRequest, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,16 @@ from topics.model.names import TopicName
 from topics.model.record import RecordIn, WriteBatch, build_batch
 from topics.model.results import Appended, WatchStart
 from topics.wire.incoming.json import BodyDecoder
-from topics.wire.incoming.requests import U32, FromSeq, NodeFilter, Predicate, TopicStart, check_one_start
+from topics.wire.incoming.requests import (
+    U32,
+    FromSeq,
+    NodeFilter,
+    Predicate,
+    TagSeqs,
+    TopicStart,
+    check_one_start,
+    expecting,
+)
 from topics.wire.outgoing.replies import append_outcome, seqs_field
 
 NO_REQUEST_ID = msgspec.Raw(b"null")
@@ -84,9 +93,12 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     config: ConfigPatch | None = None
     disable_backpressure: bool = False
     return_seqs: bool = True
+    if_head: FromSeq | None = None
+    if_tag_seq: TagSeqs | None = None
 
     def batch(self) -> WriteBatch:
-        return build_batch(self.records, default_node=self.node, idempotency_key=self.idempotency_key)
+        batch = build_batch(self.records, default_node=self.node, idempotency_key=self.idempotency_key)
+        return expecting(batch, self.if_head, self.if_tag_seq)
 
 
 class Ping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", tag="ping"):
