@@ -1,8 +1,11 @@
-"""Prints the gold tables of a pipeline that ran: `python examples/gold.py DIR`. The tables are Parquet files."""
+"""Prints the gold tables of a pipeline that ran, and with a server's address writes them back to topics, which its
+console draws: `python examples/gold.py DIR [URL]`. The tables are Parquet files."""
 
 from __future__ import annotations
 
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -10,6 +13,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+import topics
 from topics.spark.jobs.project import GOLD_TABLES
 
 ROWS_MAX = 12
@@ -31,10 +35,22 @@ def show(folder: Path, name: str) -> None:
     Console().print(table)
 
 
+def events(folder: Path, name: str) -> list[topics.Event]:
+    """One event for each row; `_batch` tells one writing of the table from the next."""
+    batch = int(time.time() * 1000)
+    rows = pq.read_table(table_folder(folder, name)).to_pylist()
+    plain = [{key: str(value) if isinstance(value, datetime) else value for key, value in row.items()} for row in rows]
+    return [topics.Event({**row, "_batch": batch}) for row in plain]
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     for name in GOLD_TABLES:
         show(folder, name)
+    if len(sys.argv) > 2:
+        with topics.connect(sys.argv[2]) as server:
+            for name in GOLD_TABLES:
+                server.topic(name.replace("_", ".", 1)).append_many(events(folder, name))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 
   if [ -f "$project" ]; then sed -i.old "s|http://[0-9.]*:[0-9]*|$url|" "$project" # an earlier run had another port
   else "$bin/topics" pipeline init "$home/pipeline" --url "$url" --topic 'shop.*'; fi
   patiently "$home/pipeline.log" "$bin/topics" pipeline run "$home/pipeline"
-  "$bin/python" examples/gold.py "$home/pipeline"
+  "$bin/python" examples/gold.py "$home/pipeline" "$url"
 else
   echo "== no pipeline: $("$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>&1 | tail -1)"
 fi

@@ -1,7 +1,7 @@
 /** The frame around all views: navigation, who is signed in, light or dark, read-only. */
 import type { JSX } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { type Access, askAccess, EVERYTHING, isReadOnly, keepReadOnly, May, type Scope } from "./lib/access.ts";
+import { type Access, askAccess, isReadOnly, keepReadOnly, May, type Scope } from "./lib/access.ts";
 import { ApiError, call, hasKey, onUnauthorized, setKey } from "./lib/api.ts";
 import { duration } from "./lib/format.ts";
 import { usePoll } from "./lib/poll.ts";
@@ -9,18 +9,25 @@ import { href, type Route, useRoute } from "./lib/route.ts";
 import { Button } from "./ui/bits.tsx";
 import { Icon, type IconName } from "./ui/icons.tsx";
 import { Toasts } from "./ui/toast.tsx";
+import { askFeatures, type Features, FeaturesContext, NOTHING } from "./lib/features.ts";
 import { Overview } from "./views/overview.tsx";
 import { Queues } from "./views/queues.tsx";
+import { Readers } from "./views/readers.tsx";
 import { Routers } from "./views/routers.tsx";
+import { Schedules } from "./views/schedules.tsx";
 import { SignIn } from "./views/signin.tsx";
+import { Spark } from "./views/spark.tsx";
 import { Topic } from "./views/topic.tsx";
 import { Topics } from "./views/topics.tsx";
 
-const PLACES: [string, string, IconName][] = [
+const PLACES: [string, string, IconName, (keyof Features)?][] = [
   ["overview", "Overview", "overview"],
   ["topics", "Topics", "topics"],
   ["queues", "Queues", "queues"],
   ["routers", "Routers", "routers"],
+  ["readers", "Readers", "readers", "cursors"],
+  ["schedules", "Schedules", "schedules", "schedules"],
+  ["spark", "Spark", "spark"],
 ];
 
 function View({ route }: { route: Route }): JSX.Element {
@@ -29,6 +36,9 @@ function View({ route }: { route: Route }): JSX.Element {
   if (place === "topics") return <Topics query={route.query} />;
   if (place === "queues") return <Queues query={route.query} />;
   if (place === "routers") return <Routers query={route.query} />;
+  if (place === "readers") return <Readers query={route.query} />;
+  if (place === "schedules") return <Schedules />;
+  if (place === "spark") return <Spark />;
   return <Overview />;
 }
 
@@ -68,15 +78,17 @@ export function App(): JSX.Element {
   const [readOnly, setReadOnly] = useState(isReadOnly());
   const [access, setAccess] = useState<Access | null>(null);
   const [needsKey, setNeedsKey] = useState(false);
+  const [features, setFeatures] = useState<Features>(NOTHING);
   const main = useRef<HTMLElement>(null);
 
   const enter = useCallback(async (): Promise<void> => {
     try {
-      setAccess(await askAccess());
+      const [rights, can] = await Promise.all([askAccess(), askFeatures()]);
+      setFeatures(can);
+      setAccess(rights);
       setNeedsKey(false);
     } catch (error) {
-      if (error instanceof ApiError && error.status === 404) setAccess(EVERYTHING);
-      else if (error instanceof ApiError && error.status === 0) setTimeout(() => void enter(), 1000);
+      if (error instanceof ApiError && error.status === 0) setTimeout(() => void enter(), 1000);
       else throw error;
     }
   }, []);
@@ -138,7 +150,7 @@ export function App(): JSX.Element {
           )}
         </header>
         <nav class="side" aria-label="Views">
-          {PLACES.map(([key, title, icon]) => (
+          {PLACES.filter(([, , , needs]) => needs === undefined || features[needs]).map(([key, title, icon]) => (
             <a key={key} href={href(key === "overview" ? [] : [key])} aria-current={place === key ? "page" : undefined}>
               <Icon name={icon} size={20} />
               <span>{title}</span>
@@ -146,7 +158,12 @@ export function App(): JSX.Element {
           ))}
         </nav>
         <main ref={main} tabIndex={-1}>
-          {needsKey ? <SignIn onKey={enter} /> : access ? <View route={route} /> : <div class="loading" role="status">Connecting…</div>}
+          {needsKey ? <SignIn onKey={enter} /> : (
+            // At once, before the server has told what the key may do: a view that may not be seen is answered 401 or 403.
+            <FeaturesContext.Provider value={features}>
+              <View route={route} />
+            </FeaturesContext.Provider>
+          )}
         </main>
         <Toasts />
       </div>

@@ -63,6 +63,10 @@ def fill(api: Api) -> None:
         for n in range(1, 301)
     ]
     api.write("shop.orders", *orders)
+    api.call("POST", "/v0/topics/shop.orders/cursors/projection", {"position": 120})
+    meta = {"kind": "spark", "query": "orders to lake", "batch": 7}
+    api.call("POST", "/v0/topics/shop.orders/cursors/lake", {"position": 300, "meta": meta})
+    api.write("gold.topics", {"data": {"topic": "shop.orders", "records": 300, "_batch": 1}})
     api.call("PUT", "/v0/topics/capped", {"cap_records": 5})
     api.write("capped", *range(12))
     api.call("PUT", "/v0/topics/jobs", {"type": "queue", "max_deliveries": 1, "dead_letter": "jobs.dead"})

@@ -80,6 +80,7 @@ class ServerProcess:
         self._process = subprocess.Popen([sys.executable, "-m", "topics.cli", "serve"], env=env)
         wait_for(port_file.exists)
         self.port = int(port_file.read_text().rsplit(":", 1)[1])
+        wait_for(lambda: httpx.get(self.url + "/readyz").is_success)  # a long recovery is overtaken by the listener
 
     def stop(self) -> None:
         if self._process is not None:

@@ -44,6 +44,32 @@ def test_a_router_is_created_and_deleted(console: Callable[..., Console], api: A
     page.wait_for_selector("role=row >> text=from.here->to.there", state="detached")
 
 
+def test_a_cursor_is_reset_and_deleted(console: Callable[..., Console], api: Api) -> None:
+    api.write("read", *range(20))
+    api.call("POST", "/v0/topics/read/cursors/slow", {"position": 5})
+    page = console().open("readers?q=slow")
+    page.click("role=button[name='Reset slow']")
+    page.get_by_role("dialog").get_by_label("To").select_option("end")
+    page.click("role=button[name='Reset cursor']")
+    page.wait_for_selector("role=row >> text=caught up")
+    assert api.call("GET", "/v0/topics/read/cursors/slow")["seq"] == 20
+    page.click("role=button[name='Delete slow']")
+    page.click("role=button[name='Delete cursor']")
+    page.wait_for_selector("text=slow deleted")
+    assert not api.call("DELETE", "/v0/topics/read/cursors/slow")["deleted"]
+
+
+def test_a_queue_is_purged_after_its_name_was_typed(console: Callable[..., Console], api: Api) -> None:
+    api.call("PUT", "/v0/topics/full", {"type": "queue"})
+    api.write("full", 1, 2, 3)
+    page = console().open("topics/full/jobs")
+    page.click("role=button[name=Purge]")
+    page.get_by_label("Type full to go on").fill("full")
+    page.get_by_role("dialog").get_by_role("button", name="Purge").click()
+    page.wait_for_selector("text=3 jobs deleted")
+    assert api.call("GET", "/v0/topics/full")["count"] == 0
+
+
 CHANGES = ("Send", "New topic", "New router", "Delete topic", "Send it again")
 
 

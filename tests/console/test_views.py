@@ -20,6 +20,8 @@ VIEWS = {
     "settings": ("topics/shop.orders/config", "text=Delete this topic"),
     "queues": ("queues", "role=row >> text=jobs"),
     "jobs": ("topics/jobs/jobs", "text=In flight"),
+    "readers": ("readers", "role=row >> text=projection"),
+    "spark": ("spark", "text=orders to lake"),
     "routers": ("routers", "role=row >> text=shop.orders->audit"),
 }
 ARTIFACTS = Path(__file__).parents[2] / "artifacts" / "console"

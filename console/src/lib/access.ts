@@ -11,8 +11,6 @@ export interface Access {
   prefixes: string[];
 }
 
-export const EVERYTHING: Access = { auth: false, scopes: ["read", "write", "delete", "admin"], prefixes: [] };
-
 export const askAccess = (): Promise<Access> => call<Access>("GET", "v0/access");
 
 const READ_ONLY = "topics-console-read-only";

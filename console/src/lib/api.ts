@@ -147,8 +147,8 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
   return answer;
 }
 
-export async function callText(path: string): Promise<string> {
-  const response = await send("GET", path, undefined, undefined, "text/plain");
+export async function callText(path: string, accept = "text/plain"): Promise<string> {
+  const response = await send("GET", path, undefined, undefined, accept);
   if (!response.ok) throw await refusal(response);
   return response.text();
 }
@@ -201,9 +201,9 @@ export async function listAll<T>(path: string, field: string, query: Record<stri
   let size = 200; // the first page is what is seen first
   do {
     const asked = new URLSearchParams({ ...query, page_size: String(size), ...(cursor ? { cursor } : {}) });
-    const page = await call<Record<string, unknown> & { next_cursor?: string }>("GET", `${path}?${asked}`, undefined, signal);
+    const page = await call<Record<string, unknown> & { next_cursor?: string | null }>("GET", `${path}?${asked}`, undefined, signal);
     items.push(...(page[field] as T[]));
-    cursor = page.next_cursor;
+    cursor = page.next_cursor ?? undefined;
     size = 1000;
     told({ items, done: cursor === undefined });
   } while (cursor !== undefined);

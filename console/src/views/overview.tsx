@@ -2,6 +2,8 @@
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
 import { ApiError, call, callText, listAll, spent, type TopicState, type TopicSummary, topicState } from "../lib/api.ts";
+import { type Cursor, listCursors } from "../lib/cursors.ts";
+import { useFeatures } from "../lib/features.ts";
 import { bytes, count, duration, plural, rate, short } from "../lib/format.ts";
 import { Metrics } from "../lib/metrics.ts";
 import { Rates, usePoll } from "../lib/poll.ts";
@@ -10,6 +12,7 @@ import { Badge, Loading, Meter, Stat, Trouble } from "../ui/bits.tsx";
 import { Icon } from "../ui/icons.tsx";
 import { Sparkline } from "../ui/sparkline.tsx";
 
+const LAG_MS = 60_000; // a reader that is further behind wants attention
 const TOP = 6;
 const HISTORY = 90; // samples kept for the sparklines
 const QUEUES_MAX = 50;
@@ -72,14 +75,28 @@ async function queueAttention(topics: TopicSummary[], signal: AbortSignal): Prom
   });
 }
 
+const lagging = (cursor: Cursor): Attention[] =>
+  cursor.kind !== "queue" && cursor.lag.ms > LAG_MS ? [{ tone: "warn", text: `${cursor.cursor} is ${duration(cursor.lag.ms)} and ${plural(cursor.lag.records, "record")} behind in ${cursor.topic}`, to: href(["readers"], { q: cursor.cursor }) }] : [];
+
+interface FailingSchedule {
+  schedule: string;
+  problem?: string;
+}
+
+const failing = ({ schedule, problem }: FailingSchedule): Attention[] => (problem ? [{ tone: "bad", text: `schedule ${schedule}: ${problem}`, to: href(["schedules"]) }] : []);
+
 export function Overview(): JSX.Element {
   const { value, error, again } = useSnapshot();
   const topicRates = useRef(new Rates());
+  const features = useFeatures();
   const attention = usePoll(async (signal) => {
     const topics = await listAll<TopicSummary>("v0/topics", "topics", {}, () => undefined, signal);
     topicRates.current.sample(topics.map((topic) => [topic.topic, topic.head_seq]));
-    return { list: await queueAttention(topics, signal), topics };
-  }, [], 3000);
+    const list = await queueAttention(topics, signal);
+    if (features.cursors) list.push(...(await listCursors(signal)).flatMap(lagging));
+    if (features.schedules) list.push(...(await listAll<FailingSchedule>("v0/schedules", "schedules", {}, () => undefined, signal)).flatMap(failing));
+    return { list, topics };
+  }, [features.cursors, features.schedules], 3000);
   if (!value) return error ? <Trouble error={error} again={again} /> : <Loading />;
   const { metrics } = value;
   const told: Attention[] = [...value.problems.map((text) => ({ tone: "bad" as const, text })), ...(attention.value?.list ?? [])];

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useMay } from "../lib/access.ts";
 import { ApiError, diff, type RecordRow, type TopicState, watch, type Watcher } from "../lib/api.ts";
+import { useFeatures } from "../lib/features.ts";
 import { bytes, clock, count, dateTime, day, plural } from "../lib/format.ts";
 import { preview } from "../lib/json.ts";
 import { useDebounced } from "../lib/poll.ts";
@@ -143,10 +144,11 @@ export function Records({ state, query }: { state: TopicState; query: URLSearchP
   const picked = query.has("seq") ? Number(query.get("seq")) : null;
   const [tag, setTag] = useState(query.get("tag") ?? "");
   const [text, setText] = useState(query.get("q") ?? "");
-  const records = useRecords(name, state.head_seq, picked, {});
+  const wantedTag = useDebounced(tag);
+  const features = useFeatures();
+  const records = useRecords(name, state.head_seq, picked, features.readsByTag && wantedTag ? { tag: wantedTag } : {});
   const { loaded } = records;
   const [snippets, setSnippets] = useState(false);
-  const wantedTag = useDebounced(tag);
   const wantedText = useDebounced(text).toLowerCase();
   const to = (change: Record<string, string | number | null>): string => href(["topics", name], { seq: picked, tag: wantedTag, q: wantedText, ...change });
 

@@ -3,6 +3,8 @@ import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { useMay } from "../lib/access.ts";
 import { call, listAll, type Router } from "../lib/api.ts";
+import { listCursors } from "../lib/cursors.ts";
+import { useFeatures } from "../lib/features.ts";
 import { arrange } from "../lib/forest.ts";
 import { count, plural, rate, short } from "../lib/format.ts";
 import { Rates, usePoll } from "../lib/poll.ts";
@@ -22,13 +24,16 @@ interface Row extends Router {
 export function Routers({ query }: { query: URLSearchParams }): JSX.Element {
   const rates = useRef(new Rates());
   const may = useMay();
+  const features = useFeatures();
   const [creating, setCreating] = useState(false);
   const [dialog, ask] = useConfirm();
   const { value, error, again } = usePoll(async (signal) => {
     const routers = await listAll<Router>("v0/routers", "routers", {}, () => undefined, signal);
     rates.current.sample(routers.map((router) => [router.router, router.forwarded_total]));
-    return routers;
-  }, []);
+    if (!features.cursors) return routers;
+    const lags = new Map((await listCursors(signal)).filter(({ kind }) => kind === "router").map(({ cursor, lag }) => [cursor, lag.records]));
+    return routers.map((router) => ({ ...router, lag: lags.get(router.router) }));
+  }, [features.cursors]);
   const search = query.get("q") ?? "";
   const rows = useMemo(() => {
     const latest = rates.current.latest;

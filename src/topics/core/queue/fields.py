@@ -106,6 +106,8 @@ class JobFields:
         if not self.count or not len(seqs) or int(seqs[0]) > self._seqs[-1]:
             return seqs
         lo, hi = bisect_left(self._seqs, int(seqs[0])), bisect_left(self._seqs, int(seqs[-1]) + 1)
+        if lo == hi:
+            return seqs
         rows = np.frombuffer(self._seqs, np.uint64)[lo:hi]
         alive = rows[np.frombuffer(self._priority, np.int8)[lo:hi] != _DEAD]
         outside: npt.NDArray[np.int64] = seqs[~np.isin(seqs, alive.astype(np.int64), assume_unique=True)]
