@@ -110,7 +110,7 @@ def test_a_server_that_drips_is_given_up_as_well() -> None:
 
     with Peer(script) as peer, topics.connect(peer.url, timeout=0.3, retry_s=0) as client:
         topic = client.topic("a")
-        with pytest.raises(Unreachable, match="took more than"):
+        with pytest.raises(Unreachable, match=r"took more than|timed out"):  # the last wait may be the one that ends
             topic.append(1)
 
 
