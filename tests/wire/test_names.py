@@ -30,7 +30,7 @@ REQUESTS = (*openapi._REQUESTS, *get_args(ws.Command))
 NO_NAMES = {
     "node", "tag", "idempotency_key", "lease_ids", "match", "filter", "type", "discard", "durability", "guarantee",
     "consistency", "from_seq", "unique", "key", "error",
-    "position", "cursor", "owner", "to", "hold",
+    "position", "cursor", "owner", "to", "hold", "if_head", "if_tag_seq",
 }  # fmt: skip
 """Texts of requests that name no topic. Whoever adds a field says so here, or gives it the type `TopicName`."""
 

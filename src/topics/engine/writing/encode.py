@@ -5,14 +5,18 @@ none; an `Append` of an ephemeral topic has no frames at all. The inverse, frame
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from topics.core.append import Reservation, make_append
+from topics.core.topic import TopicLog
 from topics.formats.wal import bodies
 from topics.formats.wal.bodies import encode_body, kind_of
-from topics.formats.wal.frame import encode_frame
+from topics.formats.wal.frame import encode_appends, encode_frame
 from topics.model import ops
 from topics.model.names import TagMatch
+from topics.model.record import WriteBatch
 from topics.model.submission import Submission
 
 
@@ -28,6 +32,30 @@ def control_frame(op: ops.Op, *, ts: int, durable: bool, more: bool) -> bytes:
         durable=durable,
         more=more,
     )
+
+
+def encode_append(
+    topic: TopicLog,
+    batch: WriteBatch,
+    reservation: Reservation,
+    *,
+    durable: bool,
+    times: array[int] | None = None,
+    runs: list[int] | None = None,
+) -> ops.Append:
+    """The op of a reserved write, with its frames: one run, or `runs` of records with their own `times`."""
+    encoded = encode_appends(
+        topic_id=topic.id,
+        first_seq=reservation.first_seq,
+        ts=reservation.ts if times is None else times,
+        datas=batch.blobs,
+        nodes=batch.nodes,
+        tags=batch.tags,
+        durable=durable,
+        runs=runs,
+    )
+    offs, lens = array("I", encoded.offsets), array("I", encoded.lengths)
+    return make_append(topic, reservation, batch, frames=encoded.buffer, offs=offs, lens=lens, ts=times)
 
 
 def append_submission(append: ops.Append, *, durable: bool) -> Submission:

@@ -21,7 +21,6 @@ from topics.core.append import (
     Repeat,
     Reservation,
     decide_append,
-    make_append,
     note_tags,
     release,
     reserve,
@@ -37,10 +36,9 @@ from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
 from topics.engine.ticket import Ticket, callback_failed, chain, either_way, guarded, resolved
 from topics.engine.writing.commit import CommitTicket
-from topics.engine.writing.encode import append_submission, submission
+from topics.engine.writing.encode import append_submission, encode_append, submission
 from topics.engine.writing.job_controls import job_controls
 from topics.errors import CommitFailed, Throttled, TopicsError
-from topics.formats.wal.frame import encode_appends
 from topics.limits import KIB
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
 from topics.model.record import WriteBatch, joined
@@ -179,30 +177,6 @@ class CoalescedWrite(Submission):
             except Exception as error:
                 callback_failed(error, waiter.abandon)
             seq += count
-
-
-def encode_append(
-    topic: TopicLog,
-    batch: WriteBatch,
-    reservation: Reservation,
-    *,
-    durable: bool,
-    times: array[int] | None = None,
-    runs: list[int] | None = None,
-) -> Append:
-    """The op of a reserved write, with its frames: one run, or `runs` of records with their own `times`."""
-    encoded = encode_appends(
-        topic_id=topic.id,
-        first_seq=reservation.first_seq,
-        ts=reservation.ts if times is None else times,
-        datas=batch.blobs,
-        nodes=batch.nodes,
-        tags=batch.tags,
-        durable=durable,
-        runs=runs,
-    )
-    offs, lens = array("I", encoded.offsets), array("I", encoded.lengths)
-    return make_append(topic, reservation, batch, frames=encoded.buffer, offs=offs, lens=lens, ts=times)
 
 
 class Writes:
