@@ -24,9 +24,9 @@ from topics.engine.floor_log import FloorLog
 from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, failed, forward, guarded, resolved
-from topics.engine.writing.encode import submission
+from topics.engine.writing.encode import encode_append, submission
 from topics.engine.writing.job_controls import entered_jobs
-from topics.engine.writing.writes import Writes, encode_append
+from topics.engine.writing.writes import Writes
 from topics.errors import NotAQueue, Throttled
 from topics.model.config import TopicConfig
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete

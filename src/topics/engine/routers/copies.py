@@ -17,7 +17,7 @@ from topics.core.router import RouterProgress
 from topics.core.router_copy import Copy, batch_of
 from topics.core.state import State
 from topics.core.topic import TopicLog
-from topics.engine.writing.writes import encode_append
+from topics.engine.writing.encode import encode_append
 from topics.model.ops import HOPS_SHIFT, RESIDENT, Append
 
 
