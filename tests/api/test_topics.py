@@ -27,16 +27,13 @@ DEFAULTS = {
     "max_deliveries": 0,
     "dead_letter": None,
     "leases_durable": False,
-    "retry": None,
-    "serial_by": None,
-    "fair_by": None,
-    "concurrency": 0,
-    "tag_concurrency": 0,
-    "rate": None,
-    "tag_rate": None,
-    "paused": False,
-    "done": None,
 }
+
+
+def test_a_field_of_queues_is_shown_where_it_is_set(client: Client, topic: str) -> None:
+    shown = client.put(topic, type="queue", concurrency=3)["config"]
+    assert shown == {**DEFAULTS, "type": "queue", "concurrency": 3}
+    assert client.state(topic)["config"] == shown
 
 
 def test_put_creates_with_the_default_config(client: Client, topic: str) -> None:

@@ -117,7 +117,8 @@ class ConfigFields(TypedDict, total=False):
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The 26 resolved fields of a topic. Build it with `resolve_config` or `TopicConfig.from_stored`."""
+    """The resolved fields of a topic. Build it with `resolve_config` or `TopicConfig.from_stored`. The first 17 are
+    always shown and stored, the later ones only where they differ from their default."""
 
     type: TopicType = "log"
     ttl_ms: int = 0
@@ -176,12 +177,28 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Plain values in canonical key order, for log bodies and responses."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
+        for name, default in _SHOWN_IF_SET.items():
+            if fields[name] == default:
+                del fields[name]
         return fields
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> "TopicConfig":
         """From a log or snapshot body; keys of a newer version are ignored. Raises msgspec.ValidationError."""
         return msgspec.convert(stored, cls)
+
+
+_SHOWN_IF_SET = {
+    "retry": None,
+    "serial_by": None,
+    "fair_by": None,
+    "concurrency": 0,
+    "tag_concurrency": 0,
+    "rate": None,
+    "tag_rate": None,
+    "paused": False,
+    "done": None,
+}
 
 
 def resolve_config(patch: ConfigPatch) -> TopicConfig:

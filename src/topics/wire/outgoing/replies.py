@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from topics.errors import RETRY_AFTER_S, Detail, Internal, InvalidRequest, RequestRefused, TopicsError
+from topics.model.config import TopicConfig
 from topics.model.results import Appended, EnteredJobs, Tombstone
 
 _encode = msgspec.json.Encoder().encode
@@ -62,7 +63,12 @@ def ack_performance(server_total_ms: float, *, fsync_ms: float) -> bytes:
 def struct_reply(result: msgspec.Struct, performance: bytes, *, hidden: Sequence[str] = ()) -> bytes:
     """Any result struct, its performance object last. `hidden`: the fields of which the key may not see all."""
     left_out = b',"hidden":%b' % _encode(hidden) if hidden else b""
-    return b'%b%b,"performance":%b}' % (_encode(result)[:-1], left_out, performance)
+    config = getattr(result, "config", None)
+    if isinstance(config, TopicConfig):
+        body = _encode({**msgspec.to_builtins(result), "config": config.to_dict()})
+    else:
+        body = _encode(result)
+    return b'%b%b,"performance":%b}' % (body[:-1], left_out, performance)
 
 
 def append_reply(topic: str, done: Appended, *, return_seqs: bool, performance: bytes) -> bytes:
