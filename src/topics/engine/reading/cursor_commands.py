@@ -129,9 +129,8 @@ class CursorCommands:
 
     def _log(self, topic: TopicLog, op: CursorChange, *, fence: int | None, durable: bool) -> Ticket[CursorState]:
         before = topic.cursors.get(op.name)
-        done = self._ctx.log(
-            topic.id, [op], finish=partial(self._finish, topic, op), durable=durable, client_frames=1, barrier=durable
-        )
+        # In the order of the log: a commit that overtook a reset live would undo it in a replay.
+        done = self._ctx.log(topic.id, [op], finish=partial(self._finish, topic, op), durable=durable, client_frames=1)
 
         def answer(_: None) -> Ticket[CursorState]:
             known = topic.cursors.get(op.name)
