@@ -140,7 +140,6 @@ def test_content_types(client: Client, kind: str, status: int) -> None:
 
 def test_unknown_routes_and_methods(client: Client) -> None:
     for path in (
-        "/",
         "/v0",
         "/v0/",
         "/v0/topics/",

@@ -447,11 +447,15 @@ def test_poison_goes_to_the_dead_letters(door: Client, name: str) -> None:
     assert queue.claim("w").claimed == []
     (letter,) = door.topic(f"{name}-dead").read()
     assert isinstance(letter, Record)
-    assert letter.headers == {
+    told = dict(letter.headers)
+    times = [told.pop(f"$dead_letter_{moment}_ts") for moment in ("src", "first", "last")]
+    assert times == sorted(times)
+    assert told == {
         "k": 1,
         "$dead_letter_from": name,
         "$dead_letter_deliveries": "1",
         "$dead_letter_src_seq": "1",
+        "$dead_letter_reason": "max_deliveries",
     }
 
 

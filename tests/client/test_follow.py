@@ -100,7 +100,7 @@ def test_a_stream_is_resumed_from_the_readers_own_cursor() -> None:
     with Peer(streams) as peer, topics.connect(peer.url, timeout=5) as client:
         followed(client, LAST)
     assert streams.opened == [{"a": 0}, {"a": 2}]
-    assert streams.sessions[0]["topics"] == {"a": {"from_seq": 0, "tail": False}}
+    assert streams.sessions[0]["topics"] == {"a": {"from_seq": 0, "tail": False, "from_ts": None, "cursor": None}}
 
 
 def test_a_session_that_is_gone_is_made_anew() -> None:

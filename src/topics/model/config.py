@@ -114,6 +114,31 @@ class ConfigFields(TypedDict, total=False):
     max_deliveries: int
     dead_letter: str | None
     leases_durable: bool
+    retry: "RetryFields | None"
+    serial_by: Literal["tag"] | None
+    fair_by: Literal["tag"] | None
+    concurrency: int
+    tag_concurrency: int
+    rate: "RateFields | None"
+    tag_rate: "RateFields | None"
+    paused: bool
+    done: str | None
+
+
+class RetryFields(TypedDict, total=False):
+    """The fields of `RetryRule`."""
+
+    base_ms: int
+    factor: float
+    max_ms: int
+    jitter: float
+
+
+class RateFields(TypedDict):
+    """The fields of `Rate`."""
+
+    jobs: int
+    per_ms: int
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +202,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """Plain values in canonical key order, for log bodies and responses."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
-        for name, default in _SHOWN_IF_SET.items():
+        for name, default in SHOWN_IF_SET.items():
             if fields[name] == default:
                 del fields[name]
         return fields
@@ -188,7 +213,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(stored, cls)
 
 
-_SHOWN_IF_SET = {
+SHOWN_IF_SET: dict[str, Any] = {
     "retry": None,
     "serial_by": None,
     "fair_by": None,
@@ -199,6 +224,7 @@ _SHOWN_IF_SET = {
     "paused": False,
     "done": None,
 }
+"""Fields that answers and the log have only where they differ from these defaults."""
 
 
 def resolve_config(patch: ConfigPatch) -> TopicConfig:

@@ -459,7 +459,7 @@ class CursorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 class CursorPage(msgspec.Struct, frozen=True):
     cursors: list[CursorState]
-    next_cursor: str | None = None
+    next_cursor: str | None
 
 
 class CursorDropped(msgspec.Struct, frozen=True):

@@ -78,7 +78,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="write", method="POST", path="/v0/topics/{topic}", summary="Append records",
         scopes=WRITE, body="required", request="WriteRequest", response="AppendResult", ok=(200, 201),
-        errors=(400, 404, 422, 429), headers=("Idempotency-Key",),
+        errors=(400, 404, 409, 422, 429), headers=("Idempotency-Key",),
         query=(Param("return_seqs", "boolean", "list every seq; default true"),),
     ),
     Endpoint(

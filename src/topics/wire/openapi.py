@@ -11,7 +11,7 @@ import msgspec
 
 from topics import limits
 from topics.model import results
-from topics.model.config import ConfigPatch
+from topics.model.config import SHOWN_IF_SET, ConfigPatch
 from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
 from topics.wire.incoming import cursor_requests, queue_requests, requests
@@ -32,7 +32,7 @@ _RESULTS: tuple[type, ...] = (
     results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
     results.WatchResult, results.JobPage, results.WorkerPage, results.CancelResult, results.RetryResult,
     results.MoveResult, results.RedriveResult, results.PauseResult,
-    results.CursorState, results.CursorPage, results.CursorDropped, results.CommitResults,
+    results.CursorPage, results.CursorDropped, results.CommitResults,
     results.AccessResult,
 )  # fmt: skip
 
@@ -268,7 +268,7 @@ def _schemas() -> dict[str, Json]:
     _, answered = msgspec.json.schema_components(_RESULTS, ref_template=REF + "{name}")
     for name, schema in answered.items():
         if name == "TopicConfig":
-            schema["required"] = list(schema["properties"])  # an answer shows all of them
+            schema["required"] = [name for name in schema["properties"] if name not in SHOWN_IF_SET]
         else:
             _omit_instead_of_null(schema)
     for schema in requested.values():

@@ -260,7 +260,8 @@ class RouterMachine(RuleBasedStateMachine):
     # --- what always holds ----------------------------------------------------------------------------------------
 
     @invariant()
-    def everything_is_seen(self) -> None:
+    def check_all_topics_as_they_are_read(self) -> None:
+        """Runs first: invariants run in the order of their names, and the others look at `rows`."""
         self.rows = {name: self.world.rows(name) for name in TOPICS}
         for name in TOPICS:
             self.name(name, self.rows[name])

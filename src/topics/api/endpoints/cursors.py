@@ -72,7 +72,9 @@ class CursorEndpoints:
     # --- many -----------------------------------------------------------------------------------------------------
 
     def topic_cursors(self, call: RequestCall) -> None:
-        call.answer(CursorPage(cursors=self._cursors.of_topic(call.name, partial(self._router_seen, call))))
+        call.answer(
+            CursorPage(cursors=self._cursors.of_topic(call.name, partial(self._router_seen, call)), next_cursor=None)
+        )
 
     def list_cursors(self, call: RequestCall) -> None:
         query = call.query()

@@ -26,7 +26,10 @@ from topics.model.results import Record
 from topics.model.values import Event, Json
 
 FROM = "$dead_letter_from"
-OURS = (FROM, "$dead_letter_deliveries", "$dead_letter_src_seq")
+DELIVERIES = "$dead_letter_deliveries"
+SRC_SEQ = "$dead_letter_src_seq"
+OURS = "$dead_letter_"
+"""How the keys begin that the server adds."""
 DELETE_EVERY = 100
 
 
@@ -62,7 +65,7 @@ def list_letters(client: Client, name: str, *, as_json: bool) -> None:
     topics dlq ls jobs.dead --json
     """
     rows = (
-        (letter.seq, headers.get(FROM), headers.get(OURS[2]), headers.get(OURS[1]), letter.data)
+        (letter.seq, headers.get(FROM), headers.get(SRC_SEQ), headers.get(DELIVERIES), letter.data)
         for letter in letters(client, name)
         for headers in [letter.headers if isinstance(letter.headers, dict) else {}]
     )
@@ -139,7 +142,7 @@ def _check_queues(client: Client, names: Counter[str]) -> None:
 
 def _send_back(client: Client, name: str, letter: Record, queue: str) -> None:
     headers = dict(letter.headers) if isinstance(letter.headers, dict) else {}
-    meta = {key: value for key, value in headers.items() if key not in OURS} or None
+    meta = {key: value for key, value in headers.items() if not key.startswith(OURS)} or None
     if meta is not None and set(meta) == {ORIGINAL_META}:
         meta = meta[ORIGINAL_META]
     event = Event(Json(bytes(letter.data)), tag=letter.tag, node=letter.node, meta=meta)  # type: ignore[arg-type]

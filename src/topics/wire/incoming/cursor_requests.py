@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from topics.model.config import U64
+from topics.model.config import U64, check_u64
 from topics.model.cursor import CURSOR_META_BYTES_MAX, OWNER_BYTES_MAX
 from topics.model.names import TopicName
 from topics.wire.incoming.json import BodyDecoder
@@ -21,6 +21,7 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_from_seq(self.position)
+        check_u64(self.fence or 0)
         meta_text(self.meta)
 
 
@@ -33,6 +34,7 @@ class CommitItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         check_from_seq(self.position)
+        check_u64(self.fence or 0)
         meta_text(self.meta)
 
 
@@ -49,6 +51,8 @@ class CursorTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if (self.seq is None) == (self.ts is None):
             raise ValueError("`to` has either a seq or a ts")
+        check_u64(self.seq or 0)
+        check_u64(self.ts or 0)
 
 
 class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +64,8 @@ class HoldRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.records and not self.bytes:
             raise ValueError("a hold has a bound: records, bytes or both, above 0")
+        check_u64(self.records)
+        check_u64(self.bytes)
 
 
 class PutCursorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
