@@ -140,9 +140,9 @@ BUGS = [
     Planted(
         "job-twice-in-line",
         "hands out a job twice whose lease ran out after a restart",
-        "src/topics/core/queue/queue.py",
-        "            while self._reclaim and self._reclaim[0] == seq:"
-        "  # released, leased and over again: one job still\n                heappop(self._reclaim)\n",
+        "src/topics/core/queue/lines.py",
+        "        while line and line[0] == first:"
+        "  # released, leased and over again: one job still\n            heappop(line)\n",
         "",
         _test(QUEUES, "leases-kept"),
     ),
@@ -158,8 +158,8 @@ BUGS = [
         "claim-answered-before-its-sync",
         "answers a claim of a queue that keeps leases before the lease is synced",
         "src/topics/engine/queues/queues.py",
-        "finish=lambda _: None, client_frames=len(events),",
-        "finish=lambda _: None, durable=False, client_frames=len(events),",
+        "                durable=must,\n                client_frames=len(events),",
+        "                durable=False,\n                client_frames=len(events),",
         "tests/engine/queues/test_queue_crash_points.py -k claims_acks_nacks",
     ),
     Planted(
@@ -182,8 +182,8 @@ BUGS = [
         "lease-ends-early",
         "hands out a job a moment before its lease is over",
         "src/topics/core/queue/queue.py",
-        "        self._due(job, deadline + 1)\n\n    def extend",
-        "        self._due(job, deadline - 100)\n\n    def extend",
+        "        self._due(job, deadline + 1)\n\n    def promise",
+        "        self._due(job, deadline - 100)\n\n    def promise",
         "tests/engine/queues/test_killed_workers.py",
     ),
     Planted(

@@ -46,6 +46,7 @@ def test_a_disk_that_is_full_for_everything_refuses_writes_and_resumes_when_ther
     with pytest.raises((TopicsError, OSError)):
         world.rig.checkpoint()
     _, ticket = world.rig.submit("f", 1)
+    world.rig.sim.pump()
     assert ticket is None or isinstance(ticket.error, TopicsError)
     with pytest.raises(DiskFull) as refused:
         world.rig.create("g", "fsync")

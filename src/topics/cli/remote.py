@@ -114,7 +114,8 @@ def show_rows(
     elif sys.stdout.isatty():
         _show_table(titles or names, rows)
     else:
-        if click.get_current_context().meta.get(_HEADER):
+        context = click.get_current_context(silent=True)
+        if context is not None and context.meta.get(_HEADER):
             click.echo("\t".join(names))
         for row in rows:
             click.echo("\t".join(spelled(value).translate(_NO_BREAKS) for value in row))

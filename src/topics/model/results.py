@@ -457,6 +457,10 @@ class CursorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     created: bool | UnsetType = UNSET
 
 
+class CursorAnswer(CursorState, frozen=True, kw_only=True, omit_defaults=True):
+    """A cursor as the whole answer to a call."""
+
+
 class CursorPage(msgspec.Struct, frozen=True):
     cursors: list[CursorState]
     next_cursor: str | None

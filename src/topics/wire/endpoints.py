@@ -92,16 +92,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="commit_cursor", method="POST", path="/v0/topics/{topic}/cursors/{cursor}",
         summary="Commit a named cursor", scopes=READ, body="required", request="CommitRequest",
-        response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+        response="CursorAnswer", ok=(200, 201), errors=(400, 404, 409, 429),
     ),
     Endpoint(
         handler="put_cursor", method="PUT", path="/v0/topics/{topic}/cursors/{cursor}",
         summary="Create, reset, take over or hold a named cursor", scopes=READ | WRITE, body="empty_ok",
-        request="PutCursorRequest", response="CursorState", ok=(200, 201), errors=(400, 404, 409, 429),
+        request="PutCursorRequest", response="CursorAnswer", ok=(200, 201), errors=(400, 404, 409, 429),
     ),
     Endpoint(
         handler="get_cursor", method="GET", path="/v0/topics/{topic}/cursors/{cursor}", summary="A named cursor",
-        scopes=READ, response="CursorState", errors=(404,),
+        scopes=READ, response="CursorAnswer", errors=(404,),
     ),
     Endpoint(
         handler="delete_cursor", method="DELETE", path="/v0/topics/{topic}/cursors/{cursor}",

@@ -32,7 +32,7 @@ _RESULTS: tuple[type, ...] = (
     results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
     results.WatchResult, results.JobPage, results.WorkerPage, results.CancelResult, results.RetryResult,
     results.MoveResult, results.RedriveResult, results.PauseResult,
-    results.CursorPage, results.CursorDropped, results.CommitResults,
+    results.CursorAnswer, results.CursorPage, results.CursorDropped, results.CommitResults,
     results.AccessResult,
 )  # fmt: skip
 
@@ -289,8 +289,11 @@ def _schemas() -> dict[str, Json]:
     return {**schemas, **_MORE_SCHEMAS}
 
 
+_SHOWN_AS_NULL = frozenset({"last_write_ts"})  # of a topic in a list: null before the first write
+
+
 def _omit_instead_of_null(schema: Json) -> None:
     """An optional part of an answer is left out when it is absent, never null."""
     for name, part in schema["properties"].items():
-        if name not in schema["required"] and "anyOf" in part:
+        if name not in schema["required"] and name not in _SHOWN_AS_NULL and "anyOf" in part:
             schema["properties"][name] = next(choice for choice in part["anyOf"] if choice != {"type": "null"})

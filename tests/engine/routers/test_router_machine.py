@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -343,4 +344,4 @@ RouterMachine.TestCase.settings = settings(
     deadline=None,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],
 )
-TestRouterMachine = RouterMachine.TestCase
+TestRouterMachine = pytest.mark.timeout(600)(RouterMachine.TestCase)  # long on a busy machine
