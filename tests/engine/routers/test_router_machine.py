@@ -346,7 +346,7 @@ RouterMachine.TestCase.settings = settings(
 )
 OPEN = pytest.mark.xfail(
     strict=False,
-    reason="a kill in a graph with a cycle can give copies new seqs and announce the old ones, though they could be kept",
+    reason="a kill in a cyclic graph can give copies new seqs and announce the old ones, which could be kept",
 )
 """Open: begin(1 shard, fsync), close_a_cycle, delete_before_the_turn_of_the_routers(a, two records), kill."""
 TestRouterMachine = OPEN(pytest.mark.timeout(600)(RouterMachine.TestCase))  # long on a busy machine
