@@ -2,7 +2,7 @@
 
 A commit only moves forward and counts only under the cursor's fence, so that the order in which commits of two owners
 reach the log decides between them, live and in replay. What a cursor holds back, `core.retention.rules` asks it.
-`lag_of` reads no file: inside a sealed segment it estimates.
+`lag_of` reads no records: inside a sealed segment it estimates, from the times at both ends of its index.
 """
 
 from __future__ import annotations
