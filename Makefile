@@ -23,8 +23,8 @@ KERNEL := build/kernel.stamp
 # Spark and a browser are large: they are asked for only while there are parts and tests that use them.
 SPARK := $(if $(wildcard src/topics/spark/__init__.py),yes)
 BROWSER := $(if $(shell grep -rls 'mark\.browser' tests --include='test_*.py'),yes)
-SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium)
-TEST_ENV := $(STAMPS)/dev $(if $(SPARK),$(STAMPS)/spark) $(KERNEL)
+SYSTEM := $(if $(SPARK),java) $(if $(BROWSER),chromium) prometheus
+TEST_ENV := $(STAMPS)/dev $(STAMPS)/docs $(if $(SPARK),$(STAMPS)/spark) $(KERNEL)
 
 # Tests without processes, sockets, crash points and long simulations: what a change of a line is likely to break first.
 QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire tests/repository tests/testing \
@@ -32,7 +32,7 @@ QUICK := tests/config tests/core tests/formats tests/model tests/net tests/wire 
 FAST := 'not slow and not spark and not browser'
 TESTS ?= $(QUICK)
 
-.PHONY: help setup run test quick coverage check bench sim powercut planted console clean
+.PHONY: help setup run test quick coverage check bench sim powercut planted console docs clean
 
 help:
 	@echo 'make run     start what there is'
@@ -46,6 +46,7 @@ help:
 	@echo 'make powercut shut file systems down under a server, again and again (root; CUTS=500)'
 	@echo 'make planted plant known bugs one by one and show which test notices (ARGS=name picks some)'
 	@echo 'make console build the web console from console/ into the package (needs node; the built files are committed)'
+	@echo 'make docs    build the documentation site into site/'
 	@echo 'make clean   remove the environment and caches'
 
 setup: $(KERNEL)
@@ -85,9 +86,13 @@ planted: $(TEST_ENV)
 console:
 	cd console && npm install --no-audit --no-fund --no-package-lock && npm run check && npm run build
 
+docs: $(STAMPS)/docs $(KERNEL)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'open site/index.html'
+
 clean:
 	rm -f src/topics/formats/codec/*.so
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/venv: scripts/make-venv.sh
@@ -105,6 +110,10 @@ $(KERNEL): $(STAMPS)/package setup.py $(wildcard src/topics/formats/codec/*.pyx 
 
 $(STAMPS)/dev: $(STAMPS)/package requirements-dev.txt
 	$(PIP) install -r requirements.txt -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/package requirements-docs.txt
+	$(PIP) install -r requirements.txt -r requirements-docs.txt
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/package requirements-spark.txt

@@ -14,12 +14,12 @@ from typing import Any
 
 from report import Report
 
-from topics.formats.codec import plain_log, plain_segment
+from topics.formats.codec import plain_log, plain_render, plain_segment
 from topics.formats.segments.columns import ALL
 from topics.formats.wal.blob import blob
 
 try:
-    from topics.formats.codec import native_log, native_segment
+    from topics.formats.codec import native_log, native_render, native_segment
 except ImportError:
     sys.exit("the native codecs are not built: make setup")
 
@@ -38,12 +38,13 @@ def payloads(*, meta: bytes | None) -> list[bytes]:
 class Bench:
     """One kind of codec and `batches` of records for it."""
 
-    def __init__(self, log: Any, segment: Any, batches: int) -> None:
-        self.log, self.segment, self.batches = log, segment, batches
+    def __init__(self, log: Any, segment: Any, render: Any, batches: int) -> None:
+        self.log, self.segment, self.render, self.batches = log, segment, render, batches
         self.datas = payloads(meta=None)
         self.wal = self.encode(TAGS, self.datas)
         self.places = log.scan_wal_frames(self.wal, 0, len(self.wal), False)[:2]
         self.data, self.entries = self.convert(self.wal, self.places)
+        self.bodies = segment.live_bodies(self.data, self.entries, range(batches * PER_BATCH), 1)
         with_meta = self.encode(TAGS, payloads(meta=META))
         self.with_meta = self.convert(with_meta, log.scan_wal_frames(with_meta, 0, len(with_meta), False)[:2])
 
@@ -65,6 +66,13 @@ class Bench:
         for at in (4, 6, 10, 12):
             self.segment.gather_texts(self.with_meta[0], columns[at], columns[at + 1])
 
+    def pages(self) -> None:
+        """JSON of all records, a batch at a time."""
+        offsets, flags = self.bodies
+        for at in range(0, len(flags), PER_BATCH):
+            part = slice(at, at + PER_BATCH)
+            self.render.render_records(self.data, offsets[part], flags[part], True, True, True)
+
     def calls(self) -> dict[str, Callable[[], object]]:
         pair = self.data, self.entries
         return {
@@ -77,6 +85,8 @@ class Bench:
             "columns, all, not verified": lambda: self.decode(pair, verify=False),
             "columns, all, verified, with meta": lambda: self.decode(self.with_meta),
             "the same, gathered as Arrow strings": self.arrow,
+            "bodies for a read, verified": lambda: self.segment.live_bodies(*pair, range(self.batches * PER_BATCH), 1),
+            "records as JSON": self.pages,
             "columns, seq and ts only": lambda: self.decode(pair, want=frozenset()),
         }
 
@@ -108,7 +118,8 @@ def main() -> int:
     records = f"{BATCHES * PER_BATCH:,} records, {PER_BATCH} a batch, blobs of {BLOB_BYTES} bytes"
     title = f"formats: {records}, CPU time, best of {RUNS}"
     report = Report("formats", title)
-    native, plain = Bench(native_log, native_segment, BATCHES), Bench(plain_log, plain_segment, BATCHES // 20)
+    native = Bench(native_log, native_segment, native_render, BATCHES)
+    plain = Bench(plain_log, plain_segment, plain_render, BATCHES // 20)
     fast, slow = native.calls(), plain.calls()
     for name, call in fast.items():
         rates = [(native.rate(call), plain.rate(slow[name])) for _ in range(RUNS)]

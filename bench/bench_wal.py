@@ -58,7 +58,7 @@ def open_new(root: Path) -> tuple[WalGroup, WalFiles, RetryingFs, DataDir]:
 
 def submission(first_seq: int, count: int) -> Submission:
     encoded = encode_appends(topic_id=1, first_seq=first_seq, ts=1, datas=[BLOB] * count, durable=False)
-    return Submission([encoded.buffer], frame_count=count, client_frames=count, topic_id=1)
+    return Submission([encoded.buffer], len(encoded.buffer), count, client_frames=count, topic_id=1)
 
 
 def timed(times: int, act: Callable[[int], object]) -> list[float]:

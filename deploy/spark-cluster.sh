@@ -47,8 +47,13 @@ await() { # await PATTERN LOG: until the log has it
 begin master org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 0 --webui-port 0
 await "Starting Spark master at spark://" master
 url=$(grep -oE "spark://[0-9.]+:[0-9]+" "$folder/master.log" | head -n 1)
+# Each worker has a loopback address of its own where the system has many: Spark runs a second attempt of a slow task only on
+# another host.
+[ "$(uname)" = Linux ] && each=1 || each=0
 for number in $(seq "$workers"); do
-  begin "worker-$number" org.apache.spark.deploy.worker.Worker --host 127.0.0.1 -c "${CORES:-1}" -m "${MEMORY:-600m}" \
+  host=127.0.0.$((1 + each * (number - 1)))
+  export SPARK_LOCAL_IP=$host
+  begin "worker-$number" org.apache.spark.deploy.worker.Worker --host "$host" -c "${CORES:-1}" -m "${MEMORY:-600m}" \
     --webui-port 0 -d "$folder/worker-$number" "$url"
 done
 for number in $(seq "$workers"); do

@@ -31,10 +31,10 @@ def main() -> None:
     parser.add_argument("--once", action="store_true")
     given = parser.parse_args()
     with topics.connect(given.url) as client:
-        mails = client.queue("mails.example", max_deliveries=3, dead_letter="mails.example.dead")
+        mails = client.queue("mails.example", max_deliveries=3, retry={"base_ms": 20})
         mails.append_many(JOBS)
 
-        @mails.worker(concurrency=4, retry_ms=20, until_empty=given.once)
+        @mails.worker(concurrency=4, until_empty=given.once)
         def work(job: topics.Job) -> None:
             send(job.value["to"])
 

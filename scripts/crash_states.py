@@ -1,4 +1,4 @@
-"""crash_states.py [--states N] [--seconds S] [--dir PATH]: judge crash states beyond those of `make test`.
+"""crash_states.py [--states N] [--seconds S] [--dir PATH] [--processes P]: crash states beyond those of `make test`.
 
 Every workload of `tests/crash` again, with finer tears and with other chances in each round. What was judged is kept in
 PATH, so a run goes on where the last one stopped: a state counts once, however many runs there were. Ends after S
@@ -18,12 +18,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.crash.every import ALL, BY_NAME  # noqa: E402
-from tests.crash.judging import collecting_rarely, distinct_states, fingerprint, judge, noted  # noqa: E402
+from tests.crash.judging import Judge, collecting_rarely, distinct_states, fingerprint, noted  # noqa: E402
 
 FINENESS = 24
+"""Of the first round; the second one is twice as fine, and so on."""
 PRINT_BYTES = 16
-PIECE_SECONDS = 60.0
-"""A workload gives way to the next one after so long; it goes on in the next round."""
+PIECE_SECONDS = 300.0
+"""A workload gives way to the next one after so much processor time; it goes on in the next round."""
+SAVE_EVERY = 2000
 
 
 class Judged:
@@ -55,33 +57,38 @@ def judged_in_all(folder: Path) -> int:
 def work(task: tuple[str, str, float]) -> int:
     """Judge states of one workload until its time is up, or all; how many."""
     name, folder, end_s = task
-    until_s = min(end_s, time.monotonic() + PIECE_SECONDS)
+    until_s = time.process_time() + PIECE_SECONDS
     logging.disable(logging.ERROR)
     workload, judged = BY_NAME[name], Judged(Path(folder), name)
+    judge = Judge(workload)
     found: list[bytes] = []
-    is_over = False
-    states = distinct_states(workload, seed=judged.number, fineness=FINENESS, met=judged.met)
+    count, is_over = 0, False
+    states = distinct_states(workload, seed=judged.number, fineness=FINENESS * judged.number, met=judged.met)
     try:
         for count, state in enumerate(collecting_rarely(states), 1):
             known = fingerprint(state)
             with noted(f"workload {name}, round {judged.number}, state {count}: {state}"):
-                judge(workload, state, count)
+                judge(state, count)
             found.append(known)
-            is_over = time.monotonic() > until_s
+            if len(found) == SAVE_EVERY:
+                judged.add(found)
+                found.clear()
+            is_over = time.process_time() > until_s or time.monotonic() > end_s
             if is_over:
                 break
     finally:
         judged.add(found)
     if not is_over:
         judged.next_round()
-    return len(found)
+    return count
 
 
 def next_names(folder: Path, count: int) -> list[str]:
-    """The workloads with the fewest states."""
+    """The workloads that are in the lowest round: it brings more states that are new than any later one."""
+    rounds = {path.stem: int(path.read_text()) for path in folder.glob("*.round")}
     sizes = {path.stem: path.stat().st_size for path in folder.glob("*.states")}
-    names = sorted((workload.name for workload in ALL), key=lambda name: sizes.get(name, 0))
-    return names[:count]
+    names = (workload.name for workload in ALL)
+    return sorted(names, key=lambda name: (rounds.get(name, 1), sizes.get(name, 0)))[:count]
 
 
 def main() -> int:
@@ -89,13 +96,14 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=2_000_000)
     parser.add_argument("--seconds", type=float, default=0.0, help="0: until there are as many states")
     parser.add_argument("--dir", default=str(ROOT / ".crash-states"))
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     folder = Path(given.dir)
     folder.mkdir(exist_ok=True)
     begin_s = time.monotonic()
     end_s = begin_s + given.seconds if given.seconds else float("inf")
     before = judged_in_all(folder)
-    workers = os.cpu_count() or 1
+    workers = given.processes
     with get_context("spawn").Pool(workers) as pool:
         while time.monotonic() < end_s and judged_in_all(folder) < given.states:
             batch = [(name, str(folder), end_s) for name in next_names(folder, 4 * workers)]

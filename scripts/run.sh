@@ -10,7 +10,8 @@ rm -f "$home/address"
 
 TOPICS_DATA_DIR=$home/data TOPICS_PORT_FILE=$home/address TOPICS_LOG=warn "$bin/topics" serve &
 server=$!
-trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
+children=($server)
+trap 'kill "${children[@]}" 2>/dev/null || true; wait "${children[@]}" 2>/dev/null || true' EXIT
 alive() { kill -0 $server 2>/dev/null || { echo "the server did not start; the line above says why (TOPICS_PORT=0 takes a free port)" >&2; exit 1; }; }
 # Its own file says where it listens: whoever else sits on that port must not get the shop's events.
 until [ -s "$home/address" ]; do alive; sleep 0.1; done
@@ -32,8 +33,10 @@ echo "== a shop writes events for ${SHOP_SECONDS:-4} s"
 "$bin/python" examples/shop.py "$url" --seconds "${SHOP_SECONDS:-4}"
 "$bin/topics" topic ls --url "$url" --prefix shop.
 
-echo "== a worker does some jobs"
-"$bin/topics" queue work shop.jobs --url "$url" --once -n 3 -- sh -c 'cat; echo'
+echo "== its staff does the jobs, each a mail: some come again, some fail for good; a schedule adds a report every 20 s"
+"$bin/topics" schedule put shop.report shop.jobs '{"type": "report", "user": "staff"}' --every 20000 --tag mail:report --url "$url"
+"$bin/python" examples/shop_staff.py "$url" --seconds "${SHOP_SECONDS:-4}"
+"$bin/topics" queue stats shop.jobs --url "$url"
 
 if "$bin/python" -c 'from topics.spark.start import check_ready; check_ready()' 2>/dev/null; then
   echo "== the pipeline: bronze, silver, gold; Spark takes about a minute"
@@ -48,9 +51,11 @@ fi
 
 cat <<END
 
-The server goes on at $url until Ctrl-C; its console is $url/console
+The server goes on at $url until Ctrl-C, and so does the shop, more slowly; its console is $url/console
 Query further:  $bin/topics read shop.orders --url $url --from -5
                 $bin/python -c "import topics.spark; spark = topics.spark.session(); spark.read.format('topics').option('url', '$url').option('subscribe', 'shop.orders').load().show()"
 END
 if [ -n "${RUN_ONCE:-}" ]; then exit 0; fi
+"$bin/python" examples/shop.py "$url" --seconds inf --pause 2 --seed 2 > "$home/shop.log" 2>&1 & children+=($!)
+"$bin/python" examples/shop_staff.py "$url" --seconds inf > "$home/staff.log" 2>&1 & children+=($!)
 wait $server

@@ -15,6 +15,7 @@ import argparse
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -94,12 +95,16 @@ os._exit(0)
 
 
 def poster(port: int) -> Callable[[str, Any], Any]:
-    """A new connection to the server, as a function that posts one JSON body."""
-    link = http.client.HTTPConnection("127.0.0.1", port)
+    """A new connection to the server, as a function that posts one JSON body. Head and body go in one packet, or it
+    would be chance in how many the server gets them."""
+    link = socket.create_connection(("127.0.0.1", port))
 
     def post(path: str, body: Any) -> Any:
-        link.request("POST", path, json.dumps(body).encode(), {"content-type": "application/json"})
-        answer = link.getresponse()
+        text = json.dumps(body)
+        fields = f"host: walk\r\ncontent-type: application/json\r\ncontent-length: {len(text)}"
+        link.sendall(f"POST {path} HTTP/1.1\r\n{fields}\r\n\r\n{text}".encode())
+        answer = http.client.HTTPResponse(link, method="POST")
+        answer.begin()
         assert answer.status == 200, answer.read()
         return json.loads(answer.read())
 
@@ -125,17 +130,27 @@ def walk_all(walker: Walker, folder: Path) -> list[Walk]:
 
     contract_server.recover = walked_recover
     with contract_server.LiveServer(folder, segment_max_events=100) as server:
+
+        def turn_over() -> None:
+            """An answer leaves before the turn that gave it ends."""
+            server.on_loop(lambda: None)
+
+        server.on_loop(lambda: server.driver.attach(flush=server.kernel.flush, tick=lambda: None))  # nor is the clock's
         first = poster(server.port)
         first("/v0/topics/t/diff", {"from_seq": 0, "limit": 1})
         for _ in range(2):
             first("/v0/topics/t", {"records": [{"data": 1}]})
         second = poster(server.port)
         second("/v0/topics/t/diff", {"from_seq": 249, "limit": 1})  # the connection itself is not part of the path
+        turn_over()
         with walker.walk("POST of one record", walks):
             second("/v0/topics/t", {"records": [{"data": 1}]})
+            turn_over()
         first("/v0/topics/t/diff", {"from_seq": 249, "limit": 1})  # what the POST left to do is no part of the diff
+        turn_over()
         with walker.walk("diff of one record of old history", walks):
             second("/v0/topics/t/diff", {"from_seq": 5, "limit": 1})
+            turn_over()
     contract_server.recover = recover
     return walks
 

@@ -37,7 +37,7 @@ function View({ route }: { route: Route }): JSX.Element {
   if (place === "queues") return <Queues query={route.query} />;
   if (place === "routers") return <Routers query={route.query} />;
   if (place === "readers") return <Readers query={route.query} />;
-  if (place === "schedules") return <Schedules />;
+  if (place === "schedules") return <Schedules name={name} query={route.query} />;
   if (place === "spark") return <Spark />;
   return <Overview />;
 }
@@ -99,7 +99,7 @@ export function App(): JSX.Element {
     });
     enter().catch(() => undefined);
   }, []);
-  const place = route.path[0] ?? "overview";
+  const place = route.path[2] === "jobs" ? "queues" : (route.path[0] ?? "overview");
   useEffect(() => {
     const title = PLACES.find(([key]) => key === place)?.[1] ?? "Overview";
     document.title = [route.path[1], title, "topics"].filter(Boolean).join(" · ");

@@ -8,7 +8,8 @@
             print(record.seq, record.value)
 
 `aconnect` is `connect` for asyncio. Appends take values, `Event`s and `Json` text; reads give `Record`s, and a `Gap` or
-`DataLoss` where something was lost; queues hand out `Job`s. Every error is a `TopicsError`.
+`DataLoss` where something was lost; queues hand out `Job`s, to a loop, a worker or the functions of a `JobApp`. Every
+error is a `TopicsError`.
 """
 
 # Each name is loaded on first use, so that importing one part (a client on a Spark executor, say) does not load the
@@ -19,12 +20,14 @@ from importlib import import_module
 TYPE_CHECKING = False  # as in `typing`, which takes a while to load
 if TYPE_CHECKING:
     from topics.client import aconnect, connect
+    from topics.client.jobs.handling import GiveUp, RetryLater, TimeLimitPassed
+    from topics.client.jobs.job_app import JobApp
     from topics.config import Settings
     from topics.embedded import open_database as open  # noqa: A004
     from topics.errors import DataLoss, TopicsError, TopicsWarning, Unreachable
     from topics.model.paging import Gap
     from topics.model.results import Job, Record
-    from topics.model.values import Event, Json
+    from topics.model.values import Event, Json, Unique
 
 __version__ = "0.1.0"
 
@@ -32,12 +35,17 @@ __all__ = [
     "DataLoss",
     "Event",
     "Gap",
+    "GiveUp",
     "Job",
+    "JobApp",
     "Json",
     "Record",
+    "RetryLater",
     "Settings",
+    "TimeLimitPassed",
     "TopicsError",
     "TopicsWarning",
+    "Unique",
     "Unreachable",
     "__version__",
     "aconnect",
@@ -46,15 +54,20 @@ __all__ = [
 ]
 
 _HOMES = {
+    "JobApp": "topics.client.jobs.job_app:JobApp",
     "DataLoss": "topics.errors:DataLoss",
     "Event": "topics.model.values:Event",
     "Gap": "topics.model.paging:Gap",
+    "GiveUp": "topics.client.jobs.handling:GiveUp",
     "Job": "topics.model.results:Job",
     "Json": "topics.model.values:Json",
     "Record": "topics.model.results:Record",
+    "RetryLater": "topics.client.jobs.handling:RetryLater",
     "Settings": "topics.config:Settings",
+    "TimeLimitPassed": "topics.client.jobs.handling:TimeLimitPassed",
     "TopicsError": "topics.errors:TopicsError",
     "TopicsWarning": "topics.errors:TopicsWarning",
+    "Unique": "topics.model.values:Unique",
     "Unreachable": "topics.errors:Unreachable",
     "aconnect": "topics.client:aconnect",
     "connect": "topics.client:connect",

@@ -18,6 +18,7 @@ attributes. Imported by every layer; imports nothing of ours.
     │   ├── OriginNotAllowed            403 origin_not_allowed
     │   ├── TopicNotFound               404 topic_not_found
     │   ├── RouterNotFound              404 router_not_found
+    │   ├── ScheduleNotFound            404 schedule_not_found
     │   ├── CursorNotFound              404 cursor_not_found
     │   ├── RecordNotFound              404 record_not_found
     │   ├── NotFound                    404 not_found
@@ -180,16 +181,24 @@ class RouterNotFound(RequestRefused, status=404):
         super().__init__(f"router {router!r} does not exist", detail={"router": router})
 
 
+class ScheduleNotFound(RequestRefused, status=404):
+    def __init__(self, schedule: str) -> None:
+        super().__init__(f"schedule {schedule!r} does not exist", detail={"schedule": schedule})
+
+
 class CursorNotFound(RequestRefused, status=404):
     def __init__(self, topic: str, cursor: str) -> None:
-        super().__init__(
-            f"topic {topic!r} has no cursor {cursor!r}; a first commit makes one",
-            detail={"topic": topic, "cursor": cursor},
-        )
+        told = f"topic {topic!r} has no cursor {cursor!r}; a first commit makes one"
+        super().__init__(told, detail={"topic": topic, "cursor": cursor})
 
 
 class RecordNotFound(RequestRefused, status=404):
-    """`why`: deleted, lost, not_yet, or no_match; `reason` says why a record was lost."""
+    """`why` in `detail`: deleted, lost (`reason` says how), or not_yet; absent if no record matches."""
+
+    @classmethod
+    def of(cls, topic: str, seq: int, told: str, *, why: str, reason: str | None = None) -> Self:
+        detail = {"topic": topic, "seq": seq, "why": why} | ({} if reason is None else {"reason": reason})
+        return cls(f"record {seq} of topic {topic!r} {told}", detail=detail)
 
 
 class NotFound(RequestRefused, status=404, message="there is nothing at this address"):
@@ -233,6 +242,11 @@ class TopicExistsIncompatible(RequestRefused, status=409):
         }
         return cls(f"router {router!r} already goes from {existing_source!r} to {existing_dest!r}", detail=detail)
 
+    @classmethod
+    def schedule_topic(cls, schedule: str) -> Self:
+        detail = {"schedule": schedule, "reason": "schedule_topic_fixed"}
+        return cls(f"schedule {schedule!r} is another topic's; delete it first", detail=detail)
+
 
 class TopicNotEmpty(RequestRefused, status=409):
     def __init__(self, topic: str, *, count: int) -> None:
@@ -254,18 +268,15 @@ class JobExists(RequestRefused, status=409):
 
 class CursorFenced(RequestRefused, status=409):
     def __init__(self, topic: str, cursor: str, *, owner: str | None, fence: int) -> None:
-        super().__init__(
-            f"cursor {cursor!r} of topic {topic!r} was taken over by {owner!r}: stop, or take it over again",
-            detail={"topic": topic, "cursor": cursor, "owner": owner, "fence": fence},
-        )
+        stands = "has no owner" if owner is None else f"was taken over by {owner!r}"
+        told = f"cursor {cursor!r} of topic {topic!r} {stands}: stop, or take it over again"
+        super().__init__(told, detail={"topic": topic, "cursor": cursor, "owner": owner, "fence": fence})
 
 
 class CursorForeign(RequestRefused, status=409):
     def __init__(self, topic: str, cursor: str, *, position: str, head_seq: int) -> None:
-        super().__init__(
-            f"position {position} is none of topic {topic!r}, whose head is {head_seq}; the cursor stays where it is",
-            detail={"topic": topic, "cursor": cursor, "head_seq": head_seq},
-        )
+        told = f"position {position} is none of topic {topic!r}, whose head is {head_seq}; the cursor stays where it is"
+        super().__init__(told, detail={"topic": topic, "cursor": cursor, "head_seq": head_seq})
 
 
 class VersionConflict(RequestRefused, status=409):

@@ -51,12 +51,17 @@ TAG_BYTES_MAX = 256  # tags are kept in memory for the tail
 NODE_BYTES_MAX = 128
 IDEMPOTENCY_KEY_BYTES_MAX = 256  # keys are kept in memory for their window
 WATCH_TOPICS_MAX = 256  # each costs a cursor in every resume id of the stream
+TOKEN_TOPICS_MAX = 256  # of a stream token, as of a watch
+STREAM_TOKENS_PER_KEY_MAX = 1000  # not yet expired; kept in memory
 SEQS_PER_CALL_MAX = 1000  # ack, nack, extend, and what acts on jobs by seq
 JOB_PRIORITY_MAX = 9  # and as far below 0: strict levels, so few
 JOB_DELAY_MS_MAX = 36_525 * DAY_MS  # 100 years: a later time is a mistake
 UNIQUE_KEY_BYTES_MAX = 256  # keys are kept in memory
 ERROR_BYTES_MAX = 2048  # of a nack: kept in memory with the job
 RESULT_BYTES_MAX = 64 * KIB  # of an ack
+PROGRESS_BYTES_MAX = 256  # of the text: kept in memory with the lease
+CRON_BYTES_MAX = 256
+SCHEDULE_EVERY_MS_MIN = 1000  # the server looks at the clock about every 50 ms
 WS_MESSAGE_BYTES_MAX = 64 * MIB  # the default body limit: a publish is as large as a POST
 
 # --- clamped values (`docs/spec/http-api.md#sec-7-3`) -----------------------------------------------------------------
@@ -66,6 +71,8 @@ WATCH_LIMIT = DIFF_LIMIT
 WS_LIMIT = Clamp(default=1000, low=1, high=1000, zero=256)  # records
 DIFF_WAIT_MS = Clamp(default=0, low=0, high=30_000)  # below the idle timeout of common proxies
 DIFF_BATCH_BYTES = Clamp(default=1 * MIB, low=1, high=8 * MIB, zero=1 * MIB)
+TABLE_LIMIT = Clamp(default=256, low=1, high=100_000, zero=256)  # records: columns cost little a record
+TABLE_BATCH_BYTES = Clamp(default=1 * MIB, low=1, high=64 * MIB, zero=1 * MIB)
 WS_BATCH_BYTES = DIFF_BATCH_BYTES
 WATCH_BATCH_BYTES = Clamp(default=256 * KIB, low=1, high=8 * MIB, zero=1 * MIB)
 HEARTBEAT_MS = Clamp(default=15_000, low=1000, high=60_000)
@@ -76,11 +83,13 @@ CLAIM_JITTER_MS = Clamp(default=0, low=0, high=5000)
 NACK_DELAY_MS = Clamp(default=0, low=0, high=86_400_000)
 CLAIM_WAIT_MS = DIFF_WAIT_MS
 REDRIVE_LIMIT = Clamp(default=1000, low=1, high=1000)  # letters that one call looks at
+TOKEN_TTL_MS = Clamp(default=60_000, low=1000, high=3_600_000)  # a page that needs longer asks again
 EFFECTIVE_PRIORITY = Clamp(default=0, low=-1000, high=1000)
 
 # --- topics, reads, routers (`docs/spec/semantics.md`) ----------------------------------------------------------------
 
 IDEMPOTENCY_WINDOW_MS_DEFAULT = 120_000
+COMPACT_GRACE_MS_DEFAULT = 60_000  # a reader that is a minute behind still meets every value of a compacted topic
 READ_EXAMINED_MAX = 10_000  # seqs looked at by one read, so that a filter cannot hold the loop
 AHEAD_RECORDS = 1024  # what one trip to the files brings a stream in old history: about a millisecond of a thread
 AHEAD_BYTES = 1 * MIB
@@ -126,7 +135,6 @@ WORK_RECHECK_MS = 250  # expiries and nack delays under a quiet work stream
 DRAIN_MS = 10_000  # what a running request is given at shutdown
 RENDER_CACHE_SEQS = 1024  # per topic
 RENDER_VARIANTS = 8  # data, tags, meta: each on or off
-RENDER_TEXTS_BYTES_MAX = 32 * MIB  # rendered records that diff keeps for its next readers, all topics together
 RENDER_INLINE_BYTES_MAX = 256 * KIB  # more is never rendered or compressed on the event loop
 
 # --- transport (`docs/spec/http-api.md#sec-2`, `#sec-9` and `#sec-20`) ------------------------------------------------
@@ -136,7 +144,7 @@ H2_CONNECTION_WINDOW_BYTES = 4 * MIB
 H2_PING_MS = 20_000
 H2_PING_TIMEOUT_MS = 20_000
 IDLE_CONNECTION_MS = 60_000  # without a request head
-METRICS_TOPICS_MAX = 1000  # topics with families of their own, so that a scrape stays bounded
+METRICS_TOPICS = 1000  # topics with metrics of their own unless a setting says otherwise: a scrape stays bounded
 LISTEN_BEFORE_READY_MS = 5000  # a recovery longer than this may be overtaken by listening
 
 # --- waiting in a thread ---------------------------------------------------------------------------------------------

@@ -72,6 +72,14 @@ class LiveServer:
 
         return self.run(call())
 
+    def checkpoint(self) -> None:
+        """Have what lies only in the log moved into segments, and wait until it is."""
+
+        async def run() -> None:
+            await future_of(self.kernel.checkpointer.run(), self._loop)
+
+        self.run(run())
+
     async def _start(self) -> None:
         recovered = recover(RetryingFs(self._fs), settings=self.settings, clock=self.clock, host=SystemHost())
         self.driver = AioDriver(self._loop, cold_threads=1)

@@ -175,6 +175,24 @@ def test_a_hold_keeps_what_a_byte_cap_would_take(client: Client, topic: str) -> 
     assert client.state(topic)["bytes"] == 4
 
 
+def test_thousands_of_cursors_are_listed_in_several_turns(client: Client, topic: str) -> None:
+    client.write(topic, *range(10), status=201)
+    names = [f"c{number:04}" for number in range(1200)]
+    for first in (0, 600):
+        commits = [{"topic": topic, "cursor": name, "position": 4} for name in names[first : first + 600]]
+        client.ok("POST", "/v0/cursors", {"commits": commits})
+    listed = client.ok("GET", f"/v0/topics/{topic}/cursors")["cursors"]
+    assert [state["cursor"] for state in listed] == names
+    assert {state["lag"]["records"] for state in listed} == {6}
+    paged: list[str] = []
+    token: str | None = ""
+    while token is not None:
+        page = client.ok("GET", f"/v0/cursors?prefix={topic}&page_size=500&cursor={token}")
+        paged += [state["cursor"] for state in page["cursors"] if state["topic"] == topic]
+        token = page["next_cursor"]
+    assert paged == names
+
+
 def test_cursors_survive_a_restart_and_a_snapshot(tmp_path: Path) -> None:
     def run(step: Any) -> Any:
         with LiveServer(tmp_path) as live:

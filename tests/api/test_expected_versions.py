@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.api.client import Client
+from tests.api.server import LiveServer
 
 
 def write(client: Client, topic: str, *tags: str | None, status: int = 200, **fields: Any) -> Any:
@@ -57,3 +59,24 @@ def test_a_retry_of_a_write_that_succeeded_gets_its_first_answer_whatever_the_ve
 def test_an_expectation_that_makes_no_sense_is_refused(client: Client, topic: str, fields: Any) -> None:
     refusal = client.send("POST", f"/v0/topics/{topic}", {"records": [{"data": 1}], **fields})
     client.refused(refusal, 400, "invalid_request")
+
+
+def test_a_record_that_has_expired_has_no_version(server: LiveServer, client: Client, topic: str) -> None:
+    client.ok("PUT", f"/v0/topics/{topic}", {"ttl_ms": 60_000}, status=201)
+    write(client, topic, "a", if_tag_seq={"a": 0})
+    server.clock.ahead_ms += 60_001
+    write(client, topic, "a", if_tag_seq={"a": 0})
+    conflict(client, topic, {"topic": topic, "tag": "a", "expected": 0, "actual": 2}, if_tag_seq={"a": 0})
+
+
+def test_versions_are_found_in_a_topic_with_more_segments_than_are_kept_mapped(tmp_path: Path) -> None:
+    with LiveServer(tmp_path, segment_max_events=1) as server:
+        client = Client(server.port, http2=False)
+        client.ok("POST", "/v0/topics/t", {"records": [{"data": n, "tag": f"k{n}"} for n in range(700)]}, status=201)
+        server.checkpoint()
+        write(client, "t", "z", if_tag_seq={"y": 0, "k0": 1, "z": 0, "k699": 700})
+        refusal = client.send("GET", "/v0/topics/t/records/latest?tag=nobody")
+        client.refused(refusal, 404, "record_not_found", {"topic": "t"})
+        assert client.ok("GET", "/v0/topics/t/records/latest?tag=k0")["record"]["$seq"] == 1
+        assert len(client.ok("GET", "/v0/topics/t/latest?limit=1000")["records"]) == 701
+        client.close()

@@ -17,7 +17,8 @@ from topics import limits
 from topics.api.build import ServerApp
 from topics.api.fast_append import BODY_BYTES_MAX, FastAppendHead, FastAppends
 from topics.core.reading.walk import ReadRequest
-from topics.engine.writing.writes import BYTES_MAX, RECORDS_EACH_MAX, CoalescedWrite
+from topics.engine.writing.coalesced_write import BYTES_MAX, CoalescedWrite
+from topics.engine.writing.writes import RECORDS_EACH_MAX
 from topics.errors import CommitFailed, WalReadOnly
 from topics.model.config import patch_from, resolve_config
 from topics.server.connections.h1_answers import H1Exchange
@@ -226,6 +227,8 @@ def test_records_are_stored_as_the_usual_way_stores_them(door: Door, record: byt
         b'{"records":[{"data":"\xff"}]}',
         b'{"records":[{"data":' + b"[" * 200 + b"]" * 200 + b"}]}",
         b'{"records":[{"data":1}],"node":"%b"}' % (b"x" * 2000),
+        b'{"records":[],"idempotency_key":"k"}',
+        b'{"records":[{"data":1}],"idempotency_key":"%b"}' % (b"x" * 2000),
     ],
 )
 def test_a_bad_body_is_refused_as_elsewhere_and_stores_nothing(door: Door, body: bytes) -> None:
@@ -243,7 +246,9 @@ def test_a_bad_body_is_refused_as_elsewhere_and_stores_nothing(door: Door, body:
     [
         b'{"records":[%b]}' % b",".join([b'{"data":1}'] * (RECORDS_EACH_MAX + 1)),
         b'{"records":[{"data":1}],"node":"n"}',
-        b'{"records":[{"data":1}],"idempotency_key":"k"}',
+        b'{"records":[{"data":1}],"idempotency_key":"k\\n"}',
+        b'{"records":[{"data":1}],"node":"n","idempotency_key":"k"}',
+        b'{"idempotency_key":"k","records":[{"data":1}]}',
         b'{"records":[{"data":1}],"create":false}',
         b'{"records":[{"data":1}],"config":{"ttl_ms":1000}}',
         b'{"records":[{"data":"%b"}]}' % (b"x" * BODY_BYTES_MAX),
@@ -253,6 +258,29 @@ def test_other_writes_go_the_usual_way(door: Door, body: bytes) -> None:
     answers = door.post([WRITE % 1, body])
     assert door.taken[-1] is False
     assert [answer.status for answer in answers] == [200, 200]
+
+
+def test_writes_with_a_key_go_the_short_way_too_and_a_repeated_key_appends_once(door: Door) -> None:
+    body = b'{"records":[{"data":{"n":7},"tag":"a"}],"idempotency_key":"%b"}'
+    usual = re.sub(rb"\b%d\b" % (door.head() + 1), b"N", door.usual(body % b"k-1").without_times())
+    first = door.post([body % b"k-2"])[0]
+    assert door.taken == [True]
+    assert re.sub(rb"\b%d\b" % first.json["first_seq"], b"N", first.without_times()) == usual
+    [again] = door.post([body % b"k-2"])
+    assert door.taken == [True]
+    assert (again.json["deduped"], again.json["first_seq"]) == (True, first.json["first_seq"])
+    head, (busy, later) = door.head(), door.post([body % b"k-3", body % b"k-3"])
+    assert (busy.json["first_seq"], later.json["deduped"]) == (later.json["first_seq"], True)
+    assert door.head() == head + 3, "two writes of the connections' own, and one with the key"
+
+
+def test_a_key_in_a_payload_is_no_key_of_the_write(door: Door) -> None:
+    payload = b'{"a":[1],"idempotency_key":"k"}'
+    seqs = [door.post([b'{"records":[{"data":%b}]}' % payload])[0].json["first_seq"] for _ in range(2)]
+    assert seqs[0] < seqs[1]
+    assert payload in door.last(1)
+    [cut] = door.post([b'{"records":[{"data":%b' % payload])
+    assert cut.status == 400
 
 
 @pytest.mark.parametrize("fields", ["Idempotency-Key: k\r\n", "Expect: 100-continue\r\n", "Connection: close\r\n"])
@@ -515,7 +543,7 @@ class Kept:
 
 def turns(*looks: int) -> tuple[list[int], list[bool]]:
     """Each look at the sockets brings so many writes: what is logged together, and which looks were not the last."""
-    fast_appends: Any = FastAppends(None, monotonic=float, inflight=None)  # type: ignore[arg-type]
+    fast_appends: Any = FastAppends(None, keys=None, monotonic=float, inflight=None, requests=None)  # type: ignore[arg-type]
     kept = Kept()
     waited = []
     for look in looks:

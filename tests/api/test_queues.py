@@ -111,6 +111,27 @@ def test_extend_sets_the_deadline_from_now(client: Client, topic: str) -> None:
     assert answer["deadlines"]["1"] > job["deadline"]
 
 
+def test_extend_carries_progress_and_names_what_is_wrong_with_it(client: Client, topic: str) -> None:
+    queue(client, topic, 1)
+    claim(client, topic)
+    asked = {"node": "w", "seqs": [1], "lease_ms": 60_000}
+    client.ok("POST", f"/v0/topics/{topic}/extend", {**asked, "progress": [{"fraction": 1, "text": "rows"}]})
+    (job,) = client.ok("GET", f"/v0/topics/{topic}/jobs")["jobs"]
+    assert (job["progress"]["fraction"], job["progress"]["text"]) == (1, "rows")
+    assert job["progress"]["ts"] <= job["deadline"]
+    for progress, told in (
+        ([], None),
+        ([None], None),
+        ([None, None], "2 entries of progress were given for 1 seqs"),
+        ([{"fraction": 1.1}], "<= 1.0"),
+        ([{"fraction": -1}], ">= 0.0"),
+        ([{"text": "ä" * 129}], "progress[0]: text has at most 256 bytes"),
+    ):
+        answer = client.send("POST", f"/v0/topics/{topic}/extend", {**asked, "progress": progress})
+        assert answer.status_code == (200 if told is None else 400)
+        assert told is None or told in answer.text
+
+
 def test_an_expired_lease_is_handed_out_again_before_fresh_jobs(server: LiveServer, client: Client, topic: str) -> None:
     queue(client, topic, 1, 2)
     claim(client, topic, lease_ms=1000)

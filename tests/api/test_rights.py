@@ -145,7 +145,7 @@ def test_unknown_routes_and_methods(client: Client) -> None:
         "/v0/topics/",
         "/v0/healthz",
         "/health",
-        "/metrics",
+        "/metrics/",
         "/v0/topics/a/b/c",
         "//v0/topics",
     ):

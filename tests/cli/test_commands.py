@@ -148,6 +148,18 @@ def test_queue_and_dead_letters(shell: Shell) -> None:
     shell.run("dlq", "purge", "q1.dead", "--yes")
 
 
+def test_schedules(shell: Shell) -> None:
+    shell.run("schedule", "put", "s1", "s.t", '{"n": 1}', "--cron", "@daily", "--timezone", "Europe/Berlin")
+    shell.run("schedule", "run", "s1")
+    assert json.loads(shell.lines("schedule", "pause", "s1", "--json")[0])["next_tick"] is None
+    shell.run("schedule", "resume", "s1")
+    assert json.loads(shell.lines("schedule", "info", "s1", "--json")[0])["data"] == {"n": 1}
+    [row] = [json.loads(line) for line in shell.lines("schedule", "ls", "--json")]
+    assert (row["schedule"], row["topic"], row["when"]) == ("s1", "s.t", "@daily Europe/Berlin")
+    shell.run("schedule", "rm", "s1", "--yes")
+    assert shell.lines("schedule", "ls", "--json") == []
+
+
 def test_routers(shell: Shell) -> None:
     shell.run("router", "put", "r->1", "r.s", "r.d")
     shell.run("produce", "r.s", stdin="1\n")

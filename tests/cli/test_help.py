@@ -15,14 +15,33 @@ from tests.cli.conftest import Shell
 from topics.cli import COMMANDS, cli
 
 VERBS = (
-    "archive", "bench", "completion", "config", "delete", "dlq", "doctor", "inspect", "pipeline", "produce", "queue",
-    "read", "replay", "router", "serve", "stats", "tail", "tier", "topic", "verify",
+    "archive", "bench", "completion", "config", "cursor", "delete", "dlq", "doctor", "export", "get",
+    "import", "inspect", "latest", "pipeline", "produce", "queue", "read", "replay", "router", "schedule",
+    "serve",
+    "stats", "tail", "tier", "top", "topic", "verify", "worker",
 )  # fmt: skip
 SUBCOMMANDS = {
     "topic": {"create", "ls", "info", "config", "rm"},
-    "queue": {"claim", "ack", "nack", "extend", "stats", "work"},
+    "queue": {
+        "claim",
+        "ack",
+        "nack",
+        "extend",
+        "stats",
+        "work",
+        "ls",
+        "jobs",
+        "workers",
+        "pause",
+        "resume",
+        "cancel",
+        "retry",
+        "purge",
+    },
+    "cursor": {"ls", "show", "reset", "rm"},
     "dlq": {"ls", "redrive", "purge"},
     "router": {"put", "ls", "info", "rm"},
+    "schedule": {"put", "ls", "info", "run", "pause", "resume", "rm"},
     "tier": {"status"},
     "config": {"show"},
     "pipeline": {"init", "run"},
@@ -124,7 +143,7 @@ def completed(shell: Shell, *words: str) -> list[str]:
 
 def test_the_shell_completes_verbs_and_flags(shell: Shell) -> None:
     assert completed(shell, "topics", "pro") == ["produce"]
-    assert completed(shell, "topics", "queue", "") == ["ack", "claim", "extend", "nack", "stats", "work"]
+    assert completed(shell, "topics", "queue", "") == sorted(SUBCOMMANDS["queue"])
     assert "--from" in completed(shell, "topics", "read", "--")
 
 

@@ -14,6 +14,7 @@ from tests.api.server import LiveServer
 
 import topics
 from topics.client import Client
+from topics.client.verbs import TopicVerbs
 
 _names = count()
 
@@ -33,7 +34,8 @@ class Waiting:
         def call(*args: Any, **kwargs: Any) -> Any:
             given = verb(*args, **kwargs)
             if inspect.iscoroutine(given):
-                return asyncio.run_coroutine_threadsafe(given, self._loop).result(30)
+                done = asyncio.run_coroutine_threadsafe(given, self._loop).result(30)
+                return Waiting(done, self._loop) if isinstance(done, TopicVerbs) else done
             if isinstance(given, AsyncIterator):
                 return self._items(given)
             return Waiting(given, self._loop)

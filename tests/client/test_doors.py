@@ -18,11 +18,13 @@ from topics.errors import (
     NotAQueue,
     RouterCycle,
     RouterNotFound,
+    ScheduleNotFound,
     TopicExistsIncompatible,
     TopicFull,
     TopicNotEmpty,
     TopicNotFound,
 )
+from topics.model.config import Durability
 from topics.model.results import Record
 
 pytestmark = pytest.mark.timeout(30)
@@ -426,7 +428,7 @@ def test_a_nacked_job_comes_back_and_its_old_lease_counts_no_more(door: Client, 
     queue = door.queue(name)
     queue.append("job")
     (old,) = queue.claim("w").claimed
-    assert queue.nack([old], node="w").nacked == 1
+    assert queue.nack([old], node="w", delay_ms=0).nacked == 1
     (new,) = queue.claim("w").claimed
     assert (new.seq, new.deliveries) == (1, 2)
     assert queue.ack([old], node="w").skipped == [1]
@@ -457,6 +459,17 @@ def test_poison_goes_to_the_dead_letters(door: Client, name: str) -> None:
         "$dead_letter_src_seq": "1",
         "$dead_letter_reason": "max_deliveries",
     }
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
+def test_topics_that_a_queue_makes_are_no_less_durable_than_it(door: Client, name: str, durability: Durability) -> None:
+    dead, done = f"{name}-dead", f"{name}-done"
+    queue = door.queue(name, durability=durability, max_deliveries=1, dead_letter=dead, done=done)
+    queue.append("poison")
+    queue.nack(queue.claim("w").claimed, node="w")
+    assert queue.claim("w").claimed == []
+    made = "fsync" if durability == "fsync" else "disk"
+    assert [door.topic(made_by_queue).state().config.durability for made_by_queue in (dead, done)] == [made, made]
 
 
 def test_queue_verbs_are_for_queues(door: Client, name: str) -> None:
@@ -491,3 +504,25 @@ def test_a_value_of_a_wrong_type_is_refused(door: Client, name: str, wrong: Any)
         with pytest.raises(InvalidRequest):
             call()
     assert (topic.state().count, queue.state().count) == (1, 1)
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_is_put_run_paused_and_deleted(door: Client, name: str) -> None:
+    schedule = door.schedule(name)
+    made = schedule.put(name, {"kind": "daily"}, cron="0 3 * * *", timezone="Europe/Berlin", tag="r", meta={"k": 1})
+    assert (made.created, made.topic, made.value, made.ticks) == (True, name, {"kind": "daily"}, 0)
+    assert made.next_tick is not None
+    assert schedule.run() == 1
+    [record] = door.topic(name).read()
+    assert (record.value, record.tag) == ({"kind": "daily"}, "r")
+    assert (schedule.pause().next_tick, schedule.resume().next_tick) == (None, made.next_tick)
+    assert [shown.schedule for shown in door.schedules(name)] == [name]
+    assert list(door.schedules(topic=f"{name}.other")) == []
+    assert schedule.get().paused is False
+    assert (schedule.delete(), schedule.delete()) == (True, False)
+    with pytest.raises(ScheduleNotFound):
+        schedule.get()
+    with pytest.raises(InvalidRequest, match="timezone"):
+        schedule.put(name, cron="* * * * *", timezone="Mars/Olympus")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topics.client.following import Frame, SseReader
-from topics.client.transport.http_messages import ClientCall, ResponseReader, render_request, result_of
+from topics.client.transport.http_messages import ClientCall, ResponseReader, plain_answer, render_request, result_of
 from topics.client.transport.retry import Attempts, RetryPolicy, may_repeat
 from topics.errors import NotReady, Throttled, TopicNotFound, TopicsError, Unreachable
 
@@ -155,3 +155,33 @@ def test_a_call_that_waits_for_a_server_says_so_once(
         attempts.tell(away, now=now)
     said = [record.getMessage() for record in caplog.records]
     assert said == ([] if told is None else [f"nobody there; trying again until it answers{told}"])
+
+
+USUAL = (
+    b"HTTP/1.1 200 OK\r\nDate: Wed, 18 Nov 2026 08:01:05 GMT\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+)
+
+
+def test_an_answer_with_the_usual_head_is_taken_without_parsing() -> None:
+    reader = ResponseReader()
+    reader.feed(USUAL)
+    parsed, taken = reader.answer(), plain_answer(USUAL)
+    assert taken is not None
+    assert (taken.status, taken.body) == (parsed.status, parsed.body) == (200, b"{}")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        USUAL[:-1],
+        USUAL[:60],
+        USUAL + b"H",
+        USUAL.replace(b"200 OK", b"503 Service Unavailable"),
+        USUAL.replace(b"Content-Type", b"Connection: close\r\nContent-Type"),
+        USUAL.replace(b"Content-Type", b"Content-Encoding: gzip\r\nContent-Type"),
+        b"",
+    ],
+)
+def test_any_other_answer_is_parsed(data: bytes) -> None:
+    assert plain_answer(data) is None

@@ -74,7 +74,9 @@ class Streams:
 
     def stream(self, connection: socket.socket, cursor: int) -> None:
         frames = [record_frame(first, min(first + 1, LAST)) for first in range(cursor + 1, LAST + 1, 2)]
-        whole = HEAD + chunk(sse.RETRY) + b"".join(map(chunk, frames)) + chunk(sse.frame(None, CAUGHT_UP, b"{}"))
+        whole = (
+            HEAD + chunk(sse.RETRY) + b"".join(map(chunk, frames)) + chunk(sse.frame(None, CAUGHT_UP, b'{"topic":"a"}'))
+        )
         connection.sendall(whole[: self.cut] if len(self.opened) == 1 else whole)
 
 
@@ -170,7 +172,7 @@ class LosingTheStart(Streams):
 
     def __init__(self, *, after_caught_up: bool) -> None:
         super().__init__()
-        self.first = [sse.frame(encode_id({"a": 0}), CAUGHT_UP, b"{}")] if after_caught_up else []
+        self.first = [sse.frame(encode_id({"a": 0}), CAUGHT_UP, b'{"topic":"a"}')] if after_caught_up else []
 
     def stream(self, connection: socket.socket, cursor: int) -> None:
         lost = b'{"topic":"a","reason":"cap","gap_from":1,"gap_to":4,"earliest_seq":5,"head_seq":6}'
@@ -193,7 +195,7 @@ def test_a_follower_stands_where_it_was_told_that_it_has_seen_everything() -> No
     class Hidden(Streams):
         def stream(self, connection: socket.socket, cursor: int) -> None:
             if len(self.opened) == 1:
-                connection.sendall(HEAD + chunk(sse.frame(encode_id({"a": 4}), CAUGHT_UP, b"{}")))
+                connection.sendall(HEAD + chunk(sse.frame(encode_id({"a": 4}), CAUGHT_UP, b'{"topic":"a"}')))
             else:
                 connection.sendall(HEAD + chunk(record_frame(5, 6)))
 

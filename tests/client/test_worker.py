@@ -17,8 +17,9 @@ from tests.api.server import LiveServer
 
 import topics
 from topics.client.client import Client
-from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
+from topics.client.jobs.claims import retry_delay_ms
 from topics.errors import NotAQueue, TopicsError, TopicsWarning
+from topics.model.config import RetryRule
 from topics.model.results import Job
 
 pytestmark = pytest.mark.timeout(60)
@@ -114,10 +115,10 @@ def test_a_worker_that_cannot_begin_leaves_signals_alone(door: Client, name: str
 
 
 def test_a_function_that_wants_to_exit_has_failed(door: Client, name: str) -> None:
-    queue = door.queue(name)
+    queue = door.queue(name, retry={"base_ms": 1})
     queue.append("only")
 
-    @queue.worker(retry_ms=1)
+    @queue.worker()
     def work(job: Job) -> None:
         if job.deliveries == 1:
             sys.exit(3)
@@ -169,7 +170,7 @@ def test_a_lost_lease_is_told(door: Client, name: str) -> None:
     queue.append("x")
     with queue.work("w") as jobs:
         job = next(jobs)
-        queue.nack([job.seq], node="w")
+        queue.nack([job.seq], node="w", delay_ms=0)
         (stolen,) = queue.claim("thief", lease_ms=60_000).claimed
         deadline = time.monotonic() + 5
         while not job.is_lost and time.monotonic() < deadline:
@@ -240,10 +241,10 @@ def test_a_worker_runs_jobs_side_by_side(door: Client, name: str) -> None:
 
 
 def test_a_job_that_fails_comes_back_after_a_while(door: Client, name: str) -> None:
-    queue, tries = door.queue(name), []
+    queue, tries = door.queue(name, retry={"base_ms": 40}), []
     queue.append("flaky")
 
-    @queue.worker(retry_ms=40)
+    @queue.worker()
     def work(job: Job) -> None:
         tries.append((job.deliveries, time.monotonic()))
         if job.deliveries < 3:
@@ -260,10 +261,10 @@ def test_a_job_that_fails_comes_back_after_a_while(door: Client, name: str) -> N
 def test_a_job_that_fails_for_the_last_time_is_said_to_go_to_the_dead_letters(
     door: Client, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = door.queue(name, max_deliveries=2, dead_letter=f"{name}.dead")
+    queue = door.queue(name, max_deliveries=2, dead_letter=f"{name}.dead", retry={"base_ms": 1})
     queue.append("poison")
 
-    @queue.worker(retry_ms=1)
+    @queue.worker()
     def work(job: Job) -> None:
         if job.deliveries == 2:
             work.stop()
@@ -271,8 +272,9 @@ def test_a_job_that_fails_for_the_last_time_is_said_to_go_to_the_dead_letters(
 
     work.run()
     first, last = (record.getMessage() for record in caplog.records if record.name == "topics.worker")
-    assert "comes again in" in first
-    assert last.endswith(f"failed, was its last try; goes to '{name}.dead'")
+    assert "failed, comes again: " in first
+    assert f"failed, was its last try; goes to '{name}.dead': " in last
+    assert last.endswith("RuntimeError: never\n")
     assert queue.claim("w").claimed == []
     assert [letter.value for letter in door.topic(f"{name}.dead").read()] == ["poison"]
 
@@ -362,9 +364,9 @@ def test_a_worker_is_still_a_function(door: Client, name: str) -> None:
 
 
 def test_delays_double_with_jitter_up_to_a_bound() -> None:
-    options = WorkerOptions(retry_ms=1000, retry_ms_max=5000)
-    assert [retry_delay_ms(options, n, 1.0) for n in (1, 2, 3, 4, 5000)] == [1000, 2000, 4000, 5000, 5000]
-    assert retry_delay_ms(options, 1, 0.0) == 500
+    rule = RetryRule(base_ms=1000, max_ms=5000, jitter=0.5)
+    assert [retry_delay_ms(rule, n, 0.5) for n in (1, 2, 3, 4, 5000)] == [1000, 2000, 4000, 5000, 5000]
+    assert [retry_delay_ms(rule, 1, chance) for chance in (0.0, 1.0)] == [500, 1500]
 
 
 def test_a_worker_of_a_closed_database_ends(tmp_path: Path) -> None:

@@ -98,3 +98,18 @@ async def for_coroutines() -> None:
         async with topic.producer() as producer:
             await producer.append(1)
             print(await (await producer.submit(2)))
+
+
+def readers(client: topics.client.Client, db: topics.embedded.Database) -> None:
+    orders = client.topic("orders")
+    done = orders.append({"id": 1}, tag="order:1", if_tag_seq=0)
+    orders.append({"id": 1}, tag="order:1", if_tag_seq=done.last_seq)
+    for record in orders.follow(cursor="billing", tag="order:*", commit="record", owner="me"):
+        print(record.seq)
+    for topic, found in client.follow(["orders", "payments"], cursor="audit"):
+        print(topic, found.value)
+    state = orders.cursor("billing").get()
+    print(state.lag.records, state.lag.ms, orders.cursor("billing").commit(state.position, sync=True).moved)
+    for reader in db.cursors("o"):
+        print(reader.kind, reader.cursor, reader.lag.bytes)
+    orders.follow(curser="billing")  # type: ignore[call-overload]

@@ -1,26 +1,24 @@
-"""One server with a shop's data, and one browser, for each module."""
+"""For each module one server with a shop's data and somebody who goes on writing to it, and one browser.
+
+Not for all modules together: while Playwright is open its event loop counts as running in this thread, and the tests of
+other folders that follow on the same worker could not run one of their own."""
 
 from __future__ import annotations
 
-import shutil
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.console.pages import Api, Console, ServerProcess, serving
+from tests.console.pages import Api, Console, ServerProcess, a_browser, serving
 
 CITIES = ("berlin", "lagos", "lima")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with a_browser() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +26,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with serving(tmp_path_factory.mktemp("console"), segment_max_events="100") as made:
         api = Api(made)
         fill(api)
-        api.close()
-        yield made
+        over = threading.Event()
+        writer = threading.Thread(target=keep_writing, args=(api, over))
+        writer.start()
+        try:
+            yield made
+        finally:
+            over.set()
+            writer.join()
+            api.close()
+
+
+def keep_writing(api: Api, over: threading.Event) -> None:
+    """Some load, in a topic that no test looks at."""
+    while not over.wait(0.1):
+        api.write("background", *({"data": {"n": n}, "tag": f"b{n % 3}"} for n in range(50)))
 
 
 @pytest.fixture
@@ -69,8 +80,24 @@ def fill(api: Api) -> None:
     api.write("gold.topics", {"data": {"topic": "shop.orders", "records": 300, "_batch": 1}})
     api.call("PUT", "/v0/topics/capped", {"cap_records": 5})
     api.write("capped", *range(12))
-    api.call("PUT", "/v0/topics/jobs", {"type": "queue", "max_deliveries": 1, "dead_letter": "jobs.dead"})
-    api.write("jobs", *({"data": {"job": n}, "tag": "mail"} for n in range(8)))
-    leased = api.call("POST", "/v0/topics/jobs/claim", {"node": "worker-1", "max": 1})["claimed"][0]["$seq"]
-    api.call("POST", "/v0/topics/jobs/nack", {"node": "worker-1", "seqs": [leased]})
-    api.call("POST", "/v0/topics/jobs/claim", {"node": "worker-2", "max": 2, "lease_ms": 600_000})
+    fill_queue(api, "jobs")
+    api.call("PUT", "/v0/schedules/often", {"topic": "ticks", "every_ms": 1000, "data": {"kind": "tick"}})
+    api.call("PUT", "/v0/topics/full.up", {"cap_records": 1, "discard": "reject"})
+    api.write("full.up", 1)
+    api.call("PUT", "/v0/schedules/refused", {"topic": "full.up", "every_ms": 1000})
+
+
+def fill_queue(api: Api, name: str) -> None:
+    """Jobs in every state: one is done, one is a dead letter, two are held, one is delayed, the others are ready."""
+    config = {"type": "queue", "max_deliveries": 2, "dead_letter": f"{name}.dead", "done": f"{name}.done"}
+    api.call("PUT", f"/v0/topics/{name}", config)
+    api.write(name, *({"data": {"job": n}, "tag": "mail"} for n in range(8)))
+    done, dead = (
+        one["$seq"] for one in api.call("POST", f"/v0/topics/{name}/claim", {"node": "worker-1", "max": 2})["claimed"]
+    )
+    api.call("POST", f"/v0/topics/{name}/ack", {"node": "worker-1", "seqs": [done], "results": [{"sent": True}]})
+    api.call(
+        "POST", f"/v0/topics/{name}/nack", {"node": "worker-1", "seqs": [dead], "error": "no mailbox", "final": True}
+    )
+    api.write(name, {"data": {"job": 9}, "tag": "later", "delay_ms": 3_600_000})
+    api.call("POST", f"/v0/topics/{name}/claim", {"node": "worker-2", "max": 2, "lease_ms": 600_000})

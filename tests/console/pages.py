@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +59,20 @@ OVERLAP = """() => {
 }"""
 
 
+@contextmanager
+def a_browser() -> Iterator[Any]:
+    """Debian's Chromium, or whatever of its kind is installed."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        try:
+            yield made
+        finally:
+            made.close()
+
+
 class ServerProcess:
     """`topics serve` on a free port; it may be stopped and started again on the same one."""
 
@@ -82,9 +98,9 @@ class ServerProcess:
         self.port = int(port_file.read_text().rsplit(":", 1)[1])
         wait_for(lambda: httpx.get(self.url + "/readyz").is_success)  # a long recovery is overtaken by the listener
 
-    def stop(self) -> None:
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(how)
             self._process.wait(READY_S)
             self._process = None
 
@@ -186,7 +202,7 @@ class Console:
         """axe finds nothing serious."""
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
-        results = self.page.evaluate("() => axe.run()")
+        results = self.page.evaluate("() => axe.run({resultTypes: ['violations']})")
         serious = [one for one in results["violations"] if one["impact"] in ("serious", "critical")]
         told = [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
         assert not told, told

@@ -49,6 +49,12 @@ def test_a_cursor_is_reset_and_deleted(console: Callable[..., Console], api: Api
     api.call("POST", "/v0/topics/read/cursors/slow", {"position": 5})
     page = console().open("readers?q=slow")
     page.click("role=button[name='Reset slow']")
+    page.get_by_role("dialog").get_by_label("To").select_option("place")
+    page.get_by_role("dialog").get_by_role("textbox").fill("12")
+    page.click("role=button[name='Reset cursor']")
+    page.wait_for_selector("text=slow was reset")
+    assert api.call("GET", "/v0/topics/read/cursors/slow")["seq"] == 12
+    page.click("role=button[name='Reset slow']")
     page.get_by_role("dialog").get_by_label("To").select_option("end")
     page.click("role=button[name='Reset cursor']")
     page.wait_for_selector("role=row >> text=caught up")

@@ -122,6 +122,16 @@ class FakeView:
         self.tag_lookups += 1
         return np.array([at for at, record in enumerate(self.records) if match.matches(record.tag)], np.int64)
 
+    def lacks(self, tag: bytes) -> bool:
+        return len(tag) % 2 == 0 and all(record.tag != tag for record in self.records)  # of some tags nothing is known
+
+    def tags_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[tuple[bytes, I64]]:
+        slots: dict[bytes, list[int]] = {}
+        for at, record in enumerate(self.records):
+            if record.tag is not None and record.tag.startswith(prefix) and (after is None or record.tag > after):
+                slots.setdefault(record.tag, []).append(at)
+        return [(tag, np.array(slots[tag], np.int64)) for tag in sorted(slots)[:limit]]
+
     def checked_ts(self, slot: int) -> int:
         return self.records[slot].ts
 

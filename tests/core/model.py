@@ -35,6 +35,8 @@ class Config:
     durability: str = "disk"
     idempotency_window_ms: int = 120_000
     dedupe_node: bool = True
+    compact: str | None = None
+    compact_grace_ms: int = 60_000
 
 
 @dataclass
@@ -241,6 +243,26 @@ class Model:
         topic.staged.append(batch)
         return batch
 
+    def newest(self, name: str, tag: str) -> int:
+        """The seq that a write expects of a tag: of its newest live record, writes on their way included; 0 is none."""
+        topic = self.topic(name)
+        self._retain(topic, self.now)
+        staged = [rec for batch in topic.staged for rec in batch.records]
+        return max((rec.seq for rec in [*topic.live, *staged] if rec.tag == tag), default=0)
+
+    def tagged(self, name: str, after: int, match: Match) -> list[int]:
+        """The live records behind a seq that a reader of this tag gets, however small its pages are."""
+        topic = self.topic(name)
+        self._retain(topic, self.now)
+        op, wanted = match
+        return [
+            rec.seq
+            for rec in topic.live
+            if rec.seq > after
+            and rec.tag is not None
+            and (rec.tag == wanted if op == "Eq" else rec.tag.startswith(wanted))
+        ]
+
     @staticmethod
     def _admit(topic: Topic, records: Sequence[Rec]) -> None:
         caps = topic.config
@@ -309,6 +331,23 @@ class Model:
         for rec in chosen:
             rec.fate = DELETED
         return len(chosen)
+
+    def compact(self, name: str, now: int) -> set[int]:
+        """Everything that is superseded, or removes its tag, and is old enough; the seqs that went."""
+        topic = self.topic(name)
+        self._retain(topic, self.now)
+        settled = [rec for rec in topic.live if rec.tag is not None and rec.ts <= now - topic.config.compact_grace_ms]
+        newest = {rec.tag: rec for rec in settled}
+        gone = {rec.seq for rec in settled if newest[rec.tag] is not rec or rec.data == b"null"}
+        self.delete_seqs(name, gone)
+        return gone
+
+    def latest(self, name: str) -> list[Rec]:
+        """The newest of each tag, in the order of tags; none for a tag that was removed."""
+        topic = self.topic(name)
+        self._retain(topic, self.now)
+        newest = {rec.tag.encode(): rec for rec in topic.live if rec.tag is not None}
+        return [rec for _, rec in sorted(newest.items()) if rec.data != b"null"]
 
     # --- reads ----------------------------------------------------------------------------------------------------
 

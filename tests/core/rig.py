@@ -224,6 +224,10 @@ class Rig:
         topic = self.topic(name)
         self._load(topic, delete.unsearchable(topic, before_seq=before_seq, match=match))
 
+    def load_index(self, name: str, first_seq: int) -> None:
+        """The index of a cold segment comes."""
+        self._load(self.topic(name), [first_seq])
+
     def _load(self, topic: TopicLog, first_seqs: Iterable[int]) -> None:
         for first_seq in first_seqs:
             topic.awaiting.setdefault(first_seq, [])

@@ -309,15 +309,15 @@ def test_a_condition_counts_what_is_published_and_what_is_reserved(sealed: bool)
     rig.put("t", batch_of([(b"1", "a", None), (b"2", "b", None), (b"3", "a", None)]))
     if sealed:
         rig.seal("t")
-    append.check_expected(topic, Expected(Position(3), (("a", 3), ("b", 2), ("c", 0))))
+    append.ExpectedCheck(Expected(Position(3), (("a", 3), ("b", 2), ("c", 0)))).needs(topic)
     held = append.decide_append(topic, expecting(batch_of([(b"4", "a", None)]), a=3), rig.now)
     assert isinstance(held, append.Reservation)
     for expected in (Expected(Position(3)), Expected(None, (("a", 3),))):
         with pytest.raises(VersionConflict):
-            append.check_expected(topic, expected)
-    append.check_expected(topic, Expected(Position(4), (("a", 4), ("b", 2))))
+            append.ExpectedCheck(expected).needs(topic)
+    append.ExpectedCheck(Expected(Position(4), (("a", 4), ("b", 2)))).needs(topic)
     append.release(topic, held, reuse_seqs=True)
-    append.check_expected(topic, Expected(Position(3), (("a", 3),)))
+    append.ExpectedCheck(Expected(Position(3), (("a", 3),))).needs(topic)
 
 
 def test_a_condition_on_a_tag_asks_for_the_segment_that_is_not_loaded() -> None:
@@ -327,5 +327,5 @@ def test_a_condition_on_a_tag_asks_for_the_segment_that_is_not_loaded() -> None:
     rig.seal("t")
     rig.put("t", batch_of([(b"2", "b", None)]))
     topic.sealed[0].view.loaded = False  # type: ignore[misc]
-    append.check_expected(topic, Expected(None, (("b", 2),)))
-    assert append.check_expected(topic, Expected(None, (("a", 1),))) is topic.sealed[0]
+    append.ExpectedCheck(Expected(None, (("b", 2),))).needs(topic)
+    assert append.ExpectedCheck(Expected(None, (("a", 1),))).needs(topic) is topic.sealed[0]

@@ -144,7 +144,7 @@ def test_a_wholly_dead_segment_is_dropped_instead_of_flagged() -> None:
     assert removal is not None
     assert removal.dead_segments == [1]
     assert [(first, slots.tolist()) for first, slots in removal.flips] == [(7, [0, 1])]
-    removal = apply(rig.state, Delete(topic_id=topic.id, seqs=tuple(range(9, 13)))).removal
+    removal = apply(rig.state, Delete(topic_id=topic.id, seqs=tuple(range(9, 13)), reason="api")).removal
     assert removal is not None
     assert removal.dead_segments == [7]
     removal = apply(rig.state, delete.decide_delete(topic, before_seq=13, match=None)).removal

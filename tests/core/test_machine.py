@@ -12,16 +12,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from msgspec.structs import replace as replace_struct
 from tests.core.model import DELETED, LIVE, Batch, Config, Model, Put, Rec, Refused
 from tests.core.rig import Rig, batch_of, stored
 
 from topics.core import append, delete
 from topics.core.reading.request import ReadAhead
 from topics.core.reading.walk import ReadRequest
-from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty
+from topics.errors import RecordTooLarge, TopicFull, TopicNotEmpty, VersionConflict
 from topics.model.config import TopicConfig
 from topics.model.names import TagMatch
 from topics.model.ops import Append, HeadMark, Op
+from topics.model.position import Position
+from topics.model.record import Expected
 
 TAGS = ["a", "ab", "abc", "b", ""]
 NODES = ["n1", "n2", ""]
@@ -87,6 +90,16 @@ ACTIONS = st.one_of(
         reads_on=st.booleans(),
     ),
     *action(3, "full_read", name=names),
+    *action(4, "tag_read", name=names, at=places, match=matches, limit=st.sampled_from([1, 2, 256])),
+    *action(
+        4,
+        "guarded_put",
+        name=names,
+        records=rows,
+        tag=st.none() | st.sampled_from(TAGS),
+        off=st.sampled_from([0, 0, -1, 1]),
+        at_once=st.booleans(),
+    ),
 )
 
 
@@ -195,6 +208,32 @@ class CoreMachine(RuleBasedStateMachine):
             self.under_way[name].append(("put", (self.rig.ops_of(name, batch, decision), decision)))
             if at_once:
                 self.finish_all(name)
+
+    def guarded_put(self, name: str, records: list[Rec], tag: str | None, off: int, at_once: bool) -> None:
+        """A write that expects a head or the newest seq of a tag, rightly or not (`docs/spec/readers.md#sec-6`)."""
+        self.rig.settle(name)
+        topic = self.rig.topic(name)
+        stands = self.model.topic(name).reserved_head if tag is None else self.model.newest(name, tag)
+        told = max(stands + off, 0)
+        expected = Expected(Position(told)) if tag is None else Expected(tags=((tag, told),))
+        batch = replace_struct(batch_of([(rec.data, rec.tag, rec.node) for rec in records]), expected=expected)
+        before = self.facts(name)
+        try:
+            while isinstance(decision := append.decide_append(topic, batch, self.rig.now), append.IndexNeeded):
+                self.rig.load_index(name, decision.block.first_seq)
+        except VersionConflict:
+            assert told != stands
+            assert self.facts(name) == before
+            return
+        except (RecordTooLarge, TopicFull) as error:
+            with pytest.raises(Refused, match=error.code):
+                self.model.begin_put(name, records)
+            return
+        assert told == stands
+        self.model.begin_put(name, records)
+        self.under_way[name].append(("put", (self.rig.ops_of(name, batch, decision), decision)))  # type: ignore[arg-type]
+        if at_once:
+            self.finish_all(name)
 
     def finish_one(self, name: str) -> None:
         if self.under_way[name]:
@@ -386,6 +425,20 @@ class CoreMachine(RuleBasedStateMachine):
         assert sum(len(record.blob) - 6 for record in records[1:]) <= budget  # check_34
         if topic.config.dedupe_node:
             assert not any(record.node is not None and record.node.decode() in nodes for record in records)  # check_35
+
+    def tag_read(self, name: str, at: int, match: tuple[str, str], limit: int) -> None:
+        """Every matching record and no other, in pages of any size (`docs/spec/readers.md#sec-3`)."""
+        seq = begin = min(self.seq_at(name, at), self.model.topic(name).head)
+        wanted = self.model.tagged(name, begin, match)
+        found: list[int] = []
+        while True:
+            got = self.rig.read(name, ReadRequest(from_seq=seq, limit=limit, tag=real_match(match)))
+            found += [record.seq for record in stored(got)]
+            if got.caught_up:
+                break
+            assert got.next_from_seq > seq
+            seq = got.next_from_seq
+        assert found == wanted
 
     @staticmethod
     def is_prefix(got: Any, from_seq: int, topic: Any) -> bool:

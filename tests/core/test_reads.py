@@ -9,6 +9,7 @@ from tests.core.disk import FakeView
 from tests.core.rig import Rig, batch_of, records, seqs_of, stored
 
 from topics import limits
+from topics.core.reading.named_cursors import TopicLags, lag_of
 from topics.core.reading.seek import seq_before_time, start_by_time
 from topics.core.reading.walk import ReadOutcome, ReadRequest, plan_read
 from topics.core.slots.extent import RecordPlace
@@ -328,6 +329,17 @@ def test_a_read_by_tag_looks_at_no_record_of_a_segment_that_lacks_it() -> None:
     assert (outcome.records, outcome.scanned, outcome.next_from_seq) == (256, 256, 39 * 500 + 256)
 
 
+def test_a_read_by_tag_does_not_ask_the_index_of_segments_that_are_known_to_lack_it() -> None:
+    rig = Rig(recent_bytes=0)
+    rig.create("t")
+    for tag in ("aa", "bb", "aa", "aa", "bb"):
+        rig.put("t", records(b"1", tag=tag))
+        rig.seal("t")
+    assert seqs_of(rig.read("t", ReadRequest(from_seq=0, tag=parse_match("bb")))) == [2, 5]
+    lookups = [sealed.view.tag_lookups for sealed in rig.topic("t").sealed]  # type: ignore[attr-defined]
+    assert [count > 0 for count in lookups] == [False, True, False, False, True]
+
+
 # --- by time ---------------------------------------------------------------------------------------------------------
 
 
@@ -374,3 +386,20 @@ def test_a_read_from_a_time_that_retention_reached_begins_before_it_and_tells() 
     assert rig.read("t", ReadRequest(from_seq=0)).tombstone is not None
     assert start_by_time(topic, 145, now=rig.now) == 10
     assert start_by_time(topic, 2**50, now=rig.now) == 12
+
+
+def test_the_lag_of_many_readers_is_that_of_each() -> None:
+    rig = Rig(now=100)
+    rig.create("t")
+    for at in range(5):
+        rig.put("t", records(b"1", b"22", b"333"))
+        rig.now += 10
+        if at < 3:
+            rig.seal("t")
+    rig.delete("t", before_seq=3)
+    topic = rig.topic("t")
+    together = TopicLags(topic, now=rig.now)
+    for seq in range(topic.head + 2):
+        assert together.of(seq) == lag_of(topic, seq, now=rig.now), seq
+    assert [together.of(seq).records for seq in (9, 10, 14, 15)] == [6, 5, 1, 0]
+    assert together.of(9)[1:] == (together.of(12).bytes * 2, rig.now - 130)

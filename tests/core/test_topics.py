@@ -95,9 +95,9 @@ def test_a_topic_with_records_is_not_dropped_if_it_should_be_empty() -> None:
 
 
 def test_ops_of_a_topic_that_is_gone_are_ignored() -> None:
-    assert apply(State(), Delete(topic_id=9, seqs=(1,))).fate is OpResult.IGNORED
+    assert apply(State(), Delete(topic_id=9, seqs=(1,), reason="api")).fate is OpResult.IGNORED
     state = State()
-    assert apply(state, TopicDelete(9, "t", 9)).fate is OpResult.DUPLICATE
+    assert apply(state, TopicDelete(topic_id=9, name="t", epoch=9)).fate is OpResult.DUPLICATE
     assert state.next_topic_id == 10, "its id is never handed out again"
 
 
@@ -112,16 +112,16 @@ def test_of_one_name_the_highest_living_id_is_the_topic(order: tuple[TopicCreate
     for op in order:
         apply(state, op)
     assert (state.topic("t").id, list(state.shadowed)) == (2, [1])
-    apply(state, TopicDelete(1, "t", 1))
+    apply(state, TopicDelete(topic_id=1, name="t", epoch=1))
     assert (state.topic("t").id, list(state.shadowed), list(state.by_id)) == (2, [], [2])
 
 
 def test_if_the_newer_instance_goes_first_the_older_one_is_the_topic_until_it_goes_too() -> None:
     state = State()
-    for op in (create(1), create(2), TopicDelete(2, "t", 2)):
+    for op in (create(1), create(2), TopicDelete(topic_id=2, name="t", epoch=2)):
         apply(state, op)
     assert state.topic("t").id == 1
-    apply(state, TopicDelete(1, "t", 1))
+    apply(state, TopicDelete(topic_id=1, name="t", epoch=1))
     assert not state.topics
     assert apply(state, create(2)).fate is OpResult.APPLIED, "whether it may come back is for replay to know"
 

@@ -1,6 +1,8 @@
 """All workloads, by name."""
 
+from tests.crash.compacted import COMPACT_WORKLOADS
 from tests.crash.floors import FLOOR_WORKLOADS, ROUTED_FLOOR_WORKLOADS
+from tests.crash.readers import READER_WORKLOADS
 from tests.crash.workloads import (
     LAYOUT_WORKLOADS,
     LOG_WORKLOADS,
@@ -19,6 +21,8 @@ ALL = [
     *SEGMENT_WORKLOADS,
     *MIXED_WORKLOADS,
     *QUEUE_WORKLOADS,
+    *COMPACT_WORKLOADS,
+    *READER_WORKLOADS,
     *ROUTER_WORKLOADS,
     *LAYOUT_WORKLOADS,
     *FLOOR_WORKLOADS,

@@ -16,10 +16,10 @@ from topics.core.reading.walk import ReadRequest
 from topics.core.topic import TopicLog
 from topics.engine.engine import Engine
 from topics.engine.ticket import Ticket
-from topics.errors import TopicsError
+from topics.errors import TopicsError, VersionConflict
 from topics.model.config import patch_from, resolve_config
 from topics.model.names import parse_match
-from topics.model.record import RecordIn, WriteBatch, build_batch
+from topics.model.record import Expected, RecordIn, WriteBatch, build_batch
 from topics.model.router import Guarantee, RouterDef
 from topics.storage.fs import Fs
 from topics.testing.clock import SimClock, SimHost
@@ -122,7 +122,7 @@ class Rig:
         self.finish(self.submit(name, count, tag=tag, size=size))
 
     def submit(
-        self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4
+        self, name: str, count: int = 1, *, tag: str | None = None, size: int = 4, expected: Expected | None = None
     ) -> tuple[Write, Ticket[Any] | None]:
         """Give a write without waiting for it."""
         self.ledger.writes_made += 1
@@ -131,13 +131,23 @@ class Rig:
         write = Write(tokens, instance.durability)
         instance.writes.append(write)
         batch = build_batch([RecordIn(data=msgspec.Raw(msgspec.json.encode(token)), tag=tag) for token in tokens])
-        return write, self._submit(name, instance, write, batch)
+        return write, self._submit(name, instance, write, msgspec.structs.replace(batch, expected=expected))
+
+    def remove_tag(self, name: str, tag: str) -> None:
+        """A payload of null; its token is in its meta."""
+        self.ledger.writes_made += 1
+        instance = self.ledger.instance(name)
+        write = Write([f"null.{name}.{self.ledger.writes_made}"], instance.durability)
+        instance.writes.append(write)
+        meta = msgspec.Raw(msgspec.json.encode({"token": write.tokens[0]}))
+        batch = build_batch([RecordIn(data=msgspec.Raw(b"null"), tag=tag, meta=meta)])
+        self.finish((write, self._submit(name, instance, write, batch)))
 
     def _submit(self, name: str, instance: Instance, write: Write, batch: WriteBatch) -> Ticket[Any] | None:
         try:
             ticket = self.sim.submit(lambda engine: engine.write(name, batch))
-        except TopicsError:
-            write.failed = True
+        except TopicsError as error:
+            write.failed, write.refused = True, isinstance(error, VersionConflict)
             return None
         ticket.then(lambda done: self._told(instance, write, done))
         return ticket
@@ -162,7 +172,7 @@ class Rig:
             write.first_seq = done.result().first_seq
             instance.created = True
         else:
-            write.failed = True
+            write.failed, write.refused = True, isinstance(done.error, VersionConflict)
 
     def finish(self, submitted: tuple[Write, Ticket[Any] | None]) -> None:
         self.sim.pump()
@@ -208,6 +218,30 @@ class Rig:
             for seq in seen.records
             if (before_seq is None or seq < before_seq) and (match is None or _fits(match, tags.get(seq)))
         }
+
+    def compact(self, name: str) -> None:
+        """Let the background work take everything that is superseded by now."""
+        instance, tags = self.ledger.instance(name), dict[int, str]()
+        tokens = read_all(self.sim, name, tags=tags).records
+        by_tag: dict[str, list[int]] = {}
+        for seq, tag in sorted(tags.items()):
+            by_tag.setdefault(tag, []).append(seq)
+        doomed = set[int]()
+        for *older, newest in by_tag.values():
+            instance.superseded |= dict.fromkeys(older, newest)
+            doomed |= set(older)
+            if tokens[newest].startswith("null."):
+                instance.nulls[newest] = older
+                doomed.add(newest)
+        instance.deleting |= doomed
+        topic = self.sim.engine.state.topics[name]
+        for _ in range(100):
+            self.tick()
+            if topic.compacted_to == topic.head:
+                break
+        left = doomed & set(read_all(self.sim, name).records)
+        assert not left, f"{name}: compaction left {sorted(left)}"
+        instance.deleted |= doomed
 
     # --- queues ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +295,8 @@ def read_all(sim: SimKernel, name: str, *, tags: dict[int, str] | None = None) -
             for stored in run.records():
                 assert stored.seq > cursor, "seqs must grow"
                 cursor = stored.seq
-                records[cursor] = _DECODER.decode(stored.blob)["d"]
+                payload = _DECODER.decode(stored.blob)
+                records[cursor] = payload["m"]["token"] if payload["d"] is None else payload["d"]
                 if tags is not None and stored.tag is not None:
                     tags[cursor] = stored.tag.decode()
         cursor = outcome.next_from_seq
@@ -290,7 +325,8 @@ def _agreed(topic: TopicLog, records: dict[int, str], gaps: list[tuple[int, int]
     assert topic.count == len(records), f"{name}: count {topic.count}, but {len(records)} can be read"
     assert earliest == min(records, default=head + 1), f"{name}: earliest_seq {earliest} is not the first record"
     assert 1 <= topic.evict_floor <= earliest <= head + 1, f"{name}: floors out of order"
-    return Seen(records, gaps, head, earliest, topic.evict_floor, topic.count, topic.config)
+    cursors = {cursor.name: (cursor.seq, cursor.fence) for cursor in topic.cursors.values()}
+    return Seen(records, gaps, head, earliest, topic.evict_floor, topic.count, topic.config, cursors)
 
 
 def survey(sim: SimKernel) -> dict[str, Seen]:

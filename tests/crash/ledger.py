@@ -17,13 +17,19 @@ class Write:
     durability: str = "disk"
     first_seq: int | None = None
     failed: bool = False
+    refused: bool = False  # found another version than it expected
 
     @property
     def acked(self) -> bool:
         return self.first_seq is not None
 
     def copy(self) -> Write:
-        return Write(self.tokens, self.durability, self.first_seq, self.failed)
+        return Write(self.tokens, self.durability, self.first_seq, self.failed, self.refused)
+
+
+CursorFact = tuple[int, int] | None
+"""Seq and fence of a named cursor; None: there is none."""
+ASKED, ACKED, SYNCED = range(3)
 
 
 @dataclass(slots=True)
@@ -40,6 +46,8 @@ class Instance:
     writes: list[Write] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)  # acked deletes
     deleting: set[int] = field(default_factory=set)  # asked for, perhaps done
+    superseded: dict[int, int] = field(default_factory=dict)  # seqs that compaction may take, and what is newer
+    nulls: dict[int, list[int]] = field(default_factory=dict)  # seqs that remove their tag, and those they remove
     earliest_seen: int = 1  # the highest `earliest_seq` that an answer showed
     floor_seen: int = 1  # every cursor below one less than this was told of a loss at the front
     gone: set[int] = field(default_factory=set)  # announced as lost by an earlier start
@@ -49,6 +57,9 @@ class Instance:
     copies: dict[int, str] = field(default_factory=dict)  # copies that a reader has seen here
     queue: str = ""  # "kept" or "forgotten": what a restart does to leases
     dead_letter: str = ""
+    cursors: dict[str, tuple[tuple[CursorFact, int], ...]] = field(default_factory=dict)
+    """What each was asked to become, in order, and what was told of that."""
+    guarded: frozenset[str] = frozenset()  # tags whose writes say the version they expect
 
     def acked(self) -> dict[int, str]:
         return {
@@ -71,7 +82,8 @@ class Instance:
         acked = tuple(write.first_seq for write in self.writes)
         flags = (self.created, self.dropping, self.dropped, self.ephemeral)
         seen = (self.earliest_seen, self.floor_seen, self.cap, self.mortal)
-        return (acked, len(self.deleted), len(self.deleting), len(self.copies), *flags, *seen)
+        sizes = (len(self.deleted), len(self.deleting), len(self.superseded), len(self.copies))
+        return (acked, *sizes, *flags, *seen, repr(self.cursors))
 
 
 class Ledger:
@@ -112,6 +124,7 @@ class Seen:
     floor: int = 1
     count: int = 0
     config: object = None
+    cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def announced(self, seq: int) -> bool:
         return any(lo <= seq <= hi for lo, hi in self.gaps)
@@ -166,6 +179,8 @@ def _check_instance(name: str, told: Instance, found: Seen, borrowed: dict[str, 
         gone |= bool(told.fed_by and (told.cap or told.mortal)) and found.announced(seq)  # copies are no acked writes
         assert gone or found.records.get(seq) == token, f"{name}: seq {seq} was served after a start and is gone"
     _check_missing(name, told, found, evictable, power_cut=power_cut)
+    _check_compacted(name, told, found)
+    _check_cursors(name, told, found, power_cut=power_cut)
     for lo, hi in found.gaps:
         inside = [seq for seq in found.records if lo <= seq <= hi]
         assert not inside, f"{name}: gap {lo}..{hi} holds live records {inside[:3]}"
@@ -196,6 +211,32 @@ def _check_missing(name: str, told: Instance, found: Seen, evictable: set[int], 
         assert max(kept_seqs) < min(lost), f"{name}: a middle part is lost: {lost[:3]} before {max(kept_seqs)}"
 
 
+def _check_compacted(name: str, told: Instance, found: Seen) -> None:
+    """What superseded a record that was taken is there, and no tag comes back whose removal was taken."""
+    for seq, newer in told.superseded.items():
+        taken = seq not in found.records and not found.announced(seq)
+        while newer in told.superseded and newer not in found.records:
+            newer = told.superseded[newer]
+        is_removed = newer in told.nulls and not found.announced(newer)
+        kept = newer in found.records or is_removed or newer in told.gone
+        assert kept or not taken, f"{name}: seq {seq} was taken, and {newer}, which superseded it, is not there"
+    for seq, older in told.nulls.items():
+        back = [each for each in older if each in found.records]
+        is_taken = seq not in found.records and not found.announced(seq)
+        assert not back or not is_taken, f"{name}: {back[0]} has its tag back, the null at {seq} was taken first"
+
+
+def _check_cursors(name: str, told: Instance, found: Seen, *, power_cut: bool) -> None:
+    """A kill takes no cursor back behind what was acked, a power cut none behind what was synced; neither moves one to
+    where nobody put it."""
+    assert set(found.cursors) <= set(told.cursors), f"{name}: nobody made {set(found.cursors) - set(told.cursors)}"
+    for cursor, facts in told.cursors.items():
+        kept = max((at for at, (_, level) in enumerate(facts) if level >= (SYNCED if power_cut else ACKED)), default=-1)
+        allowed = [fact for fact, _ in facts[max(kept, 0) :]] + [None] * (kept < 0)
+        now = found.cursors.get(cursor)
+        assert now in allowed, f"{name}: cursor {cursor} is {now}, and may be one of {allowed}"
+
+
 def _evictable(told: Instance) -> set[int]:
     """Acked seqs that a cap or TTL may have taken; of a cap in records all but the newest ones."""
     if told.mortal:
@@ -218,6 +259,7 @@ def _check_whole_writes(name: str, told: Instance, found: Seen, borrowed: dict[s
     for write in told.writes:
         if write.acked:
             continue
+        assert not write.refused or write.tokens[0] not in by_token, f"{name}: a refused write is there: {write.tokens}"
         present = [token for token in write.tokens if token in by_token]
         if not present or told.cap or told.mortal or told.deleting:
             continue

@@ -11,7 +11,7 @@ from itertools import islice
 import pytest
 from tests.crash.every import BY_NAME
 from tests.crash.harness import Rig
-from tests.crash.judging import EVERY, distinct_states, judge, judge_all, noted
+from tests.crash.judging import Judge, distinct_states, judge_all, noted
 from tests.crash.workloads import ROUTER_WORKLOADS, Workload
 from tests.engine.world import DeferredRouting
 
@@ -66,4 +66,4 @@ def test_a_start_behind_one_that_cut_the_log_announces_nothing_more() -> None:
     workload = BY_NAME["meanwhile-fsync"]
     for number, state in enumerate(islice(distinct_states(workload, seed=1, fineness=24), 140)):
         with noted(str(state)):
-            judge(workload, state, number * EVERY)  # such numbers are started twice
+            Judge(workload)(state, number)  # one that knows no outcome yet starts each state twice

@@ -183,8 +183,8 @@ class World:
         queues = self.engine.queues
         return self.call(queues.nack(name, node=node, seqs=list(seqs), delay_ms=delay_ms, fences=fences, **more))
 
-    def extend(self, *seqs: int, name: str = "q", node: str = "w", lease_ms: int = 30_000, fences: Any = None) -> Any:
-        return self.call(self.engine.queues.extend(name, node=node, seqs=list(seqs), lease_ms=lease_ms, fences=fences))
+    def extend(self, *seqs: int, name: str = "q", node: str = "w", lease_ms: int = 30_000, **more: Any) -> Any:
+        return self.call(self.engine.queues.extend(name, node=node, seqs=list(seqs), lease_ms=lease_ms, **more))
 
     def counters(self, name: str = "q") -> tuple[int, int, int]:
         queue = self.state(name).queue

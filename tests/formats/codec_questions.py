@@ -1,6 +1,6 @@
 """Questions that both kinds of codec are asked: honest ones, and ones whose lengths, offsets and headers lie.
 
-`ask(seed, log, segment)` draws one question and gives the answer, or the refusal, as plain values. The seed decides
+`ask(seed, codec)` draws one question and gives the answer, or the refusal, as plain values. The seed decides
 everything, so that two codecs can be held against each other, and a fault found by fuzzing comes again.
 """
 
@@ -10,7 +10,7 @@ import random
 import struct
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -31,7 +31,18 @@ SCRAPS = (
     b"}",
     b"\xff",
 )
-NAMES = (None, b"", b"n1", b"tenant:42", "ö€𐍈".encode(), b"\xed\xa0\x80", b"\xc3", b"\xf4\x90\x80\x80", b"\xe0\x9f\x80")
+NAMES = (
+    None,
+    b"",
+    b"n1",
+    b"tenant:42",
+    "ö€𐍈".encode(),
+    b"\xed\xa0\x80",
+    b"\xc3",
+    b"\xf4\x90\x80\x80",
+    b"\xe0\x9f\x80",
+    b'\x00\x07\x08\t\n\x0b\x0c\r\x1f"\\/\x7f',
+)
 EXTREMES = (0, 1, 4, 37, 38, 41, 42, 45, 46, 2**16 - 1, 2**26, 2**31 - 1, 2**32 - 1)
 WANTS: tuple[frozenset[str], ...] = (
     frozenset(),
@@ -42,11 +53,19 @@ WANTS: tuple[frozenset[str], ...] = (
 )
 
 
-def ask(seed: int, log: Any, segment: Any) -> object:
+class Codec(NamedTuple):
+    """One kind of all modules."""
+
+    log: Any
+    segment: Any
+    render: Any
+
+
+def ask(seed: int, codec: Codec) -> object:
     rng = random.Random(seed)
     question = rng.choice(QUESTIONS)
     try:
-        return question.__name__, _plain(question(rng, log, segment))
+        return question.__name__, _plain(question(rng, codec))
     except (ValueError, IndexError, Corruption, OverflowError, struct.error) as error:
         return (
             question.__name__,
@@ -190,77 +209,102 @@ def _places(rng: random.Random, size: int, good: tuple[Any, Any]) -> tuple[list[
 # --- the questions ----------------------------------------------------------------------------------------------------
 
 
-def encode(rng: random.Random, log: Any, segment: Any) -> object:
-    return log.encode_appends(**_appends(rng))
+def encode(rng: random.Random, codec: Codec) -> object:
+    return codec.log.encode_appends(**_appends(rng))
 
 
-def scan_log(rng: random.Random, log: Any, segment: Any) -> object:
+def scan_log(rng: random.Random, codec: Codec) -> object:
     content = _log(rng)
     start = rng.choice((0, 0, 0, -1, rng.randrange(len(content) + 1), len(content) + 1))
     limit = rng.choice((len(content), len(content), rng.randrange(len(content) + 1), len(content) + 1))
-    return log.scan_wal_frames(memoryview(content), start, limit, rng.random() < 0.7)
+    return codec.log.scan_wal_frames(memoryview(content), start, limit, rng.random() < 0.7)
 
 
-def log_to_segment(rng: random.Random, log: Any, segment: Any) -> object:
+def log_to_segment(rng: random.Random, codec: Codec) -> object:
     content = _log(rng)
     verify = rng.random() < 0.7
-    found = log.scan_wal_frames(content, 0, len(content), verify)
+    found = codec.log.scan_wal_frames(content, 0, len(content), verify)
     offsets, lengths = _places(rng, len(content), found[:2])
     seqs = rng.choice((None, found[5].tolist(), [1] * len(offsets)))
-    return log.wal_to_segment(content, offsets, lengths, seqs=seqs, base=rng.randrange(99), verify=verify, file="f")
+    return codec.log.wal_to_segment(
+        content, offsets, lengths, seqs=seqs, base=rng.randrange(99), verify=verify, file="f"
+    )
 
 
-def bodies_to_segment(rng: random.Random, log: Any, segment: Any) -> object:
+def bodies_to_segment(rng: random.Random, codec: Codec) -> object:
     content = _log(rng)
-    found = log.scan_wal_frames(content, 0, len(content), False)
+    found = codec.log.scan_wal_frames(content, 0, len(content), False)
     offsets, _ = _places(rng, len(content), (found[0] + 14, found[1]))
-    return log.encode_bodies(content, offsets, rng.randbytes(len(offsets) + (rng.random() < 0.05)))
+    return codec.log.encode_bodies(content, offsets, rng.randbytes(len(offsets) + (rng.random() < 0.05)))
 
 
-def scan_segment(rng: random.Random, log: Any, segment: Any) -> object:
+def scan_segment(rng: random.Random, codec: Codec) -> object:
     content, _ = _segment(rng)
     start = rng.choice((0, 0, 0, -1, rng.randrange(len(content) + 1), len(content) + 1))
-    return segment.scan_segment_frames(content, start, rng.choice((0, 1, 3, 2**62)), rng.random() < 0.7)
+    return codec.segment.scan_segment_frames(content, start, rng.choice((0, 1, 3, 2**62)), rng.random() < 0.7)
 
 
-def decode_entries(rng: random.Random, log: Any, segment: Any) -> object:
+def decode_entries(rng: random.Random, codec: Codec) -> object:
     content, entries = _segment(rng)
     count = len(entries) // 20
     slots = sorted(rng.sample(range(count), rng.randrange(count + 1)))
     asked = rng.choice((None, None, slots, [*slots, rng.choice((-1, count, 2**62))]))
     first_seq, base = rng.choice((1, 1, 1, 2)), rng.choice((0, 0, 0, 5))
-    return segment.decode_entries(
+    return codec.segment.decode_entries(
         content, entries, asked, first_seq, base, rng.choice(WANTS), rng.random() < 0.7, rng.random() < 0.3
     )
 
 
-def decode_at(rng: random.Random, log: Any, segment: Any) -> object:
+def live_bodies(rng: random.Random, codec: Codec) -> object:
+    content, entries = _segment(rng)
+    count = len(entries) // 20
+    lo, hi = sorted(rng.randrange(count + 1) for _ in range(2))
+    slots = sorted(rng.sample(range(count), rng.randrange(count + 1)))
+    asked = rng.choice((range(lo, hi), range(lo, hi, 2), np.array(slots, np.int64), slots, range(lo, hi + 20), [-1]))
+    return codec.segment.live_bodies(content, entries, asked, rng.choice((1, 1, 1, 2)))
+
+
+def decode_at(rng: random.Random, codec: Codec) -> object:
     content, _ = _segment(rng)
-    found = segment.scan_segment_frames(content, 0, 2**62, False)
+    found = codec.segment.scan_segment_frames(content, 0, 2**62, False)
     offsets, lengths = _places(rng, len(content), found[:2])
-    return segment.decode_at(content, offsets, lengths, rng.choice(WANTS), rng.random() < 0.7, rng.random() < 0.3)
+    return codec.segment.decode_at(content, offsets, lengths, rng.choice(WANTS), rng.random() < 0.7, rng.random() < 0.3)
 
 
-def texts(rng: random.Random, log: Any, segment: Any) -> object:
+def texts(rng: random.Random, codec: Codec) -> object:
     content = b"".join(_blob(rng) for _ in range(rng.randrange(6)))
     offsets, lengths = _places(rng, len(content), ([0], [len(content)]))
-    return rng.choice((segment.meta_lengths, segment.hash_slices, segment.gather_texts))(content, offsets, lengths)
+    return rng.choice((codec.segment.meta_lengths, codec.segment.hash_slices, codec.segment.gather_texts))(
+        content, offsets, lengths
+    )
 
 
-def metas(rng: random.Random, log: Any, segment: Any) -> object:
+def metas(rng: random.Random, codec: Codec) -> object:
     stored = [_blob(rng) for _ in range(rng.randrange(9))]
     lengths = np.array([len(one) for one in stored], np.int64)
-    return segment.meta_lengths(b"".join(stored), np.cumsum(lengths) - lengths, lengths)
+    return codec.segment.meta_lengths(b"".join(stored), np.cumsum(lengths) - lengths, lengths)
 
 
-QUESTIONS: tuple[Callable[[random.Random, Any, Any], object], ...] = (
+def render(rng: random.Random, codec: Codec) -> object:
+    content = _log(rng)
+    found = codec.log.scan_wal_frames(content, 0, len(content), False)
+    offsets, _ = _places(rng, len(content), (found[0] + 14, found[1]))
+    small = array("I", [at % 2**32 for at in offsets])
+    places = rng.choice((offsets, array("q", offsets), np.array(offsets, np.int64), small))
+    flags = rng.randbytes(len(offsets) + (rng.random() < 0.05))
+    return codec.render.render_records(content, places, flags, *(rng.random() < 0.7 for _ in range(3)))
+
+
+QUESTIONS: tuple[Callable[[random.Random, Codec], object], ...] = (
     encode,
+    render,
     scan_log,
     log_to_segment,
     bodies_to_segment,
     scan_segment,
     decode_entries,
     decode_at,
+    live_bodies,
     texts,
     metas,
 )

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-from tests.formats.codec_questions import ask
+from tests.formats.codec_questions import Codec, ask
 
 SAY_EVERY = 1000
 
@@ -28,13 +28,13 @@ def load(directory: Path, name: str) -> ModuleType:
 
 
 def main(directory: Path, seconds: float) -> None:
-    log, segment = load(directory, "native_log"), load(directory, "native_segment")
+    codec = Codec(*(load(directory, f"native_{name}") for name in Codec._fields))
     end = time.monotonic() + seconds
     seed = first = time.time_ns()
     while time.monotonic() < end:
         print(f"seeds from {seed}", flush=True, end="\r")
         for _ in range(SAY_EVERY):
-            ask(seed, log, segment)
+            ask(seed, codec)
             seed += 1
     print(f"{seed - first:,} questions to the native codecs under the sanitizer, from seed {first}")
 

@@ -41,7 +41,7 @@ def wal_frame_at(log: bytes, at: int) -> PlainFrame | str:
         return "flags"
     if (m and not flags & 1) or (n and not flags & 2):
         return "presence"
-    if not 1 <= kind <= 13:
+    if not 1 <= kind <= 14:
         return "type"
     node, tag, data = raw[38 : 38 + n], raw[38 + n : 38 + n + m], raw[38 + n + m : -8]
     try:

@@ -30,6 +30,9 @@ from topics.formats.snapshot import (
 )
 from topics.formats.wal import bodies as b
 from topics.formats.wal.frame import HEAD_BYTES, FrameType, blob, encode_appends, encode_frame
+from topics.model import ops
+from topics.model.names import TagMatch
+from topics.model.schedules.schedule import ScheduleRule, StoredSchedule
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = 1700000000001
@@ -73,14 +76,14 @@ ROUTER: dict[str, Any] = {
     "create_dest": True,
     "allow_cycle": False,
     "guarantee": "exactly_once",
-    "filter": ("Glob", "tenant42:"),
+    "filter": TagMatch("Glob", "tenant42:"),
     "initial_cursor": 7,
     "initial_dest_base": 8,
     "created_ts": TS,
     "rev": 2,
 }
-ROUTED = b.RouterMark(name="orders->audit", cursor=9, forwarded_total=70000, dest_base=3)
-LAGGING = b.RouterMark(
+ROUTED = ops.RouterMark(name="orders->audit", cursor=9, forwarded_total=70000, dest_base=3)
+LAGGING = ops.RouterMark(
     name="orders->audit", cursor=9, forwarded_total=70000, dest_base=3, dead=((11, 11), (300, 70000))
 )
 
@@ -90,19 +93,19 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
         FrameType.TOPIC_CREATE,
         10,
         0,
-        b.TopicCreate(name="orders", epoch=1, config=CONFIG, created_ts=TS),
+        b.TopicCreateBody(name="orders", epoch=1, config=CONFIG, created_ts=TS),
     ),
-    "topic-delete": (FrameType.TOPIC_DELETE, 10, 0, b.TopicDelete(name="orders", epoch=1)),
+    "topic-delete": (FrameType.TOPIC_DELETE, 10, 0, ops.TopicDelete(name="orders", epoch=1)),
     "router-create": (FrameType.ROUTER_CREATE, 0, 0, b.RouterCreate(**ROUTER)),
-    "router-delete": (FrameType.ROUTER_DELETE, 0, 0, b.RouterDelete(name="orders->audit")),
+    "router-delete": (FrameType.ROUTER_DELETE, 0, 0, ops.RouterDelete(name="orders->audit")),
     "delete-selector": (
         FrameType.DELETE,
         10,
         0,
-        b.Delete(before_seq=100, match=("Eq", "order-7"), bound_head=51, reason="api", routed=(ROUTED,)),
+        ops.Delete(before_seq=100, match=TagMatch("Eq", "order-7"), bound_head=51, reason="api", routed=(ROUTED,)),
     ),
-    "delete-seqs": (FrameType.DELETE, 10, 0, b.Delete(seqs=(1, 300, 70000), reason="ack")),
-    "evict-watermark": (FrameType.EVICT_WATERMARK, 10, 0, b.EvictWatermark(**FLOORS, routed=(ROUTED,))),
+    "delete-seqs": (FrameType.DELETE, 10, 0, ops.Delete(seqs=(1, 300, 70000), reason="ack")),
+    "evict-watermark": (FrameType.EVICT_WATERMARK, 10, 0, ops.Evict(**FLOORS, routed=(ROUTED,))),
     "mark-open": (FrameType.CHECKPOINT_MARK, 0, 0, b.OpenMark(gen=1, shards=2, first=1024, group="shard-00")),
     "mark-ckpt": (
         FrameType.CHECKPOINT_MARK,
@@ -139,53 +142,83 @@ BODIES: dict[str, tuple[FrameType, int, int, b.Body]] = {
         0,
         b.TierMark(moves=(b.TierMove(id=10, first=1, count=40, tier="cold"),)),
     ),
-    "config-update": (FrameType.CONFIG_UPDATE, 10, 0, b.ConfigUpdate(name="orders", config=CONFIG)),
+    "config-update": (FrameType.CONFIG_UPDATE, 10, 0, b.ConfigUpdateBody(name="orders", config=CONFIG)),
     "lease": (
         FrameType.LEASE,
         10,
         42,
-        b.Lease(event=1, node="w1", lease_id=9, deadline=TS + 30000, deliveries=2, ready_at=TS + 500),
+        ops.LeaseEvent(event=1, node="w1", lease_id=9, deadline=TS + 30000, deliveries=2, ready_at=TS + 500),
     ),
     "jobs-added": (
         FrameType.JOBS_ADDED,
         10,
         0,
-        b.JobsFrame(
-            first=42, ready_at=(TS + 500, 0), priority=(0, -9), unique=(None, b.UniqueItem("order-7", TS + 60000))
-        ),
+        ops.JobsAdded(first_seq=42, ready_at=(TS + 500, 0), priority=(0, -9), unique=(None, ("order-7", TS + 60000))),
     ),
-    "head-watermark": (FrameType.HEAD_WATERMARK, 10, 0, b.HeadWatermark(ceiling=256)),
+    "head-watermark": (FrameType.HEAD_WATERMARK, 10, 0, ops.HeadMark(ceiling=256)),
     "head-watermark-full": (
         FrameType.HEAD_WATERMARK,
         11,
         0,
-        b.HeadWatermark(
+        ops.HeadMark(
             ceiling=512,
             resume_at=513,
-            lost=(b.LostRange(257, 512, "restart"),),
-            pin=b.Pin(router="orders->audit", cursor=9, forwarded_total=70000, dest_base=3),
+            lost=((257, 512, "restart"),),
+            pin=ops.Pin(router="orders->audit", cursor=9, forwarded_total=70000, dest_base=3),
         ),
     ),
     "head-watermark-fork": (
         FrameType.HEAD_WATERMARK,
         10,
         0,
-        b.HeadWatermark(ceiling=306, fork=b.Fork(EPOCH, 50)),
+        ops.HeadMark(ceiling=306, fork=ops.Fork(EPOCH, 50)),
     ),
-    "cursor-commit": (FrameType.CURSOR, 10, 0, b.CursorFrame(name="billing", event=0, seq=42)),
+    "cursor-commit": (FrameType.CURSOR, 10, 0, ops.CursorChange(name="billing", event=0, seq=42)),
     "cursor-put": (
         FrameType.CURSOR,
         10,
         0,
-        b.CursorFrame(
+        ops.CursorChange(
             name="billing",
             event=1,
             seq=7,
             fence=3,
             owner="host-1",
             meta=b'{"v":1}',
-            hold=b.CursorHoldRow(1000, 70000),
+            hold=(1000, 70000),
         ),
+    ),
+    "schedule-put": (
+        FrameType.SCHEDULE,
+        10,
+        0,
+        ops.ScheduleChange(
+            name="nightly",
+            event=0,
+            schedule=StoredSchedule(
+                name="nightly",
+                rule=ScheduleRule(
+                    cron="0 3 * * *",
+                    timezone="Europe/Berlin",
+                    data=b'{"kind":"daily"}',
+                    meta=b'{"k":1}',
+                    tag="report",
+                    node="n1",
+                    priority=-3,
+                    missed="all",
+                ),
+                created_ts=TS,
+                cursor=TS + 500,
+                last_tick=TS + 500,
+                ticks=2,
+            ),
+        ),
+    ),
+    "schedule-tick": (
+        FrameType.SCHEDULE,
+        10,
+        0,
+        ops.ScheduleChange(name="nightly", event=1, at=TS + 86_400_000, ticks=3),
     ),
 }
 
@@ -216,7 +249,7 @@ SNAPSHOT = Snapshot(
             delete_below=0,
             count=40,
             bytes=4000,
-            lost=(b.LostRange(2, 4, "cap"),),
+            lost=((2, 4, "cap"),),
             dead=(DeadRange(7, 8),),
             segments=(
                 SegmentItem(1, 40, 3040, True, "cold", 30, 3000),

@@ -25,8 +25,9 @@ from topics.formats.versions import (
     WAL_FORMAT_VERSION,
 )
 from topics.formats.wal import Stop, scan_wal
-from topics.formats.wal.bodies import HeadWatermark, decode_body, encode_body, kind_of
+from topics.formats.wal.bodies import decode_body, encode_body, kind_of
 from topics.formats.wal.frame import HEAD_BYTES, FrameType, encode_appends, encode_frame
+from topics.model.ops import HeadMark
 
 # `docs/spec/storage.md#sec-3-9`
 SPEC_APPEND = bytes.fromhex(
@@ -59,7 +60,7 @@ def test_the_worked_append_frame_is_encoded_as_specified() -> None:
 
 
 def test_the_worked_head_watermark_is_encoded_as_specified() -> None:
-    body = encode_body(HeadWatermark(ceiling=256))
+    body = encode_body(HeadMark(ceiling=256))
     assert encode_frame(11, topic_id=10, ts=TS, data=body, durable=True) == SPEC_HEAD_WATERMARK
 
 

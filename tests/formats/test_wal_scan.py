@@ -13,8 +13,9 @@ from tests.formats.strategies import damaged, logs
 
 from topics.formats.buffers import Buffer
 from topics.formats.wal import Stop, WalColumns, complete_count, complete_end, scan_wal
-from topics.formats.wal.bodies import HeadWatermark, OpenMark, encode_body
+from topics.formats.wal.bodies import OpenMark, encode_body
 from topics.formats.wal.frame import FRAME_LEN_MAX, FrameType, blob, encode_appends, encode_frame
+from topics.model.ops import HeadMark
 
 
 def append(seq: int, *, more: bool = False) -> bytes:
@@ -100,12 +101,12 @@ def test_any_buffer_can_be_scanned_and_closed_afterwards(kind: type, tmp_path: P
 def test_a_log_longer_than_one_stretch_is_one_scan() -> None:
     pieces = [
         encode_appends(topic_id=7, first_seq=1 + 5000 * i, ts=TS, datas=[blob(b"1")] * 5000, durable=False).buffer
-        + encode_frame(11, topic_id=7, ts=TS, data=encode_body(HeadWatermark(ceiling=i)))
+        + encode_frame(11, topic_id=7, ts=TS, data=encode_body(HeadMark(ceiling=i)))
         for i in range(3)
     ]
     found = scan_wal(b"".join(pieces))
     assert len(found) == 15003
-    assert {row: body.ceiling for row, body in found.bodies.items() if isinstance(body, HeadWatermark)} == {
+    assert {row: body.ceiling for row, body in found.bodies.items() if isinstance(body, HeadMark)} == {
         5000: 0,
         10001: 1,
         15002: 2,
@@ -163,7 +164,7 @@ OPEN = encode_frame(8, ts=TS, data=encode_body(OpenMark(gen=1, shards=1, first=1
     ("reason", "frame"),
     [
         ("type", reseal(append(1), type=0)),
-        ("type", reseal(append(1), type=14)),
+        ("type", reseal(append(1), type=15)),
         ("flags", reseal(append(1), flags=0x10)),
         ("flags", reseal(append(1), flags=0x80)),
         ("lengths", reseal(append(1), data_len=6)),
@@ -211,7 +212,7 @@ def test_without_verification_only_the_checksum_is_trusted() -> None:
 
 def test_an_unknown_key_in_a_body_is_ignored() -> None:
     frame = encode_frame(11, ts=TS, data=b"\x82\xa3new\x01\xa7ceiling\x05")
-    assert scan_wal(frame).bodies == {0: HeadWatermark(ceiling=5)}
+    assert scan_wal(frame).bodies == {0: HeadMark(ceiling=5)}
 
 
 # Fault matrix 15, seen from the codec: submissions of 1, 3 and 2 frames torn at every byte.

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 import topics
 
 KILLS = int(os.environ.get("TOPICS_TEST_KILLS", "30"))
@@ -54,6 +56,7 @@ class Oracle:
             assert there == sorted(there)
 
 
+@pytest.mark.timeout(300)
 def test_nothing_acked_is_lost_by_killing_the_writer(tmp_path: Path) -> None:
     oracle = Oracle()
     for seed in range(KILLS):

@@ -37,7 +37,7 @@ def run(name: str, *args: str, cwd: Path) -> str:
         env={**environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -45,6 +45,15 @@ def run(name: str, *args: str, cwd: Path) -> str:
 
 def test_a_shop_writes_events(url: str, tmp_path: Path) -> None:
     assert "150 events written" in run("shop.py", url, "--seconds", "0", cwd=tmp_path)
+
+
+def test_the_staff_of_the_shop_does_its_jobs_and_reads_its_orders(url: str, tmp_path: Path) -> None:
+    run("shop.py", url, "--seconds", "0", cwd=tmp_path)
+    run("shop_staff.py", url, "--seconds", "1", cwd=tmp_path)
+    with topics.connect(url) as client:
+        assert client.topic("shop.jobs.done").state().count > 0
+        readers = {cursor.cursor for cursor in client.cursors("shop.orders")}
+        assert {"billing", "warehouse"} <= readers
 
 
 def test_the_tour_does_not_write_to_somebody_elses_server(url: str, tmp_path: Path) -> None:
@@ -105,6 +114,19 @@ def test_gold_tables_are_printed(tmp_path: Path) -> None:
     said = run("gold.py", str(tmp_path), cwd=tmp_path)
     assert all(name in said for name in GOLD_TABLES)
     assert said.count("1,234.6") == len(GOLD_TABLES)
+
+
+@pytest.mark.spark
+def test_what_became_of_jobs_is_shown_by_tag(url: str, tmp_path: Path) -> None:
+    with topics.connect(url) as client:
+        jobs = client.queue("timed", done="timed.done", max_deliveries=3)
+        jobs.append_many([Event(1, tag="a"), Event(2, tag="a"), Event(3, tag="b")])
+        claimed = jobs.claim("n", max=3).claimed
+        jobs.ack(claimed[:2], node="n")
+        jobs.nack(claimed[2:], node="n", error="no", final=True)
+    rows = [line.split("|")[1:6] for line in run("job_times.py", url, "timed.done", cwd=tmp_path).splitlines()]
+    told = {tuple(cell.strip() for cell in row) for row in rows if row and row[0].strip() == "timed"}
+    assert told == {("timed", "a", "2", "0", "0"), ("timed", "b", "1", "1", "0")}  # queue, tag, jobs, failed, cancelled
 
 
 def test_no_example_is_left_out() -> None:

@@ -1,8 +1,9 @@
-"""What a stranger does first: `pip install` of the wheel into an empty environment, then the README's tour."""
+"""What a stranger does first: `pip install` into an empty environment, then the README, the tutorial and the guides."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.server import LiveServer
+from tests.readme.pages import WITH_THE_WHEEL, follow
 from tests.readme.test_readme import BLOCKS, ROOT, check_tour, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,6 +21,7 @@ FIRST_LOAD_S = 0.1
 FIRST_HELP_S = 0.3
 MB = 1 << 20
 SIZE_MB_MAX = 140  # with numpy (75), which the engine computes with, and uvloop (14)
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "src")
 HEAVY = ("pyarrow", "pandas", "pyspark", "deltalake")
 
 
@@ -33,10 +36,18 @@ def checked(*words: str, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing but the wheel and what it asks for."""
+    """An environment with nothing but the wheel and what it asks for. The wheel is built from the source archive."""
     place = tmp_path_factory.mktemp("stranger")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-    checked(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(ROOT), cwd=place)
+    source = place / "clone"
+    source.mkdir()
+    for name in SOURCES:  # a copy: building writes beside the sources
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
+    for built in source.rglob("*.so"):
+        built.unlink()
+    checked(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", str(place), cwd=source)
+    (archive,) = place.glob("topicsdb-*.tar.gz")
+    checked(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(archive), cwd=place)
     (wheel,) = place.glob("topicsdb-*.whl")
     checked(sys.executable, "-m", "venv", "env", cwd=place)
     python = place / "env" / "bin" / "python"
@@ -55,9 +66,19 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_tour_runs_where_only_the_wheel_is_installed(environment: Path, tmp_path: Path) -> None:
-    with LiveServer(tmp_path / "data") as server:
+    with LiveServer(tmp_path / "served") as server:
         kinds = [(kind, text) for kind, text in BLOCKS if kind != "python spark"]
         check_tour([run(kind, text, server, tmp_path, python=environment) for kind, text in kinds])
+
+
+@pytest.mark.parametrize("page", WITH_THE_WHEEL, ids=lambda page: page.stem)
+def test_a_page_can_be_followed_as_written(page: Path, environment: Path, tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "served") as server:
+        follow(page, server, tmp_path, python=environment)
+
+
+def test_the_wheel_has_the_native_codecs(environment: Path, tmp_path: Path) -> None:
+    assert "(native)" in checked(str(environment.parent / "topics"), "--version", cwd=tmp_path)
 
 
 def test_the_wheel_serves(environment: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from topics.engine.queues import dead_letters as queue_letters
 from topics.engine.reading import reads
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.routers import step as router_step
-from topics.engine.ticket import Ticket, chain, either_way, gathered
+from topics.engine.ticket import Ticket, chain, either_way, gathered, resolved
 from topics.engine.writing.writes import Writes
 from topics.runtime import file_work as jobs
 from topics.runtime.background import checkpointer, snapshotter
@@ -138,12 +138,15 @@ def test_a_listener_that_raises_costs_neither_the_write_its_answer_nor_other_lis
     world: World, listeners: str
 ) -> None:
     heard: list[object] = []
-    getattr(world.engine.context, listeners)[:0] = [_raise]
-    getattr(world.engine.context, listeners).append(lambda *told: heard.append(told))
+    first, last = _raise, lambda *told: heard.append(told)
+    all_ids = range(1 << 32)
+    told = getattr(world.engine.context, listeners)
+    told[:0] = [first if listeners == "on_removed" else (all_ids, first)]
+    told.append(last if listeners == "on_removed" else (all_ids, last))
     written, deleted = world.engine.write("t", batch(1)), world.engine.delete_records("t", before_seq=3, match=None)
     assert answers(world, written, deleted) == [None, None]
     assert heard
-    getattr(world.engine.context, listeners).remove(_raise)
+    del told[0]
     works(world)
 
 
@@ -281,3 +284,19 @@ def test_a_snapshot_whose_callbacks_go_wrong_is_over_and_the_next_one_runs(
     error, other = answers(world, world.kernel.kernel.snapshotter.run(), world.kernel.kernel.snapshotter.run())
     assert (type(error), other) == (Mistake, None)
     works(world)
+
+
+def test_a_chain_of_ten_thousand_steps_that_each_wait_is_answered() -> None:
+    waiting: list[Ticket[int]] = []
+
+    def step(left: int) -> Ticket[int]:
+        if not left:
+            return resolved(7)
+        waiting.append(Ticket())
+        return chain(waiting[-1], step)
+
+    answers: list[int] = []
+    step(10_000).then(lambda done: answers.append(done.result()))
+    for left in reversed(range(10_000)):
+        waiting[-1].resolve(left)
+    assert answers == [7]

@@ -14,8 +14,10 @@ from tests.runtime.world import WAL, World
 
 from topics.errors import TopicsError
 from topics.formats.segments.idx import ENTRY_BYTES, FLAGS_AT, IDX_DELETED
-from topics.formats.wal.bodies import Delete, EvictWatermark, encode_body
+from topics.formats.wal.bodies import encode_body
 from topics.formats.wal.frame import FrameType, encode_frame
+from topics.model.names import TagMatch
+from topics.model.ops import Delete, Evict
 from topics.testing import FOREVER
 
 LOG = "data/wal/wal-0000000000000001.log"
@@ -29,13 +31,13 @@ def with_frames(world: World, *frames: bytes) -> None:
     world.disk.tamper(LOG, lambda data: (data[:end] + b"".join(frames)).ljust(len(data), b"\0"))
 
 
-def control(world: World, body: Delete | EvictWatermark) -> bytes:
+def control(world: World, body: Delete | Evict) -> bytes:
     kind = FrameType.DELETE if isinstance(body, Delete) else FrameType.EVICT_WATERMARK
     return encode_frame(kind, topic_id=1, seq=0, ts=world.clock.wall_ms(), data=encode_body(body))
 
 
-def floors(cap_lost: int, earliest_seq: int) -> EvictWatermark:
-    return EvictWatermark(
+def floors(cap_lost: int, earliest_seq: int) -> Evict:
+    return Evict(
         evict_floor=cap_lost + 1, cap_lost=cap_lost, ttl_lost=0, trim_lost=0, restart_lost=0, earliest_seq=earliest_seq
     )
 
@@ -45,7 +47,7 @@ def test_a_delete_whose_appends_were_lost_does_no_harm() -> None:
     world = World()
     world.rig.create("t", "fsync")
     world.rig.write("t", 3, tag="a")
-    with_frames(world, control(world, Delete(match=("Eq", "a"), bound_head=1, reason="api")),
+    with_frames(world, control(world, Delete(match=TagMatch("Eq", "a"), bound_head=1, reason="api")),
                 control(world, Delete(seqs=(90, 91), bound_head=0, reason="ack")))  # fmt: skip
     assert sorted(world.kill()["t"].records) == [1, 2, 3]
     world.rig.write("t", 2, tag="a")

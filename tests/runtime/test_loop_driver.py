@@ -1,9 +1,14 @@
-"""AioDriver: what a flush asks for follows it in the same turn of the loop, and fails for itself."""
+"""AioDriver: what a flush asks for follows it in the same turn of the loop, and fails for itself; ticks come forward,
+whichever loop it is."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
+
+import pytest
+import uvloop
 
 from topics.runtime.drivers.aio import AioDriver
 
@@ -57,3 +62,20 @@ def test_a_step_or_a_flush_that_fails_keeps_no_step_from_running() -> None:
     seen, failures = run(flush)
     assert seen == ["step", "next in the loop"]
     assert failures == [mistake, other]
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_tick_that_is_due_at_once_may_be_asked_for_again(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        driver = AioDriver(loop, cold_threads=1)
+        ticked = asyncio.Event()
+        driver.attach(flush=lambda: None, tick=ticked.set)
+        driver.tick_in(0.001)
+        driver.tick_in(0)
+        driver.tick_in(0)
+        await ticked.wait()
+        driver.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(turn())

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from tests.runtime.world import WAL, World
 
-from topics.api.metrics import Metrics
+from topics.api.metrics.metrics_endpoint import MetricsEndpoint
+from topics.api.metrics.request_stats import RequestStats
 from topics.engine.floor_log import INDEX_WAIT_MS
 from topics.engine.ticket import Ticket
 
 
 class Asked:
     """A call that remembers its answer."""
+
+    key = None
 
     request = SimpleNamespace(header=lambda _: b"application/json")
 
@@ -31,8 +34,8 @@ class Asked:
 
 
 def ask(world: World) -> Asked:
-    metrics = Metrics(uptime_ms=lambda: 1, progress=lambda: None)
-    metrics.kernel = world.rig.sim.kernel
+    metrics = MetricsEndpoint(RequestStats(), shown_max=10, uptime_ms=lambda: 1, progress=lambda: None)
+    metrics.attach(world.rig.sim.kernel, None)
     asked = Asked()
     metrics.metrics(asked)  # type: ignore[arg-type]
     return asked
@@ -90,3 +93,38 @@ def test_the_answer_comes_though_a_sync_hangs() -> None:
     world.clock.advance(INDEX_WAIT_MS)
     world.rig.sim.engine.floor_log.tick()
     assert asked.answer is not None
+
+
+def test_many_topics_are_looked_at_in_steps_with_room_for_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.api.metrics.metrics_endpoint.STEP_TOPICS", 2)
+    world = World()
+    for name in "abcde":
+        world.rig.create(name, "fsync")
+        world.rig.write(name, 1)
+    kernel = world.rig.sim.kernel
+    steps: list[Any] = []
+    monkeypatch.setattr(kernel.driver, "soon", steps.append)
+    asked = ask(world)
+    while steps:
+        assert asked.answer is None
+        assert len(steps) == 1
+        steps.pop()()
+    assert asked.answer is not None
+    assert (asked.answer["topics"], asked.answer["records_live"]) == (5, 5)
+
+
+def test_a_topic_that_is_dropped_while_others_are_looked_at_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topics.api.metrics.metrics_endpoint.STEP_TOPICS", 1)
+    world = World()
+    for name in "ab":
+        world.rig.create(name, "fsync")
+        world.rig.write(name, 1)
+    steps: list[Any] = []
+    with monkeypatch.context() as held:
+        held.setattr(world.rig.sim.kernel.driver, "soon", steps.append)
+        asked = ask(world)
+    world.rig.sim.engine.drop_topic("b")
+    world.rig.sim.pump()
+    steps.pop()()
+    assert asked.answer is not None
+    assert (asked.answer["topics"], asked.answer["records_live"]) == (1, 1)

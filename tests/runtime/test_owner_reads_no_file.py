@@ -10,6 +10,7 @@ import pytest
 
 import topics
 from topics.embedded.database import Database
+from topics.formats import codec
 from topics.storage.osfs import OsFile, OsFs
 from topics.storage.segments import segment_arrays
 
@@ -63,13 +64,13 @@ def test_what_is_resident_is_read_by_the_owner(folder: Path, monkeypatch: pytest
     with topics.open(folder, segment_max_events=100) as db:
         read_all(db)
         readers: list[str] = []
-        real = segment_arrays.few_frames
+        real = codec.segment.live_bodies
 
-        def few_frames(*given: Any) -> Any:
+        def live_bodies(*given: Any) -> Any:
             readers.append(threading.current_thread().name)
             return real(*given)
 
-        monkeypatch.setattr(segment_arrays, "few_frames", few_frames)
+        monkeypatch.setattr(codec.segment, "live_bodies", live_bodies)
         seen = watch(monkeypatch)
         db.topic("t").page(0, limit=5)
         assert set(readers) == {threading.current_thread().name}

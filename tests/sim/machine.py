@@ -19,6 +19,7 @@ from tests.sim.positions import Positions
 from tests.sim.restarts import CLEAN
 
 from topics.core.reading.walk import ReadRequest
+from topics.engine.reading.latest import LatestRequest
 from topics.engine.ticket import Ticket
 from topics.errors import DiskFull, RecordTooLarge, TopicFull, TopicNotEmpty
 from topics.model.config import TopicConfig
@@ -37,7 +38,7 @@ places = st.integers(0, 100)
 rows = st.lists(
     st.builds(
         Rec,
-        st.integers(1, 40).map(lambda size: b"1" * size),
+        st.integers(1, 40).map(lambda size: b"1" * size) | st.just(b"null"),
         st.none() | st.sampled_from(TAGS),
         st.none() | st.sampled_from(NODES),
     ),
@@ -53,6 +54,8 @@ configs = st.builds(
     durability=st.sampled_from(["disk", "disk", "memory", "fsync", "ephemeral"]),
     idempotency_window_ms=st.sampled_from([0, 100, 120_000]),
     dedupe_node=st.booleans(),
+    compact=st.sampled_from([None, "tag"]),
+    compact_grace_ms=st.sampled_from([0, 0, 50, 500]),
 )
 matches = st.tuples(st.sampled_from(["Eq", "Glob"]), st.sampled_from(TAGS))
 keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
@@ -256,6 +259,49 @@ class EngineMachine(Positions, RuleBasedStateMachine):
             self.check_acked(name, done.first_seq, done.count, 1)
             holds(28, done.first_seq in left, f"{done.first_seq} of {sorted(left)}")
         self.check_state()
+
+    @rule(name=names, turns=st.integers(0, 40))
+    def compact(self, name: str, turns: int) -> None:
+        """13: the floor stays, no reader is told of a loss, and exactly the model's records go; a pass that is given up
+        in the middle leaves what it did not come to."""
+        if self.model.topic(name).config.compact is None:
+            return
+        self.move_floors()
+        floor, gaps = self.facts(name).floor, self.follow(name, 50)[1]
+        topic, now = self.real(name), self.sim.engine.context.clock.now_ms()
+        there = {rec.seq for rec in self.model.topic(name).live}
+        begun = self.sim.engine.compaction.begin(topic)
+        for _ in range(1_000 if turns > 5 else turns):
+            if begun is None or begun.is_over:
+                break
+            begun.step()
+            self.sim.pump()
+        left = {seq for seq, _, _ in self.follow(name, 50)[0]}
+        if begun is None or begun.is_over:
+            expected = self.model.compact(name, now)
+            agrees(there - left, expected, name)
+        else:
+            self.model.delete_seqs(name, there - left)
+        self.history(name).deleted |= there - left
+        holds(13, self.facts(name).floor == floor, (floor, self.facts(name)))
+        holds(13, self.follow(name, 50)[1] == gaps, gaps)
+        self.check_state()
+        self.latest(name, 1000)
+
+    @rule(name=names, limit=st.sampled_from([1, 2, 1000]))
+    def latest(self, name: str, limit: int) -> None:
+        """The table is the model's, page by page."""
+        self.move_floors()
+        rows, after = [], None
+        for _ in range(100):
+            request = LatestRequest(after=after, limit=limit)
+            page = self.sim.call(lambda engine, request=request: engine.latest.page(name, request))  # type: ignore[misc]
+            rows += [(stored.seq, stored.tag) for run in page.runs for stored in run.records()]
+            agrees(page.head_seq, self.model.topic(name).head, name)
+            if page.next is None:
+                break
+            after = page.next.encode()
+        agrees(rows, [(rec.seq, (rec.tag or "").encode()) for rec in self.model.latest(name)], name)
 
     def write_behind(self, name: str, match: tuple[str, str] | None) -> Ticket[Any] | None:
         """A record that the delete in front of it would match, under way before that one is over."""

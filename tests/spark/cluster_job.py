@@ -51,7 +51,7 @@ def run(spark: Any, url: str, folder: Path) -> dict[str, Any]:
     while len(executors(spark)) < 2:
         time.sleep(0.1)
     df = spark.read.format("topics").options(subscribe="c", minPartitions="8", **given).load()
-    hosts = df.mapInArrow(process_ids, "pid long").distinct().count()
+    hosts = df.mapInArrow(process_ids(str(folder)), "pid long").distinct().count()
     batch = sorted(row.seq for row in df.select("seq").collect())
 
     query = (
@@ -67,10 +67,14 @@ def run(spark: Any, url: str, folder: Path) -> dict[str, Any]:
     )
     query.awaitTermination(100)
 
-    # Tasks that take their time, so that they run twice (speculation) and one executor can be killed under them.
-    (folder / "slow").touch()
+    # One task writes its first rows and then hangs until Spark runs it a second time, beside the first.
+    hanging = df.select("data").mapInArrow(hanging_once(str(folder)), "data string")
+    hanging.write.format("topics").mode("append").options(topic="speculated", batchRecords="20", **given).save()
+
+    # Tasks that take their time, so that one executor can be killed under them.
     slow = df.select("data").mapInArrow(slowly(str(folder)), "data string")
     slow.write.format("topics").mode("append").options(topic="sunk", batchRecords="20", **given).save()
+    wait_for_loss(folder / "events")
     return {
         "batch": batch,
         "python_workers": hosts,
@@ -79,12 +83,40 @@ def run(spark: Any, url: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def process_ids(batches: Any) -> Any:
-    import pyarrow as pa
+def process_ids(folder: str) -> Any:
+    """The process of each executor; a task waits for one of another executor, so that none does all of the work."""
 
-    for _ in batches:
-        pass
-    yield pa.RecordBatch.from_pydict({"pid": pa.array([os.getppid()], pa.int64())})
+    def through(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        Path(folder, f"executor-{os.getppid()}").touch()
+        deadline = time.monotonic() + 60
+        while len(list(Path(folder).glob("executor-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield pa.RecordBatch.from_pydict({"pid": pa.array([os.getppid()], pa.int64())})
+
+    return through
+
+
+def hanging_once(folder: str) -> Any:
+    def through(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        hangs = task.partitionId() == 0 and task.attemptNumber() == 0
+        if task.partitionId() == 0 and not hangs:
+            Path(folder, "second attempt").touch()
+        for batch in batches:
+            yield batch.slice(0, 20)
+            deadline = time.monotonic() + 120
+            while hangs and not Path(folder, "second attempt").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            yield batch.slice(20)
+
+    return through
 
 
 def slowly(folder: str) -> Any:
@@ -96,6 +128,16 @@ def slowly(folder: str) -> Any:
                 yield batch.slice(at, 20)
 
     return through
+
+
+def wait_for_loss(events: Path) -> None:
+    """Until the event log has the lost executor: second attempts can end the job before the driver notices."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        logs = [path for path in events.rglob("*") if path.is_file()]
+        if any(b"SparkListenerExecutorRemoved" in path.read_bytes() for path in logs):
+            return
+        time.sleep(0.1)
 
 
 def executors(spark: Any) -> list[Any]:

@@ -14,7 +14,7 @@ RECORDS_PER_BATCH = 250
 
 def start(spark: SparkSession, url: str, folder: Path, *, once: bool) -> Any:
     """The query; `once` reads what is there and stops."""
-    given = {"url": url, "subscribePattern": "k-.*", "startingOffsets": "earliest"}
+    given = {"url": url, "subscribePattern": "k-.*", "startingOffsets": "earliest", "cursor": "kills"}
     if not once:
         given["maxOffsetsPerTrigger"] = str(RECORDS_PER_BATCH)
     rows = spark.readStream.format("topics").options(**given).load()

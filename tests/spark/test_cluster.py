@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spark.cluster_job import KEY
@@ -145,7 +146,8 @@ def made(tmp_path: Path) -> Iterator[Cluster]:
 def test_batch_stream_and_sink_run_on_a_cluster(
     tmp_path: Path, served: Served, proxy: CountingProxy, made: Cluster
 ) -> None:
-    """Executors read the store themselves, where the server says it is, also after one of them was killed."""
+    """Executors read the store themselves, where the server says it is, also after one of them was killed. The event
+    log shows that an executor was lost, and that a second attempt of a task won over the first."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"}
     environment |= {"JAVA_TOOL_OPTIONS": QUICK_JAVA, "AWS_EC2_METADATA_DISABLED": "true"}
     job = str(Path(__file__).with_name("cluster_job.py"))
@@ -156,7 +158,7 @@ def test_batch_stream_and_sink_run_on_a_cluster(
         stderr=subprocess.PIPE,
         text=True,
     )
-    killed = kill_one_executor(made, process, tmp_path / "running")
+    killed = kill_one_executor(made, process, tmp_path)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert killed
@@ -164,24 +166,43 @@ def test_batch_stream_and_sink_run_on_a_cluster(
     assert told["batch"] == list(range(1, RECORDS + 1))
     assert told["python_workers"] >= 2
     assert told["shown_in_ui"] == []
-    for topic in ("streamed", "sunk"):
+    for topic in ("streamed", "speculated", "sunk"):
         assert sorted(row[4]["n"] for row in served.rows(topic)) == list(range(RECORDS))
-    read = 4 * RECORDS * len(PAD)  # counted, collected, streamed and sunk
+    read = 5 * RECORDS * len(PAD)  # counted, collected, streamed, written with a task that hangs, and sunk
     assert proxy.bytes < read / 100, f"{proxy.bytes} of {read} bytes came from the server"
     assert KEY not in out + err
     events = [path for path in (tmp_path / "events").rglob("*") if path.is_file()]
-    happened = "".join(path.read_text() for path in events)
-    assert "SparkListenerExecutorRemoved" in happened
+    logs = [path for path in events if not path.name.endswith(".crc") and path.stat().st_size]
+    happened = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
+    assert any(event["Event"] == "SparkListenerExecutorRemoved" for event in happened)
+    assert any(is_speculative_success(event) for event in happened)
     for path in [*events, *tmp_path.glob("*.log"), *tmp_path.glob("worker-*/**/std*")]:
         assert KEY.encode() not in path.read_bytes(), path
 
 
-def kill_one_executor(made: Cluster, process: subprocess.Popen[str], running: Path) -> bool:
-    """As soon as the slow sink is at work. Says whether it came to that."""
-    deadline = time.monotonic() + 300
+def is_speculative_success(event: dict[str, Any]) -> bool:
+    """A task that Spark ran beside an attempt of the same task, and that came to its end."""
+    if event["Event"] != "SparkListenerTaskEnd":
+        return False
+    ended: bool = event["Task Info"]["Speculative"] and event["Task End Reason"]["Reason"] == "Success"
+    return ended
+
+
+def kill_one_executor(made: Cluster, process: subprocess.Popen[str], folder: Path) -> bool:
+    """As soon as the slow sink is at work, until the driver has noticed: a process may be one that has ended already.
+    Says whether it came to that."""
+    deadline, tries, next_try = time.monotonic() + 300, 0, 0.0
     while time.monotonic() < deadline and process.poll() is None:
-        if running.exists():
-            os.kill(made.executors()[0], signal.SIGKILL)
+        if tries and is_noticed(folder / "events"):
             return True
-        time.sleep(0.05)
-    return False
+        if (folder / "running").exists() and time.monotonic() >= next_try:
+            found = made.executors()
+            os.kill(found[tries % len(found)], signal.SIGKILL)
+            tries, next_try = tries + 1, time.monotonic() + 10
+        time.sleep(0.1)
+    return tries > 0
+
+
+def is_noticed(events: Path) -> bool:
+    logs = [path for path in events.rglob("*") if path.is_file()]
+    return any(b"SparkListenerExecutorRemoved" in path.read_bytes() for path in logs)

@@ -16,12 +16,14 @@ from tests.spark.world import World
 
 from topics.cli.spark.pipeline import pipeline
 from topics.cli.spark.spark_job import spark_session
-from topics.cli.spark.stats import write_table
+from topics.cli.spark.stats import stats, write_table
+from topics.cli.spark.verify import verify
 from topics.errors import ConfigError, TopicsError
 from topics.formats.segments import scan_segment
 from topics.spark.jobs import archive as archive_job
 from topics.spark.jobs import archive_files as delta_job
 from topics.spark.jobs import replay as replay_job
+from topics.spark.jobs import stats as stats_job
 from topics.spark.jobs import verify as verify_job
 from topics.spark.jobs.archive import ArchiveOptions, _Archive, instance_of
 from topics.spark.jobs.archive_files import (
@@ -37,7 +39,7 @@ from topics.spark.jobs.archive_files import (
     orphans,
     topic_of,
 )
-from topics.spark.jobs.job import JobFailed, JobSource, Ledger, describe, failure_of, ledger_path, place_of
+from topics.spark.jobs.job import JobFailed, JobSource, Ledger, Reporter, describe, failure_of, ledger_path, place_of
 from topics.spark.jobs.project import SPEC, check_source, run_client, run_command, settings_of, write_project
 from topics.spark.jobs.replay import ReplayOptions, ReplayPlan, plan_waves
 from topics.spark.jobs.stats import StatsRow, bucket_seconds, state_of, still_holds
@@ -136,7 +138,7 @@ def test_a_running_server_is_not_taken_for_damage(world: World, monkeypatch: pyt
 
     with_files_left(world)
 
-    def torn_once(files: Any, item: SegmentToCheck, data: bytes, finds: Any) -> Any:
+    def torn_once(files: Any, item: SegmentToCheck, data: memoryview, finds: Any) -> Any:
         """The pair is replaced between the looks at its two files, every time that a segment is looked at first."""
         is_first = item.stem not in torn
         torn.append(item.stem)
@@ -661,3 +663,76 @@ def test_heads_that_no_record_reaches_are_no_findings(world: World) -> None:
     world.delete("a", match="t")
     world.put("a", ttl_ms=1000)
     assert findings(world) == []
+
+
+# --- without Spark ---------------------------------------------------------------------------------------------------
+
+
+def test_verify_in_this_process_finds_damage_and_goes_on_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = World(tmp_path)
+    made.write("v", *range(300))
+    made.sim.checkpoint()
+    made.stop()
+    files = segment_files(made, "data")
+    raw = bytearray(files[4].read_bytes())
+    raw[100] ^= 1
+    files[4].write_bytes(raw)
+    monkeypatch.setattr(verify_job, "SEGMENTS_PER_WAVE", 5)
+    told: list[str] = []
+
+    class Interrupted(Reporter):
+        def advance(self, done: int, *, rows: int = 0, total: int | None = None) -> None:
+            if done == 10:
+                raise KeyboardInterrupt
+
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    state = str(tmp_path / "state")
+    with pytest.raises(KeyboardInterrupt):
+        verify_job.verify(None, path=made.data_dir, reporter=Interrupted(), state_dir=state)
+    report = verify_job.verify(None, path=made.data_dir, reporter=Interrupted(), state_dir=state)
+    assert told == ["going on: 10 of 15 segments were checked before"]
+    assert (report.ok, report.segments, report.frames) == (False, 15, 299)
+    (found,) = report.findings
+    assert (found.topic, found.from_seq, found.file) == ("v", 83, str(files[4]))
+
+
+def test_stats_in_this_process_count_by_topic_tag_and_time(tmp_path: Path) -> None:
+    made = World(tmp_path)
+    for tag in ("eu:1", "eu:2", "us:1", "eu", ""):
+        made.write("s", *["xx"] * 10, tag=tag)
+        made.clock.advance(60_000)
+    made.sim.checkpoint()
+    made.write("s", "x", tag="eu:3")  # still in the log
+    made.write("other", 1)
+    source = JobSource(path=made.data_dir)
+    rows = stats_job.stats(None, source, bucket="1m", state_dir=str(tmp_path / "state"))
+    assert [(row.topic, row.tag_prefix, row.records, row.bytes, row.first_seq, row.last_seq) for row in rows] == [
+        ("other", None, 1, 1, 1, 1),
+        ("s", "eu", 10, 40, 1, 10),
+        ("s", "eu", 10, 40, 11, 20),
+        ("s", "us", 10, 40, 21, 30),
+        ("s", "eu", 10, 40, 31, 40),
+        ("s", "", 10, 40, 41, 50),
+        ("s", "eu", 1, 3, 51, 51),
+    ]
+    assert {row.bucket_ms % 60_000 for row in rows} == {0}
+    (whole,) = stats_job.stats(
+        None, JobSource(path=made.data_dir, topics="other"), bucket="1d", state_dir=str(tmp_path / "state")
+    )
+    assert whole.per_s == round(1 / 86_400, 6)
+
+
+def test_the_verbs_run_without_spark_unless_it_is_asked_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("pyspark", "py4j"):
+        monkeypatch.setitem(sys.modules, module, None)
+    state = str(Path(world.data_dir).parent / "state")
+    found = CliRunner().invoke(verify, ["--path", world.data_dir, "--state", state, "--json"], catch_exceptions=False)
+    assert (found.exit_code, json.loads(found.stdout)["frames"]) == (0, 70)
+    counted = CliRunner().invoke(stats, ["--path", world.data_dir, "--state", state, "--json"], catch_exceptions=False)
+    assert json.loads(counted.stdout)["records"] == 70
+    refused = CliRunner().invoke(verify, ["--path", world.data_dir, "--master", "local[1]"])
+    assert isinstance(refused.exception, ConfigError)

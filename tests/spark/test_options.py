@@ -94,7 +94,12 @@ def test_bad_reads_are_refused(given: dict[str, str], sentence: str) -> None:
     [
         ({"endingOffsets": "latest"}, True, "endingOffsets is for batch reads"),
         ({"limit": "5"}, True, "limit is for batch reads"),
+        ({"latestPerTag": "true"}, True, "latestPerTag is for batch reads"),
+        ({"latestPerTag": "true", "limit": "5"}, False, "leave out limit"),
         ({"trimCommitted": "true"}, True, "needs url, not path"),
+        ({"cursor": "job"}, True, "cursor commits through a server: it needs url, not path"),
+        ({"cursor": "job"}, False, "cursor is for streams"),
+        ({"cursor": "a b"}, True, "'a b' is not a name for a cursor"),
     ],
 )
 def test_what_fits_only_one_kind_of_read_is_refused_in_the_other(

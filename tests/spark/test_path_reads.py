@@ -202,6 +202,25 @@ def test_a_bad_frame_names_file_seq_and_offset(world: World) -> None:
     assert seqs(read_path(world, "a", endingOffsets='{"a":41}')) == list(range(1, 41))
 
 
+def test_a_segment_that_ends_early_between_two_frames_is_never_taken_for_whole(world: World) -> None:
+    world.stop()
+    wanted = options(world, "a")
+    tasks = plan_batch(wanted, clock=world.clock.wall_ms)
+    cut = sorted(Path(world.data_dir, "topics").glob("*/*.data"))[2]
+    raw = cut.read_bytes()
+    cut.write_bytes(raw[: int(scan_segment(raw).offset[-1])])
+    with pytest.raises(Corruption, match=cut.name):
+        read_tasks(tasks, wanted)
+
+
+def test_small_segments_with_and_without_deleted_records_share_a_batch(world: World) -> None:
+    world.delete("a", match="t1")
+    world.sim.checkpoint()
+    table = read_path(world, "a")
+    assert rows_in(table) == world.rows("a")
+    assert table.column("seq").num_chunks < 4
+
+
 def test_a_lost_index_is_rebuilt_in_memory(world: World) -> None:
     expected = world.rows("a")
     world.stop()

@@ -54,6 +54,22 @@ def cut(
 WHOLE = cut(segment(1, 100), segment(101, 100), segment(201, 50, sealed=False), frames(251, 30))
 
 
+def test_a_slice_of_deleted_records_alone_is_no_slice() -> None:
+    few = np.array([1, 2, 99, 100])
+    columns = {name: few.tobytes() for name in ("seqs", "offsets", "lengths", "ts")}
+    holed = cut(LogBlock(root="/d", path="wal", **columns))
+    assert slices_of(holed, Range(10, 50)) == []
+    tasks = batch_tasks([TopicRead(holed, Range(1, 101))], partitions_min=8, records_max=10, limit=None)
+    found = [piece.block for task in tasks for part in task for piece in part.slices]
+    assert all(block.count for block in found)
+    assert [seq for block in found if isinstance(block, LogBlock) for seq in block.seq_array.tolist()] == [
+        1,
+        2,
+        99,
+        100,
+    ]
+
+
 def test_a_range_that_is_there_has_no_gaps() -> None:
     assert resolve(WHOLE, 1, 281) == Range(1, 281)
     assert resolve(WHOLE, 50, 9999) == Range(50, 281)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark.served import Served
+from tests.spark.served import SPARK, Served
 from tests.spark.world import Row, World
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def test_random_filters_over_one_table_give_what_python_gives(df: DataFrame, wor
         assert seqs(df.where(f"({one}) AND ({two})")) == sorted({*expected} & {*also}), (one, two)
 
 
+@pytest.mark.skipif(SPARK < (4, 1), reason="PySpark 4.0 plans a table anew for every action")
 def test_a_table_over_a_server_is_its_first_cut_while_segments_go(spark: SparkSession, tmp_path: Path) -> None:
     """The manifest changes between planning and reading: what is gone since is told, the rest comes once."""
     served = Served(tmp_path, segment_max_events="100")

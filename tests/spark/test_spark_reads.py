@@ -126,6 +126,27 @@ def test_bad_input_says_what_would_be_right(spark: SparkSession, world: World, t
         assert expected in message(caught.value)
 
 
+def test_the_sentence_comes_before_any_traceback(spark: SparkSession, world: World) -> None:
+    for options, sentence in (
+        ({"path": world.data_dir, "colums": "seq", "subscribe": "orders"}, "did you mean columns?"),
+        ({"path": world.data_dir, "subscribe": "nowhere"}, "there is no topic 'nowhere'"),
+        ({"path": world.data_dir, "subscribe": "orders", "startingOffsets": '{"orders": 900000}'}, "give at most that"),
+    ):
+        with pytest.raises(Exception) as caught:
+            spark.read.format("topics").options(**options).load().count()
+        assert sentence in str(caught.value).splitlines()[0]
+
+
+def test_rows_that_nobody_wants_any_more_are_no_error(spark: SparkSession, tmp_path: Path, capfd: Any) -> None:
+    world = World(tmp_path, segment_max_events=100)
+    for _ in range(20):
+        world.write("wide", *(["x" * 5000] * 100))
+    world.sim.checkpoint()
+    assert len(table(spark, world, subscribe="wide").limit(1).collect()) == 1
+    assert table(spark, world, subscribe="wide").count() == 2000
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_an_unknown_column_of_a_schema_is_named(spark: SparkSession, world: World) -> None:
     reader = spark.read.format("topics").options(path=world.data_dir, subscribe="orders")
     with pytest.raises(Exception) as caught:
@@ -228,6 +249,22 @@ def test_a_stream_delivers_each_record_once_across_restarts(
     if limited(1):
         assert json.loads(source["endOffset"])["s-a"]["seq"] == 281
         assert json.loads(source["latestOffset"])["s-a"]["seq"] == 281  # so that progress shows the backlog
+
+
+def test_the_cursor_of_a_query_that_waits_stands_at_the_end(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    served.write("followed", *range(5))
+    given = {"url": served.url, "subscribe": "followed", "startingOffsets": "earliest", "cursor": "job"}
+    rows = spark.readStream.format("topics").options(**given).load()
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        found = served.call("GET", "/v0/topics/followed/cursors/job")
+        assert (found["seq"], found["lag"]["records"]) == (5, 0)
+        assert found["meta"] == {"kind": "spark", "query": "job"}
+    finally:
+        query.stop()
 
 
 def test_a_recreated_topic_is_a_gap_of_a_stream(spark: SparkSession, served: Served, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ on disk at that instant is kept, and when the query has been stopped its folder 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -67,6 +68,23 @@ def check(spark: SparkSession, served: Served, folder: Path) -> None:
     assert len(expected) > 600
     assert [key for key, count in found.items() if count > 1] == []
     assert set(found) == expected
+    assert cursors(served) == {topic: served.rows(topic)[-1][0] for topic in TOPICS}
+
+
+def cursors(served: Served) -> dict[str, int]:
+    """Where the query's cursor stands in each topic."""
+    listed = served.call("GET", "/v0/cursors?prefix=k-")["cursors"]
+    assert all(each["meta"] == {"kind": "spark", "query": "kills"} for each in listed)
+    return {each["topic"]: each["seq"] for each in listed}
+
+
+def committed(folder: Path) -> dict[str, int]:
+    """The last seq of each topic that the checkpoint has as done; of a query that has done nothing, where it starts."""
+    batch = commits(folder)
+    if batch < 0:
+        return dict.fromkeys(TOPICS, 0)
+    offset = json.loads((folder / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2])
+    return {topic: point["seq"] - 1 for topic, point in offset.items()}
 
 
 # --- kills without a new Java process ---------------------------------------------------------------------------------
@@ -101,11 +119,15 @@ def _is_stopped(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
-def as_if_killed(spark: SparkSession, query: StreamingQuery, folder: Path) -> None:
-    """Ends a query and leaves of it what a `kill -9` of the driver at this instant would have left."""
+def as_if_killed(spark: SparkSession, query: StreamingQuery, served: Served, folder: Path) -> None:
+    """Ends a query and leaves of it what a `kill -9` of the driver at this instant would have left. No cursor is ahead
+    of that."""
     left = folder.with_name(f"{folder.name}-left")
     with frozen(java_pid(spark)):
         shutil.copytree(folder, left)
+        found = cursors(served)
+    done = committed(left)
+    assert {topic: seq for topic, seq in found.items() if seq > done.get(topic, 0)} == {}
     query.stop()
     put_back(left, folder)
 
@@ -156,7 +178,7 @@ def test_twenty_kills_lose_and_double_nothing(spark: SparkSession, served: Serve
                 kill_workers(spark, query)
                 failed += query.exception() is not None
             else:
-                as_if_killed(spark, query, folder)
+                as_if_killed(spark, query, served, folder)
                 torn += offsets(folder) > commits(folder)
     assert failed >= KILLS // 8  # killing workers did fail queries
     assert torn >= KILLS // 8  # and some kills hit the middle of a batch

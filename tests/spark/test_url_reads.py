@@ -78,6 +78,24 @@ def test_sealed_segments_are_read_from_files(served: Served, monkeypatch: pytest
     assert all(lo > sealed_to for lo, _ in asked)
 
 
+def test_many_topics_are_planned_side_by_side(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes: list[int] = []
+    alone = server_log.ServerLog._cuts_of_lane
+
+    def seen(log: server_log.ServerLog, names: list[str]) -> Any:
+        lanes.append(len(names))
+        return alone(log, names)
+
+    monkeypatch.setattr(server_log.ServerLog, "_cuts_of_lane", seen)
+    for n in range(50):
+        served.write(f"lane-{n:02}", n)
+    options = read_options({"url": served.url, "subscribePrefix": "lane-"}, streaming=False)
+    table = read_tasks(plan_batch(options), options)
+    assert table.column("topic").to_pylist() == [f"lane-{n:02}" for n in range(50)]
+    assert table.column("data").to_pylist() == [str(n) for n in range(50)]
+    assert (len(lanes), sum(lanes)) == (4, 50)
+
+
 def test_timestamps_choose_the_range(served: Served, way: str) -> None:
     topic = f"times-{way}"
     for n in range(60):

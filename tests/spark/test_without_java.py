@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -26,8 +27,8 @@ SPARK_VERBS = {
         ["--url", "{url}", "--to", "{tmp}/a", "--format", "delta"],
     ],
     "replay": [["--from", "{tmp}", "--to-url", "{url}"]],
-    "verify": [["--path", "{data}"], ["--path", "{data}", "--json"]],
-    "stats": [["--path", "{data}"], ["--url", "{url}", "--json"]],
+    "verify --master local[1]": [["--path", "{data}"], ["--path", "{data}", "--json"]],
+    "stats --master local[1]": [["--path", "{data}"], ["--url", "{url}", "--json"]],
     "pipeline run": [["{tmp}/shop"], ["{tmp}/shop", "--full-refresh-all"]],
 }
 AS = ["--node", "n"]
@@ -58,16 +59,44 @@ OTHER_VERBS: list[tuple[str, list[str], str]] = [
     ("queue nack", ["jobs", "2", *AS], ""),
     ("queue work", ["jobs", "--once", "--", sys.executable, "-c", "0"], ""),
     ("queue stats", ["jobs"], ""),
+    ("queue ls", [], ""),
+    ("queue pause", ["jobs"], ""),
+    ("queue resume", ["jobs"], ""),
+    ("produce", ["jobs"], "5\n6\n"),
+    ("queue jobs", ["jobs"], ""),
+    ("queue workers", ["jobs"], ""),
+    ("queue retry", ["jobs", "5"], ""),
+    ("queue cancel", ["jobs", "5"], ""),
+    ("queue purge", ["jobs", "--yes"], ""),
+    ("get", ["orders", "3"], ""),
+    ("latest", ["orders"], ""),
+    ("cursor reset", ["orders", "billing", "--to", "start", "--yes"], ""),
+    ("cursor show", ["orders", "billing"], ""),
+    ("cursor ls", [], ""),
+    ("cursor rm", ["orders", "billing", "--yes"], ""),
+    ("schedule put", ["beat", "ticks", "--every", "3600000"], ""),
+    ("schedule run", ["beat"], ""),
+    ("schedule info", ["beat"], ""),
+    ("schedule ls", [], ""),
+    ("schedule pause", ["beat"], ""),
+    ("schedule resume", ["beat"], ""),
+    ("schedule rm", ["beat", "--yes"], ""),
+    ("top", ["--once"], ""),
+    ("worker", ["tests.client.job_functions:app", "--until-empty"], ""),
     ("dlq ls", ["dead"], ""),
     ("dlq redrive", ["dead", "--yes"], ""),
     ("dlq purge", ["dead", "--yes"], ""),
     ("tier status", [], ""),
     ("topic rm", ["copies", "--yes"], ""),
+    ("export", ["orders", "{tmp}/orders.jsonl"], ""),
+    ("import", ["{tmp}/orders.jsonl", "orders.again"], ""),
     ("inspect", ["{data}"], ""),
+    ("verify", ["--path", "{data}"], ""),
+    ("stats", ["--path", "{data}", "--bucket", "15m"], ""),
     ("bench", ["--path", "{tmp}/bench", "--seconds", "0.05"], ""),
     ("pipeline init", ["{tmp}/shop", "--url", "{url}"], ""),
 ]
-WITHOUT_URL = ("config show", "completion", "doctor", "inspect", "bench", "pipeline init")
+WITHOUT_URL = ("config show", "completion", "doctor", "inspect", "bench", "pipeline init", "verify", "stats")
 ELSEWHERE = {"serve"}
 """The server itself runs in the same world: see `World`."""
 
@@ -119,7 +148,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_verb_is_forgotten() -> None:
-    covered = {*SPARK_VERBS, *(verb for verb, _, _ in OTHER_VERBS), *ELSEWHERE}
+    covered = {*(verb.partition(" --")[0] for verb in SPARK_VERBS), *(verb for verb, _, _ in OTHER_VERBS), *ELSEWHERE}
     assert set(leaves(cli)) == covered
 
 
@@ -139,4 +168,16 @@ def test_everything_but_spark_works_and_spark_verbs_say_what_to_install(world: W
             assert done["status"] == 0, context
             assert "Traceback" not in done["stderr"], context
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"served", "bench", "shop"}  # a Spark verb that cannot run leaves nothing behind
+    assert left == {"served", "bench", "shop", "orders.jsonl"}  # a Spark verb that cannot run leaves nothing behind
+
+
+def test_a_source_that_cannot_be_imported_says_why_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while Spark looks for sources would hide all of them, and leave "Failed to find the data source"."""
+    pytest.importorskip("pyspark.sql.datasource")
+    monkeypatch.setitem(sys.modules, "topics.spark.source", None)
+    source = importlib.import_module("pyspark_topics").DefaultSource
+    assert source.name() == "topics"
+    with pytest.raises(
+        ImportError, match=r"topics cannot be loaded with this Python .*pip install 'topicsdb\[spark\]'"
+    ):
+        source({"subscribe": "orders"})

@@ -2,8 +2,10 @@
 
 import os
 
-TAKEN = ("fdatasync", "memfd_create", "posix_fadvise", "posix_fallocate", "pwritev", "sched_getaffinity")
+TAKEN = ("fdatasync", "memfd_create", "posix_fadvise", "posix_fallocate", "preadv", "pwritev", "sched_getaffinity")
 
 for name in TAKEN:
     if hasattr(os, name):
         delattr(os, name)
+if hasattr(os, "process_cpu_count"):  # where Python was built without sched_getaffinity, it is this
+    setattr(os, "process_cpu_count", os.cpu_count)  # noqa: B010

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from topics.formats.segments.idx import IDX_DTYPE
-from topics.formats.wal.bodies import EvictWatermark, TierMark, TierMove, encode_body
+from topics.formats.wal.bodies import TierMark, TierMove, encode_body
 from topics.formats.wal.frame import FrameType, encode_frame
+from topics.model.ops import Evict
 from topics.storage.fs import install, make_dirs, write_all
 from topics.testing import FaultFs, OrderFs, OrderMonitor, OrderViolation, SimFs
 
@@ -48,7 +49,7 @@ class Bench:
         self.file(f"{root}/{SEG}.data", b"d" * 30)
         self.file(f"{root}/{SEG}.idx", entries(*((10 * i, 10) for i in range(count))))
 
-    def log(self, *bodies: TierMark | EvictWatermark, sync: bool = True) -> None:
+    def log(self, *bodies: TierMark | Evict, sync: bool = True) -> None:
         file = self.fs.open(WAL, "ensure")
         for body in bodies:
             write_all(file, self.disk.stat_len(WAL), frame(body))
@@ -63,7 +64,7 @@ def entries(*places: tuple[int, int], flags: int = 0) -> bytes:
     return idx.tobytes()
 
 
-def frame(body: TierMark | EvictWatermark) -> bytes:
+def frame(body: TierMark | Evict) -> bytes:
     kind = FrameType.CHECKPOINT_MARK if isinstance(body, TierMark) else FrameType.EVICT_WATERMARK
     return encode_frame(kind, topic_id=10 if kind == 7 else 0, ts=1, data=encode_body(body), durable=True)
 
@@ -72,8 +73,8 @@ def moved(tier: str) -> TierMark:
     return TierMark(moves=[TierMove(id=10, first=1, count=3, tier=tier)])  # type: ignore[arg-type]
 
 
-def evicted(earliest_seq: int) -> EvictWatermark:
-    return EvictWatermark(
+def evicted(earliest_seq: int) -> Evict:
+    return Evict(
         evict_floor=earliest_seq, cap_lost=0, ttl_lost=0, trim_lost=0, restart_lost=0, earliest_seq=earliest_seq
     )  # fmt: skip
 

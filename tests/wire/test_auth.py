@@ -6,6 +6,7 @@ from topics.errors import Forbidden, MethodNotAllowed, NotFound, Unauthorized
 from topics.model.config import ConfigPatch
 from topics.model.router import RouterDef
 from topics.wire.access.auth import (
+    Presented,
     authenticate,
     bearer,
     check_config_on_write,
@@ -138,11 +139,11 @@ def test_a_watch_stream_is_checked_by_its_session() -> None:
 
 def test_a_session_belongs_to_the_key_that_made_it() -> None:
     owner = key_of("r").digest
-    check_session(RING, owner, b"r")
+    check_session(RING, owner, Presented(b"r"))
     for secret in (None, b"", b"nobody", b"all"):
         with pytest.raises(Unauthorized):
-            check_session(RING, owner, secret)
-    check_session(None, None, None)
+            check_session(RING, owner, Presented(secret))
+    check_session(None, None, Presented())
 
 
 # --- rights ----------------------------------------------------------------------------------------------------------

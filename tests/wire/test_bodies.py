@@ -54,9 +54,10 @@ def test_which_endpoint_takes_which_body() -> None:
         "diff",
         "put_cursor",
         "redrive",
+        "create_token",
     ]
     assert [handler for handler, kind in kinds.items() if kind == "never_empty"] == ["claim"]
-    without_body = {"pause_queue", "resume_queue"}
+    without_body = {"pause_queue", "resume_queue", "run_schedule", "pause_schedule", "resume_schedule"}
     for row in ENDPOINTS:
         may_have_one = row.method in ("PUT", "POST") and row.handler not in without_body
         assert (row.body != "none") == may_have_one == (row.request is not None)

@@ -2,6 +2,7 @@
 against an oracle of our own."""
 
 import json
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from topics.wire.incoming.requests import (
     decode_diff,
     decode_write,
 )
+from topics.wire.incoming.schedule_requests import decode_schedule
 
 
 def payloads(body: bytes) -> list[tuple[bytes, bytes | None]] | None:
@@ -263,6 +265,17 @@ def test_a_string_is_a_string(value: bytes) -> None:
         b'{"records":[],"idempotency_key":%b}',
     ):
         assert payloads(body % value) is None
+
+
+def test_a_refused_word_comes_with_those_that_are_allowed() -> None:
+    refused: list[tuple[Callable[[bytes], object], bytes, str]] = [
+        (decode_config, b'{"durability":"safe"}', "disk, ephemeral, fsync, memory"),
+        (decode_write, b'{"records":[{"data":1,"unique":{"key":"a","on_conflict":"x"}}]}', "keep, reject, replace"),
+        (decode_schedule, b'{"topic":"t","cron":"@daily","missed":"x"}', "all, one, skip"),
+    ]
+    for decode, body, allowed in refused:
+        with pytest.raises(InvalidRequest, match=f"; allowed: {allowed}$"):
+            decode(body)
 
 
 def test_null_is_taken_where_it_is_allowed_and_nowhere_else() -> None:

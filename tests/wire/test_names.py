@@ -31,6 +31,7 @@ NO_NAMES = {
     "node", "tag", "idempotency_key", "lease_ids", "match", "filter", "type", "discard", "durability", "guarantee",
     "consistency", "from_seq", "unique", "key", "error",
     "position", "cursor", "owner", "to", "hold", "if_head", "if_tag_seq",
+    "cron", "timezone", "traceparent", "text",
 }  # fmt: skip
 """Texts of requests that name no topic. Whoever adds a field says so here, or gives it the type `TopicName`."""
 
@@ -41,6 +42,8 @@ NOT_TOLD = {
     "wid",
     "stream_url",
     "next_cursor",
+    "token",
+    "problem",
     "scopes",
     "prefixes",
     "lease_id",
@@ -147,7 +150,8 @@ def test_what_cannot_be_left_out_is_not_answered() -> None:
 
 SENT = {
     "InvalidRequest.bad_dead_letter", "Forbidden.for_topic", "TopicNotFound", "RouterNotFound", "TopicNotEmpty",
-    "NotAQueue", "CursorNotFound", "CursorFenced", "CursorForeign",
+    "NotAQueue", "CursorNotFound", "CursorFenced", "CursorForeign", "RecordNotFound.of",
+    "ScheduleNotFound", "TopicExistsIncompatible.schedule_topic",
     "TopicFull", "TopicExistsIncompatible.type_change", "TopicExistsIncompatible.fan_in",
 }  # fmt: skip
 """Errors about a topic or router that the caller has named itself, in the path or in the body."""

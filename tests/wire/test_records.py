@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topics.formats.codec.plain_render import json_text
 from topics.model.payload import make_blob
 from topics.model.run import BODY_HEAD, HAS_NODE, HAS_TAG, Buffer, RecordRun
 from topics.wire.outgoing import records as columns
-from topics.wire.outgoing.records import View, json_text, render_array, render_jobs, render_list
+from topics.wire.outgoing.records import View, render, render_jobs
 
 VIEWS = [View(data, tags, meta) for data in (True, False) for tags in (True, False) for meta in (True, False)]
 
@@ -58,11 +59,11 @@ FULL = Stored(node="n1", tag="t", meta=b'{"k":1}')
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_of_a_full_and_of_a_bare_record(view: View) -> None:
     for one in (FULL, Stored(), Stored(data=b"null"), Stored(tag="", node=""), Stored(meta=b"[]")):
-        assert render_array(run_of([one]), None, view) == plainly(one, view)
+        assert render(run_of([one]), None, view).whole == plainly(one, view)
 
 
 def test_the_example_of_the_contract() -> None:
-    assert render_array(run_of([Stored()]), None, View()) == b'{"$seq":8,"$ts":1755000000123,"data":{"n":8}}'
+    assert render(run_of([Stored()]), None, View()).whole == b'{"$seq":8,"$ts":1755000000123,"data":{"n":8}}'
 
 
 TRICKY = [
@@ -77,7 +78,7 @@ TRICKY = [
 def test_payloads_are_split_where_they_were_joined(data: bytes, meta: bytes | None) -> None:
     one = Stored(data=data, meta=meta)
     for view in VIEWS:
-        assert render_array(run_of([one]), None, view) == plainly(one, view)
+        assert render(run_of([one]), None, view).whole == plainly(one, view)
 
 
 texts = (
@@ -106,14 +107,14 @@ def test_many_records_agree_with_one_at_a_time(
         records.append(one._replace(seq=seq, ts=ts))
     expected = [plainly(one, view) for one in records]
     run = run_of(records)
-    rendered = render_list(run, None, view)
+    rendered = render(run, None, view).each()
     assert list(map(msgspec.json.decode, map(masked, rendered))) == list(
         map(msgspec.json.decode, map(masked, expected))
     )
-    assert render_array(run, None, view) == b",".join(rendered)
+    assert render(run, None, view).whole == b",".join(rendered)
     picks = range(0, len(records), 3)
-    assert render_list(run, picks, view) == rendered[::3]
-    assert render_array(run, picks, view) == b",".join(rendered[::3])
+    assert render(run, picks, view).each() == rendered[::3]
+    assert render(run, picks, view).whole == b",".join(rendered[::3])
 
 
 def masked(text: bytes) -> bytes:
@@ -127,7 +128,7 @@ def test_any_buffer_will_do(count: int, kind: type[bytes] | type[bytearray] | ty
     run = run_of(records)
     buf: Buffer = kind(run.buf)
     other = RecordRun(buf, run.body_offs, run.flags)
-    assert render_list(other, None, VIEWS[0]) == [plainly(one, VIEWS[0]) for one in records]
+    assert render(other, None, VIEWS[0]).each() == [plainly(one, VIEWS[0]) for one in records]
     if isinstance(buf, bytearray):
         buf += b"more"  # a growing buffer is not held
 
@@ -138,13 +139,15 @@ def test_a_long_sparse_stretch_is_not_copied_whole(count: int, monkeypatch: pyte
     records = [FULL._replace(seq=at, data=b"%d" % at) for at in range(1, count + 1)]
     run = run_of(records, pad=b"x" * 500)
     other = RecordRun(memoryview(run.buf), run.body_offs, run.flags)
-    assert render_list(other, [0, count - 1], VIEWS[0]) == [plainly(one, VIEWS[0]) for one in (records[0], records[-1])]
+    assert render(other, [0, count - 1], VIEWS[0]).each() == [
+        plainly(one, VIEWS[0]) for one in (records[0], records[-1])
+    ]
 
 
 def test_nothing_renders_to_nothing() -> None:
-    assert render_array(run_of([]), None, View()) == b""
-    assert render_list(run_of([]), None, View()) == []
-    assert render_list(run_of([FULL]), [], View()) == []
+    assert render(run_of([]), None, View()).whole == b""
+    assert render(run_of([]), None, View()).each() == []
+    assert render(run_of([FULL]), [], View()).each() == []
     assert render_jobs(run_of([]), None, lease_ids=[], deadlines=[], deliveries=[]) == []
 
 

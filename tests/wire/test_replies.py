@@ -16,14 +16,12 @@ from topics.model.results import (
     ExtendResult,
     PutTopicResult,
     QueueCounters,
-    RouterPage,
-    RouterState,
-    RouterSummary,
     Tombstone,
     TopicPage,
     TopicState,
     TopicSummary,
 )
+from topics.model.router import RouterPage, RouterState, RouterSummary
 from topics.wire.outgoing.replies import (
     ack_performance,
     append_performance,

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.names import TagMatch
+from topics.model.results import lease_text
 from topics.wire.incoming.queue_requests import (
     NO_SUCH_LEASE,
     check_worker,
@@ -13,7 +14,6 @@ from topics.wire.incoming.queue_requests import (
     decode_claim,
     decode_extend,
     decode_nack,
-    lease_text,
     parse_lease,
 )
 from topics.wire.incoming.requests import (

@@ -39,7 +39,8 @@ export interface QueueCounters {
   dead_lettered: number;
   lost_in_flight?: number;
   delayed?: number;
-  paused?: boolean;
+  oldest_ms?: number;
+  next_due?: number;
   [more: string]: unknown;
 }
 

@@ -29,19 +29,4 @@ export function cursorMeta(cursor: Cursor): Record<string, unknown> {
   }
 }
 
-const KEPT = 60;
-
-/** The last lags of each cursor, for sparklines. */
-export class LagHistory {
-  private lags = new Map<string, number[]>();
-
-  add(cursors: Cursor[]): void {
-    const next = new Map<string, number[]>();
-    for (const cursor of cursors) next.set(cursorKey(cursor), [...(this.lags.get(cursorKey(cursor)) ?? []).slice(1 - KEPT), cursor.lag.records]);
-    this.lags = next;
-  }
-
-  of(cursor: Cursor): number[] {
-    return this.lags.get(cursorKey(cursor)) ?? [];
-  }
-}
+export const lags = (cursors: Cursor[]): [string, number][] => cursors.map((cursor) => [cursorKey(cursor), cursor.lag.records]);

@@ -5,6 +5,7 @@ import { ApiError, call, callText, listAll, spent, type TopicState, type TopicSu
 import { type Cursor, listCursors } from "../lib/cursors.ts";
 import { useFeatures } from "../lib/features.ts";
 import { bytes, count, duration, plural, rate, short } from "../lib/format.ts";
+import { History } from "../lib/history.ts";
 import { Metrics } from "../lib/metrics.ts";
 import { Rates, usePoll } from "../lib/poll.ts";
 import { href } from "../lib/route.ts";
@@ -16,7 +17,7 @@ const LAG_MS = 60_000; // a reader that is further behind wants attention
 const TOP = 6;
 const HISTORY = 90; // samples kept for the sparklines
 const QUEUES_MAX = 50;
-const METRICS_CHARS_MS = 20_000; // characters of metrics that a server writes in a millisecond
+const METRICS_CHARS_MS = 4000; // characters of metrics that a server writes in a millisecond
 
 interface Snapshot {
   metrics: Metrics;
@@ -24,34 +25,30 @@ interface Snapshot {
   uptimeMs: number;
   version: string;
   rates: Map<string, number>;
-  history: Map<string, number[]>;
+  history: History;
 }
 
-const COUNTERS: Record<string, string[]> = {
-  written: ["topics_records_appended_total", "topics_records_written_total", "topics_wal_frames_total"],
-  read: ["topics_records_read_total"],
-  delivered: ["topics_records_delivered_total"],
-  wal: ["topics_wal_bytes_written_total"],
-  syncs: ["topics_wal_fsyncs_total"],
+const COUNTERS: Record<string, string> = {
+  requests: "topics_http_requests_total",
+  pushes: "topics_delivery_services_total",
+  wal: "topics_wal_bytes_written_total",
+  syncs: "topics_wal_fsyncs_total",
 };
 
 function useSnapshot(): ReturnType<typeof usePoll<Snapshot>> {
   const rates = useRef(new Rates());
-  const history = useRef(new Map<string, number[]>());
+  const history = useRef(new History(HISTORY));
   return usePoll(async (signal) => {
     const health = await call<{ version: string; uptime_ms: number; problems?: string[] }>("GET", "v0/health", undefined, signal);
     const text = await callText("v0/metrics");
     spent.ms += text.length / METRICS_CHARS_MS; // this answer does not say what it cost
     const metrics = new Metrics(text);
     const counters = Object.entries(COUNTERS)
-      .map(([name, names]) => [name, metrics.sum(...names)] as const)
+      .map(([key, name]) => [key, metrics.sum(name)] as const)
       .filter((pair): pair is [string, number] => pair[1] !== undefined);
     const found = rates.current.sample(counters);
-    for (const [name, value] of found) {
-      const kept = history.current.get(name) ?? [];
-      history.current.set(name, [...kept.slice(1 - HISTORY), value]);
-    }
-    return { metrics, problems: health.problems ?? [], uptimeMs: health.uptime_ms, version: health.version, rates: found, history: new Map(history.current) };
+    if (found.size) history.current.add(found);
+    return { metrics, problems: health.problems ?? [], uptimeMs: health.uptime_ms, version: health.version, rates: found, history: history.current };
   }, []);
 }
 
@@ -65,12 +62,14 @@ async function queueAttention(topics: TopicSummary[], signal: AbortSignal): Prom
   const queues = topics.filter((topic) => topic.type === "queue").slice(0, QUEUES_MAX);
   const states: TopicState[] = [];
   for (const queue of queues) states.push(await topicState(queue.topic, signal).catch(() => null as unknown as TopicState));
-  return states.filter(Boolean).flatMap(({ topic, queue }) => {
+  const counts = new Map(topics.map((topic) => [topic.topic, topic.count]));
+  return states.filter(Boolean).flatMap(({ topic, queue, config }) => {
     const found: Attention[] = [];
     if (!queue) return found;
-    if (queue.dead_lettered) found.push({ tone: "warn", text: `${topic} gave up on ${plural(queue.dead_lettered, "job")}: look at its dead letters`, to: href(["topics", topic, "jobs"]) });
+    const letters = config.dead_letter === null ? queue.dead_lettered : Math.min(queue.dead_lettered, counts.get(config.dead_letter) ?? 0); // those that were redriven are not there any more
+    if (letters) found.push({ tone: "warn", text: `${topic} gave up on ${plural(letters, "job")}: look at its dead letters`, to: href(["topics", topic, "jobs"], { state: "dead" }) });
     if (queue.lost_in_flight) found.push({ tone: "bad", text: `${topic} lost ${plural(queue.lost_in_flight, "leased job")} to its cap or TTL`, to: href(["topics", topic]) });
-    if (queue.paused) found.push({ tone: "warn", text: `${topic} is paused`, to: href(["topics", topic, "jobs"]) });
+    if (config.paused === true) found.push({ tone: "warn", text: `${topic} is paused with ${plural(queue.ready, "ready job")}`, to: href(["topics", topic, "jobs"]) });
     return found;
   });
 }
@@ -83,15 +82,17 @@ interface FailingSchedule {
   problem?: string;
 }
 
-const failing = ({ schedule, problem }: FailingSchedule): Attention[] => (problem ? [{ tone: "bad", text: `schedule ${schedule}: ${problem}`, to: href(["schedules"]) }] : []);
+const failing = ({ schedule, problem }: FailingSchedule): Attention[] => (problem ? [{ tone: "bad", text: `schedule ${schedule}: ${problem}`, to: href(["schedules", schedule]) }] : []);
 
 export function Overview(): JSX.Element {
   const { value, error, again } = useSnapshot();
   const topicRates = useRef(new Rates());
+  const written = useRef(new History(HISTORY));
   const features = useFeatures();
   const attention = usePoll(async (signal) => {
     const topics = await listAll<TopicSummary>("v0/topics", "topics", {}, () => undefined, signal);
-    topicRates.current.sample(topics.map((topic) => [topic.topic, topic.head_seq]));
+    const found = topicRates.current.sample(topics.map((topic) => [topic.topic, topic.head_seq]));
+    if (found.size || !topics.length) written.current.add([["all", [...found.values()].reduce((sum, one) => sum + one, 0)]]);
     const list = await queueAttention(topics, signal);
     if (features.cursors) list.push(...(await listCursors(signal)).flatMap(lagging));
     if (features.schedules) list.push(...(await listAll<FailingSchedule>("v0/schedules", "schedules", {}, () => undefined, signal)).flatMap(failing));
@@ -101,17 +102,17 @@ export function Overview(): JSX.Element {
   const { metrics } = value;
   const told: Attention[] = [...value.problems.map((text) => ({ tone: "bad" as const, text })), ...(attention.value?.list ?? [])];
   const rateCard = (name: string, title: string, unit: string): JSX.Element | null => {
-    const series = value.history.get(name);
-    if (metrics.sum(...(COUNTERS[name] as string[])) === undefined) return null; // a server that does not count this
-    const now = value.rates.get(name);
+    const series = name === "written" ? written.current.of("all") : value.history.of(name);
+    const now = name === "written" ? series.at(-1) : value.rates.get(name);
     return (
       <Stat name={title} value={now === undefined ? "–" : unit === "bytes" ? bytes(Math.round(now)) : rate(now)} unit={unit === "bytes" ? "/s" : unit}>
-        <Sparkline values={series ?? []} label={`${title}, the last minutes`} />
+        <Sparkline values={series} label={`${title}, the last minutes`} />
       </Stat>
     );
   };
   const hot = metrics.get('topics_segment_bytes{tier="hot"}');
   const cold = metrics.get('topics_segment_bytes{tier="cold"}');
+  const [free, size] = [metrics.get("topics_data_dir_free_bytes"), metrics.get("topics_data_dir_size_bytes")];
   const pressure = metrics.get("topics_delivery_pressure") ?? 0;
   const coldUp = metrics.get("topics_cold_store_up");
   return (
@@ -137,8 +138,8 @@ export function Overview(): JSX.Element {
       </section>
       <section class="stats" aria-label="Rates">
         {rateCard("written", "Records written", "/s")}
-        {rateCard("delivered", "Delivered live", "/s")}
-        {rateCard("read", "Read", "/s")}
+        {rateCard("pushes", "Pushed to streams", "/s")}
+        {rateCard("requests", "Requests", "/s")}
         {rateCard("wal", "Log", "bytes")}
         {rateCard("syncs", "Disk syncs", "/s")}
       </section>
@@ -160,8 +161,12 @@ export function Overview(): JSX.Element {
             <dd>
               {count(metrics.get("topics_wal_queue_depth") ?? 0)} <small>peak {count(metrics.get("topics_wal_queue_depth_peak") ?? 0)}</small>
             </dd>
+            <dt>Mean answer</dt>
+            <dd>{meanTime(metrics, "topics_http_request_duration_seconds")}</dd>
+            <dt>Mean push to streams</dt>
+            <dd>{meanTime(metrics, "topics_delivery_duration_seconds")}</dd>
             <dt>Mean disk sync</dt>
-            <dd>{syncTime(metrics)}</dd>
+            <dd>{meanTime(metrics, "topics_wal_fsync_duration_seconds")}</dd>
             <dt>Checkpoints</dt>
             <dd>{succeeded(metrics, "topics_checkpoints_total", "topics_checkpoint_failures_total")}</dd>
             <dt>Snapshots</dt>
@@ -173,6 +178,8 @@ export function Overview(): JSX.Element {
         <section class="card" aria-labelledby="o-disk">
           <h2 id="o-disk">Disk and delivery</h2>
           <dl>
+            <dt>Free on the disk</dt>
+            <dd>{free === undefined || !size ? "not known" : <FreeDisk free={free} size={size} />}</dd>
             <dt>Sealed, first tier</dt>
             <dd>
               {bytes(hot ?? 0)} <small>{plural(metrics.get('topics_segments{tier="hot"}') ?? 0, "segment")}</small>
@@ -190,17 +197,19 @@ export function Overview(): JSX.Element {
             </dd>
             <dt>Streams cut off as too slow</dt>
             <dd>{count(metrics.get("topics_streams_too_slow_total") ?? 0)}</dd>
-            <dt>Durability</dt>
-            <dd class="badges">
-              {["fsync", "disk", "memory", "ephemeral"].map((name) => {
-                const topics = metrics.get(`topics_topics_by_class{class="${name}"}`);
-                return topics ? (
-                  <Badge key={name}>
-                    {name} {count(topics)}
-                  </Badge>
-                ) : null;
-              })}
-            </dd>
+            {!!metrics.get("topics_topics") && <dt>Durability</dt>}
+            {!!metrics.get("topics_topics") && (
+              <dd class="badges">
+                {["fsync", "disk", "memory", "ephemeral"].map((name) => {
+                  const topics = metrics.get(`topics_topics_by_class{class="${name}"}`);
+                  return topics ? (
+                    <Badge key={name}>
+                      {name} {count(topics)}
+                    </Badge>
+                  ) : null;
+                })}
+              </dd>
+            )}
           </dl>
         </section>
       </div>
@@ -234,9 +243,20 @@ function Busiest({ topics, rates }: { topics: TopicSummary[]; rates: Map<string,
   );
 }
 
-function syncTime(metrics: Metrics): string {
-  const times = metrics.get("topics_wal_fsync_latency_us_count") ?? 0;
-  return times ? `${((metrics.get("topics_wal_fsync_latency_us_sum") ?? 0) / times / 1000).toFixed(2)} ms` : "none yet";
+/** Since the start, over all labels of a histogram. */
+function meanTime(metrics: Metrics, name: string): string {
+  const times = metrics.sum(`${name}_count`) ?? 0;
+  return times ? `${((1000 * (metrics.sum(`${name}_sum`) ?? 0)) / times).toFixed(2)} ms` : "none yet";
+}
+
+function FreeDisk({ free, size }: { free: number; size: number }): JSX.Element {
+  const used = 1 - free / size;
+  return (
+    <>
+      <Meter share={used} label={`${Math.round(100 * used)} percent of the disk is used`} tone={used > 0.95 ? "bad" : used > 0.85 ? "warn" : "good"} />
+      {bytes(free)} <small>of {bytes(size)}</small>
+    </>
+  );
 }
 
 function succeeded(metrics: Metrics, done: string, failed: string): JSX.Element {

@@ -85,7 +85,7 @@ const number = (key: string, title: string, value: (row: Row) => number, tone?: 
 
 const COLUMNS: Column<Row>[] = [
   { key: "topic", title: "Queue", width: "minmax(0, 1fr)", sort: (row) => row.topic, render: (row) => <span class="name">{row.topic}</span> },
-  { key: "state", title: "", width: "84px", from: 700, render: (row) => row.queue?.paused && <Badge tone="warn">paused</Badge> },
+  { key: "state", title: "", width: "84px", from: 700, render: (row) => row.config.paused === true && <Badge tone="warn">paused</Badge> },
   number("ready", "Ready", (row) => row.queue?.ready ?? 0),
   number("flight", "In flight", (row) => row.queue?.in_flight ?? 0),
   number("delayed", "Delayed", (row) => row.queue?.delayed ?? row.count - (row.queue?.ready ?? 0) - (row.queue?.in_flight ?? 0), undefined, 700),

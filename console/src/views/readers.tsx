@@ -3,27 +3,32 @@ import type { JSX } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { useMay } from "../lib/access.ts";
 import { call, topicPath } from "../lib/api.ts";
-import { type Cursor, cursorKey, cursorMeta, LagHistory, listCursors } from "../lib/cursors.ts";
+import { type Cursor, cursorKey, cursorMeta, lags, listCursors } from "../lib/cursors.ts";
 import { ago, bytes, count, duration, plural } from "../lib/format.ts";
+import { History } from "../lib/history.ts";
 import { usePoll } from "../lib/poll.ts";
 import { go, href } from "../lib/route.ts";
 import { parseTarget } from "../lib/window.ts";
 import { Badge, Button, Empty, Field, Loading, Search, Segmented, Trouble } from "../ui/bits.tsx";
 import { Dialog, useConfirm } from "../ui/dialog.tsx";
+import { Plot, type Series } from "../ui/plot.tsx";
 import { Sparkline } from "../ui/sparkline.tsx";
 import { type Column, sorted, Table } from "../ui/table.tsx";
 import { say, sayError } from "../ui/toast.tsx";
+
+const HISTORY = 300; // samples: ten minutes at the usual pace
+const LINES = 6;
 
 type Kind = "all" | Cursor["kind"];
 
 export function Readers({ query }: { query: URLSearchParams }): JSX.Element {
   const may = useMay();
-  const history = useRef(new LagHistory());
+  const history = useRef(new History(HISTORY));
   const [resetting, setResetting] = useState<Cursor | null>(null);
   const [dialog, ask] = useConfirm();
   const { value, error, again } = usePoll(async (signal) => {
     const cursors = await listCursors(signal);
-    history.current.add(cursors);
+    history.current.add(lags(cursors));
     return cursors;
   }, []);
   const search = query.get("q") ?? "";
@@ -51,7 +56,7 @@ export function Readers({ query }: { query: URLSearchParams }): JSX.Element {
     { key: "kind", title: "Kind", width: "84px", from: 560, sort: (row) => row.kind, render: (row) => <KindBadge cursor={row} /> },
     { key: "topic", title: "Topic", width: "minmax(0, 0.8fr)", from: 700, sort: (row) => row.topic, render: (row) => <a href={href(["topics", row.topic])}>{row.topic}</a> },
     { key: "seq", title: "At seq", width: "92px", number: true, from: 1100, sort: (row) => row.seq, render: (row) => count(row.seq) },
-    { key: "history", title: "Lag lately", width: "120px", from: 1350, render: (row) => <Sparkline values={history.current.of(row)} label={`lag of ${row.cursor}, the last minutes`} width={120} height={24} /> },
+    { key: "history", title: "Lag lately", width: "120px", from: 1350, render: (row) => <Sparkline values={history.current.of(cursorKey(row))} label={`lag of ${row.cursor}, the last minutes`} width={120} height={24} /> },
     { key: "lag", title: "Behind", width: "92px", narrow: "74px", number: true, sort: (row) => row.lag.records, render: (row) => (row.lag.records ? <Badge tone={row.lag.ms > 60_000 ? "warn" : "plain"}>{count(row.lag.records)}</Badge> : <Badge tone="good">caught up</Badge>) },
     { key: "ms", title: "By time", width: "84px", number: true, from: 480, sort: (row) => row.lag.ms, render: (row) => (row.lag.ms ? duration(row.lag.ms) : "–") },
     { key: "bytes", title: "Bytes", width: "84px", number: true, from: 1500, sort: (row) => row.lag.bytes, render: (row) => bytes(row.lag.bytes) },
@@ -60,7 +65,7 @@ export function Readers({ query }: { query: URLSearchParams }): JSX.Element {
       key: "act",
       title: "",
       width: "76px",
-      from: 560,
+      narrow: "66px",
       render: (row) =>
         row.kind === "cursor" && (
           <span class="acts">
@@ -96,6 +101,7 @@ export function Readers({ query }: { query: URLSearchParams }): JSX.Element {
       </header>
       <Trouble error={error} again={again} />
       {!value && !error && <Loading />}
+      {value && <LagOverTime rows={rows} history={history.current} />}
       {value && (
         <Table
           label="Readers"
@@ -116,6 +122,22 @@ export function Readers({ query }: { query: URLSearchParams }): JSX.Element {
       {dialog}
       {resetting && <Reset cursor={resetting} onClose={() => (setResetting(null), again())} />}
     </div>
+  );
+}
+
+/** The readers that are furthest behind, as long as the page has been open. */
+function LagOverTime({ rows, history }: { rows: Cursor[]; history: History }): JSX.Element | null {
+  const worst = rows.filter((row) => row.lag.records > 0).toSorted((a, b) => b.lag.records - a.lag.records).slice(0, LINES);
+  const series = worst.map((row): Series => {
+    const values = history.of(cursorKey(row));
+    return { name: `${row.cursor} in ${row.topic}`, times: history.times(cursorKey(row)), values, length: values.length };
+  });
+  if (!series.some((one) => one.length > 1)) return null;
+  return (
+    <section class="card lags" aria-labelledby="r-lags">
+      <h2 id="r-lags">Records behind, since this page was opened</h2>
+      <Plot series={series} how="max" label="records behind, by reader, over time" height={170} version={rows} />
+    </section>
   );
 }
 

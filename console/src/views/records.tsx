@@ -130,7 +130,8 @@ function useRecords(name: string, head: number, wanted: number | null, options: 
     has: (seq: number): boolean => window.current?.has(seq) ?? false,
     pause: (): void => setFollow(false),
     seek: (at: number | null, following: boolean): void => {
-      setLoaded(null); // what is shown belongs to the old place
+      setLoaded(null); // what is shown belongs to the old place,
+      window.current = null; // and so does what its stream still brings
       setFollow(following);
       setStart({ at, turn: start.turn + 1 });
     },
@@ -171,43 +172,45 @@ export function Records({ state, query }: { state: TopicState; query: URLSearchP
   const record = picked === null ? undefined : records.find(picked);
   const waiting = loaded && records.isHeld() ? loaded.head - (loaded.lines[0]?.seq ?? 0) : 0;
   return (
-    <div class={record ? "records with-detail" : "records"}>
-      <div class="records-list">
-        <Toolbar state={state} records={records} tag={tag} setTag={setTag} text={text} setText={setText} onSnippets={() => setSnippets(true)} lines={lines} />
-        <Trouble error={records.error} />
-        {waiting > 0 && (
-          <button type="button" class="new-pill" onClick={() => records.seek(null, true)}>
-            {plural(waiting, "new record")}
-          </button>
+    <>
+      <Toolbar state={state} records={records} tag={tag} setTag={setTag} text={text} setText={setText} onSnippets={() => setSnippets(true)} lines={lines} />
+      <Trouble error={records.error} />
+      <div class="records">
+        <div class="records-list">
+          {waiting > 0 && (
+            <button type="button" class="new-pill" onClick={() => records.seek(null, true)}>
+              {plural(waiting, "new record")}
+            </button>
+          )}
+          <Table
+            label="Records"
+            rows={lines}
+            columns={COLUMNS}
+            rowKey={(line) => (line.gap ? `gap-${line.seq}` : line.seq)}
+            selected={picked}
+            onOpen={select}
+            rowHeight={ROW}
+            rowClass={(line) => (line.gap ? "gap" : "")}
+            resetKey={records.turn}
+            reveal={reveal}
+            keepPlace
+            onRange={(first, last, atTop) => {
+              records.hold(!atTop);
+              if (loaded?.hasOlder && last >= lines.length - 40) void records.more("older");
+              if (loaded && !loaded.atHead && !records.follow && first < 20) void records.more("newer");
+            }}
+            empty={loaded && <Empty icon="topics" title={loaded.lines.length ? "Nothing loaded matches" : "No records here"}>{loaded.lines.length > 0 && <p>Filters look at what is loaded: {plural(loaded.lines.length, "record")}.</p>}</Empty>}
+          />
+        </div>
+        {record && <Detail topic={name} record={record} onClose={() => go(to({ seq: null }), true)} />}
+        {picked !== null && loaded && !record && records.has(picked) && (
+          <p class="note pad" role="status">
+            There is no record with seq {count(picked)}: it was deleted, or is not kept any more.
+          </p>
         )}
-        <Table
-          label="Records"
-          rows={lines}
-          columns={COLUMNS}
-          rowKey={(line) => (line.gap ? `gap-${line.seq}` : line.seq)}
-          selected={picked}
-          onOpen={select}
-          rowHeight={ROW}
-          rowClass={(line) => (line.gap ? "gap" : "")}
-          resetKey={records.turn}
-          reveal={reveal}
-          keepPlace
-          onRange={(first, last, atTop) => {
-            records.hold(!atTop);
-            if (loaded?.hasOlder && last >= lines.length - 40) void records.more("older");
-            if (loaded && !loaded.atHead && !records.follow && first < 20) void records.more("newer");
-          }}
-          empty={loaded && <Empty icon="topics" title={loaded.lines.length ? "Nothing loaded matches" : "No records here"}>{loaded.lines.length > 0 && <p>Filters look at what is loaded: {plural(loaded.lines.length, "record")}.</p>}</Empty>}
-        />
+        {snippets && <Snippets topic={name} after={Math.max(0, (lines.at(-1)?.seq ?? 1) - 1)} onClose={() => setSnippets(false)} />}
       </div>
-      {record && <Detail topic={name} record={record} onClose={() => go(to({ seq: null }), true)} />}
-      {picked !== null && loaded && !record && records.has(picked) && (
-        <p class="note pad" role="status">
-          There is no record with seq {count(picked)}: it was deleted, or is not kept any more.
-        </p>
-      )}
-      {snippets && <Snippets topic={name} after={Math.max(0, (lines.at(-1)?.seq ?? 1) - 1)} onClose={() => setSnippets(false)} />}
-    </div>
+    </>
   );
 }
 
@@ -267,10 +270,10 @@ function Toolbar({ state, records, tag, setTag, text, setText, onSnippets, lines
       <form class="seek" onSubmit={seek}>
         <input value={typed} placeholder="Seek: seq, -50, 14:30, 10m" aria-label="Seek to a seq, a time or an age" spellcheck={false} autocomplete="off" onInput={(event) => setTyped(event.currentTarget.value)} />
         <Button type="submit">Go</Button>
-        <Button onClick={() => records.seek(state.earliest_seq, false)} title="The oldest record">
+        <Button kind="quiet" onClick={() => records.seek(state.earliest_seq, false)} title="The oldest record">
           Oldest
         </Button>
-        <Button onClick={() => records.seek(null, true)} title="The newest record">
+        <Button kind="quiet" onClick={() => records.seek(null, true)} title="The newest record">
           Newest
         </Button>
       </form>

@@ -64,7 +64,7 @@ export function Routers({ query }: { query: URLSearchParams }): JSX.Element {
     { key: "lag", title: "Lag", width: "72px", number: true, from: 560, sort: (row) => row.lag ?? 0, render: (row) => (row.lag === undefined ? "–" : count(row.lag)) },
     { key: "rate", title: "Copies/s", width: "84px", number: true, sort: (row) => row.rate ?? 0, render: (row) => rate(row.rate) },
     { key: "total", title: "Copied", width: "92px", from: 480, number: true, sort: (row) => row.forwarded_total, render: (row) => count(row.forwarded_total) },
-    ...(may("delete") ? [{ key: "act", title: "", width: "44px", from: 700, render: (row: Row) => <Button icon="trash" kind="quiet" label={`Delete ${row.router}`} onClick={() => remove(row)} /> } satisfies Column<Row>] : []),
+    ...(may("delete") ? [{ key: "act", title: "", width: "44px", narrow: "34px", render: (row: Row) => <Button icon="trash" kind="quiet" label={`Delete ${row.router}`} onClick={() => remove(row)} /> } satisfies Column<Row>] : []),
   ];
   return (
     <div class="view fill">

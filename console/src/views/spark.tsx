@@ -2,9 +2,10 @@
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
 import { diff, listAll, type TopicSummary } from "../lib/api.ts";
-import { type Cursor, cursorKey, cursorMeta, LagHistory, listCursors } from "../lib/cursors.ts";
+import { type Cursor, cursorKey, cursorMeta, lags, listCursors } from "../lib/cursors.ts";
 import { ago, count, duration, rate, short } from "../lib/format.ts";
 import { useFeatures } from "../lib/features.ts";
+import { History } from "../lib/history.ts";
 import { Rates, usePoll } from "../lib/poll.ts";
 import { href } from "../lib/route.ts";
 import { Badge, Empty, Loading, Meter, Trouble } from "../ui/bits.tsx";
@@ -33,11 +34,11 @@ async function goldTable(topic: TopicSummary, signal: AbortSignal): Promise<Gold
 
 export function Spark(): JSX.Element {
   const features = useFeatures();
-  const history = useRef(new LagHistory());
+  const history = useRef(new History());
   const rates = useRef(new Rates());
   const queries = usePoll(async (signal) => {
     const cursors = features.cursors ? (await listCursors(signal)).filter((cursor) => cursorMeta(cursor).kind === "spark") : [];
-    history.current.add(cursors);
+    history.current.add(lags(cursors));
     rates.current.sample(cursors.map((cursor) => [cursorKey(cursor), cursor.seq]));
     return cursors;
   }, [features.cursors]);
@@ -63,7 +64,7 @@ export function Spark(): JSX.Element {
       {!!queries.value?.length && (
         <section class="two" aria-label="Queries">
           {queries.value.map((cursor) => (
-            <Query key={cursorKey(cursor)} cursor={cursor} lags={history.current.of(cursor)} perSecond={rates.current.latest.get(cursorKey(cursor))} />
+            <Query key={cursorKey(cursor)} cursor={cursor} lags={history.current.of(cursorKey(cursor))} perSecond={rates.current.latest.get(cursorKey(cursor))} />
           ))}
         </section>
       )}

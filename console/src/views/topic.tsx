@@ -34,7 +34,7 @@ export function Topic({ name, tab, query }: { name: string; tab: string; query: 
     );
   const isQueue = value?.type === "queue";
   const at = (key: string): string => href(key === "records" ? ["topics", name] : ["topics", name, key]);
-  const tabs: [string, string, string][] = [["records", isQueue ? "Records" : "Records", at("records")], ["plot", "Plot", at("plot")], ["config", "Settings", at("config")]];
+  const tabs: [string, string, string][] = [["records", "Records", at("records")], ["plot", "Plot", at("plot")], ["config", "Settings", at("config")]];
   if (isQueue) tabs.splice(1, 0, ["jobs", "Jobs", at("jobs")]);
   return (
     <div class="view fill topic">
@@ -55,7 +55,7 @@ export function Topic({ name, tab, query }: { name: string; tab: string; query: 
           </Button>
         )}
       </header>
-      {value && <Numbers state={value} perSecond={rates.current.latest.get("head")} />}
+      {value && tab !== "jobs" && <Numbers state={value} perSecond={rates.current.latest.get("head")} />}
       <Tabs label="Of this topic" tabs={tabs} current={tab} />
       <Trouble error={error} again={again} />
       {!value && !error && <Loading />}
@@ -98,11 +98,28 @@ const MEANING: Record<string, string> = {
   cap_records: "how many records are kept",
   cap_bytes: "how many bytes are kept",
   discard: "what a full topic does: lets the oldest go, or refuses writes",
+  durable: "older form of durability: true means fsync",
   durability: "what an ack means",
+  priority: "of delivery, set by hand",
+  auto_priority: "topics written to lately are delivered first",
+  auto_create: "the first write makes the topic",
+  dedupe_node: "a node does not get back what it wrote",
   idempotency_window_ms: "how long a repeated key is recognised",
   lease_ms: "how long a worker holds a job",
   max_deliveries: "after so many deliveries a job is a dead letter",
   dead_letter: "where dead letters go",
+  claim_jitter_ms: "claims within this time are answered together",
+  leases_durable: "leases survive a restart",
+  retry: "how long a failed job waits for its next try",
+  serial_by: "jobs with one tag are worked on one after the other",
+  fair_by: "tags take turns, however many jobs each has",
+  concurrency: "how many jobs may be in flight",
+  tag_concurrency: "the same for each tag",
+  rate: "how many jobs are handed out in a time",
+  tag_rate: "the same for each tag",
+  done: "where each job that is over leaves a record",
+  compact: "only the newest record of a tag is kept",
+  compact_grace_ms: "how long an older one stays at least",
 };
 
 function Settings({ state }: { state: TopicState }): JSX.Element {
@@ -152,14 +169,14 @@ function Settings({ state }: { state: TopicState }): JSX.Element {
 }
 
 function SettingRow({ name, value }: { name: string; value: unknown }): JSX.Element {
-  const text = value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : name.endsWith("_ms") && typeof value === "number" ? (value ? duration(value) : "–") : typeof value === "number" ? (value === 0 && /^(cap|max)/.test(name) ? "no limit" : count(value)) : String(value);
+  const text = value === null ? "–" : typeof value === "object" ? JSON.stringify(value) : name.endsWith("_ms") && typeof value === "number" ? (value ? duration(value) : name === "ttl_ms" ? "for ever" : "none") : typeof value === "number" ? (value === 0 && /^(cap|max|.*concurrency)/.test(name) ? "no limit" : count(value)) : String(value);
   return (
     <>
       <dt title={MEANING[name]}>
         {name}
         {MEANING[name] && <small>{MEANING[name]}</small>}
       </dt>
-      <dd>{name === "dead_letter" && typeof value === "string" ? <a href={href(["topics", value])}>{value}</a> : text}</dd>
+      <dd>{(name === "dead_letter" || name === "done") && typeof value === "string" ? <a href={href(["topics", value])}>{value}</a> : text}</dd>
     </>
   );
 }

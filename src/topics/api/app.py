@@ -17,6 +17,8 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
+from topics.api.metrics.request_stats import RequestStats
+from topics.api.refusal_log import RefusalLog
 from topics.engine.ticket import Ticket
 from topics.errors import (
     Internal,
@@ -26,11 +28,13 @@ from topics.errors import (
     ShuttingDown,
     Throttled,
     TopicsError,
+    Unauthorized,
     UnsupportedMediaType,
 )
 from topics.net.messages import BodyFault, Headers, Request, RequestHead, Responder, Response, StreamSink, WsSink
 from topics.wire.access.auth import PageRules, authenticate, check_names, check_rights, seen_by
 from topics.wire.access.keys import ClientId, Key, KeyRing, client_of
+from topics.wire.access.stream_tokens import StreamTokens
 from topics.wire.access.visible_names import cut
 from topics.wire.endpoints import ENDPOINTS
 from topics.wire.incoming.json import Unknown, warnings_of, with_warnings
@@ -55,7 +59,13 @@ class RouteDecision(msgspec.Struct, frozen=True):
     page_headers: Headers
     """Header fields of every answer: by them a browser shows the answer to the page that asked."""
     preflight: Headers | None
+    is_lasting: bool = True
+    """It holds for every request with this head. What a token opens it opens for a while."""
     """The whole answer, if a browser asks whether a page may send a request."""
+
+    @property
+    def handler(self) -> str | None:
+        return None if self.target.endpoint is None else self.target.endpoint.handler
 
     def refuse(self, error: TopicsError) -> Response:
         response = error_response(error)
@@ -87,10 +97,13 @@ class App:
         over."""
         self._routes = Routes(ENDPOINTS)
         self._keys = keys
+        self.tokens = StreamTokens(keys, monotonic=monotonic)
         self._pages = pages
         self._probe_auth = probe_auth
         self._monotonic = monotonic
         self.inflight = InFlight(inflight_max)
+        self.requests = RequestStats()
+        self._refusals = RefusalLog(keys, monotonic=monotonic)
         self.progress: float | None = 0.0
         """How far recovery is; None once it is over."""
         self.draining = False
@@ -101,20 +114,33 @@ class App:
 
     def head(self, request: Request) -> Response | None:
         decision: RouteDecision | None = request.head.memo
-        if decision is None:
-            decision = request.head.memo = self._decide(request)
+        if decision is None or self._is_outdated(decision):
+            decision = self._decide(request)
+            request.head.memo = decision if decision.is_lasting else None
         if decision.preflight is not None:
             return Response(200, b"", b"text/plain", decision.preflight)
         if decision.key is not None:
             try:
                 self.inflight.enter(decision.key)
             except TopicsError as error:
-                return decision.refuse(error)
+                return self._refuse(request, decision, error)
         request.context = decision
         if decision.refusal is not None:
             self.abandon(request)
-            return decision.refuse(decision.refusal)
+            return self._refuse(request, decision, decision.refusal)
         return None
+
+    def _is_outdated(self, decision: RouteDecision) -> bool:
+        """Keys end and come while connections stay."""
+        if decision.key is None:
+            return isinstance(decision.refusal, Unauthorized)
+        assert self._keys is not None
+        return not self._keys.is_current(decision.key)
+
+    def _refuse(self, request: Request, decision: RouteDecision, error: TopicsError) -> Response:
+        self.requests.refused(decision.handler, error.status)
+        self._refusals.refused(request, decision.target, error)
+        return decision.refuse(error)
 
     def _decide(self, request: Request) -> RouteDecision:
         headers = request.headers
@@ -133,6 +159,8 @@ class App:
                     authorization=headers.get(b"authorization"),
                     raw_query=request.query,
                     probe_auth=self._probe_auth,
+                    tokens=self.tokens,
+                    protocols=headers.get(b"sec-websocket-protocol"),
                 )
                 check_rights(key, target)
                 if target.endpoint is None or target.is_bad_text:
@@ -142,7 +170,8 @@ class App:
         is_write = target.endpoint is not None and target.endpoint.handler == "write"
         if self.fast_path is not None and is_write and refusal is None and not page_headers:
             self.fast_path.offer(request.head, target.name, key)
-        return RouteDecision(target, key, refusal, page_headers, preflight)
+        is_lasting = target.endpoint is None or not target.endpoint.takes_stream_token
+        return RouteDecision(target, key, refusal, page_headers, preflight, is_lasting)
 
     # --- the whole request ----------------------------------------------------------------------------------------
 
@@ -152,7 +181,7 @@ class App:
             responder = PageResponder(responder, decision.page_headers)
         row = decision.target.endpoint
         assert row is not None
-        call = RequestCall(request, responder, decision.target, decision.key, self._monotonic, self.inflight)
+        call = RequestCall(request, responder, decision, self._monotonic, self.inflight, self.requests, self._refusals)
         try:
             if self.progress is not None or self.draining:
                 self._check_open(row.handler)
@@ -203,17 +232,31 @@ class InFlight:
 class RequestCall:
     """One request on its way through an endpoint, and the ways to answer it."""
 
-    __slots__ = ("_inflight", "_monotonic", "key", "name", "part", "request", "responder", "target", "warnings")
+    __slots__ = (
+        "_inflight",
+        "_monotonic",
+        "_refusals",
+        "_requests",
+        "key",
+        "name",
+        "part",
+        "request",
+        "responder",
+        "target",
+        "warnings",
+    )
 
     def __init__(
         self,
         request: Request,
         responder: Responder,
-        target: Target,
-        key: Key | None,
+        decision: RouteDecision,
         monotonic: Callable[[], float],
         inflight: InFlight,
+        requests: RequestStats,
+        refusals: RefusalLog,
     ) -> None:
+        target, key = decision.target, decision.key
         self.request = request
         self.responder = responder
         self.target = target
@@ -222,6 +265,8 @@ class RequestCall:
         self.part = target.part
         self.warnings: Sequence[str] = ()
         self._monotonic = monotonic
+        self._requests = requests
+        self._refusals = refusals
         self._inflight = None if key is None else inflight  # None: nobody counts, or no longer
 
     # --- what came ------------------------------------------------------------------------------------------------
@@ -270,6 +315,7 @@ class RequestCall:
     def reply(self, status: int, body: bytes) -> None:
         if self._inflight is not None:
             self.end()
+        self._count(status)
         if self.warnings:
             body = with_warnings(body, self.warnings)
         if status == 200:
@@ -277,12 +323,16 @@ class RequestCall:
         else:
             self.responder.reply(Response(status, body))
 
+    def _count(self, status: int) -> None:
+        assert self.target.endpoint is not None
+        self._requests.answered(self.target.endpoint.handler, status, self._monotonic() - self.request.started_s)
+
     def answer(
         self, result: msgspec.Struct, spent: bytes | None = None, *, status: int = 200, hidden: Sequence[str] = ()
     ) -> None:
         """Reply with a result, without the names that the key may not see; `spent` is its performance object,
         `hidden` what was left out already."""
-        if self.key is not None and self.key.prefixes:
+        if self.key is not None and self.key.is_bound:
             result, more = cut(result, self.key.permits_name)
             hidden = (*hidden, *more)
         spent = performance(self.elapsed_ms()) if spent is None else spent
@@ -290,11 +340,12 @@ class RequestCall:
 
     def respond(self, response: Response) -> None:
         self.end()
+        self._count(response.status)
         self.responder.reply(response)
 
     def fail(self, error: BaseException) -> None:
-        self.end()
-        self.responder.reply(error_response(error, self.key))
+        self._refusals.refused(self.request, self.target, error)
+        self.respond(error_response(error, self.key))
 
     def rendered(self, body: bytes | None, error: BaseException | None) -> None:
         """Answer with what a thread has rendered, or with its error."""

@@ -6,29 +6,31 @@ it the kernel when there is one."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from topics.api.app import App, within_budget
+from topics.api.app import App, Handler, within_budget
 from topics.api.endpoints.bulk import BulkEndpoints
 from topics.api.endpoints.cursors import CursorEndpoints
+from topics.api.endpoints.latest_table import TableEndpoints
 from topics.api.endpoints.probes import Console, Probes
 from topics.api.endpoints.queues import JobEndpoints, QueueEndpoints
 from topics.api.endpoints.records import RecordEndpoints
 from topics.api.endpoints.routers import RouterEndpoints
+from topics.api.endpoints.schedules import ScheduleEndpoints
+from topics.api.endpoints.tokens import TokenEndpoint
 from topics.api.endpoints.topics import TopicEndpoints
 from topics.api.fast_append import FastAppends
-from topics.api.live.live import Live
-from topics.api.live.work_endpoint import WorkEndpoint
-from topics.api.metrics import Metrics
+from topics.api.live.live import PLAIN_PARTS, Live, LiveParts
+from topics.api.metrics.metrics_endpoint import MetricsEndpoint
 from topics.clock import Clock, Host
 from topics.config import Settings
 from topics.core.state import State
+from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.runtime.drivers.aio import BusyShare
 from topics.runtime.kernel import Kernel
 from topics.wire.access.auth import PageRules
 from topics.wire.access.keys import Key, KeyRing
-from topics.wire.outgoing.render_cache import RenderCache
 
 log = logging.getLogger("topics.api")
 
@@ -52,13 +54,19 @@ class ServerApp:
             monotonic=clock.monotonic,
         )
         self._probes = Probes(self.app, uptime_ms=self.uptime_ms)
-        self._metrics = Metrics(uptime_ms=self.uptime_ms, progress=lambda: self.app.progress)
+        self._metrics = MetricsEndpoint(
+            self.app.requests,
+            shown_max=settings.metrics_topics,
+            uptime_ms=self.uptime_ms,
+            progress=lambda: self.app.progress,
+        )
         console = Console()
         self.app.handlers |= {
             "health": self._probes.health,
             "ready": self._probes.ready,
             "openapi": within_budget(self._probes.openapi),
             "access": self._probes.access,
+            "create_token": TokenEndpoint(self.app.tokens, wall_ms=clock.wall_ms).create_token,
             "metrics": within_budget(self._metrics.metrics),
             "root": console.root,
             "console": within_budget(console.console),
@@ -68,6 +76,35 @@ class ServerApp:
     def uptime_ms(self) -> int:
         return int((self._clock.monotonic() - self._started_s) * 1000)
 
+    def _connect(self, kernel: Kernel, live: Live, long_polls: LongPolls) -> None:
+        """What the turns, the ticks and the end of the kernel ask of the api."""
+        engine = kernel.engine
+        fast_appends = FastAppends(
+            engine,
+            keys=self._keys,
+            monotonic=self._clock.monotonic,
+            inflight=self.app.inflight,
+            requests=self.app.requests,
+        )
+        self.app.fast_path = fast_appends
+        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all, engine.queues.waiting.finish_all)
+        kernel.scheduler.every_tick.append(long_polls.tick)
+        kernel.scheduler.every_tick.append(self._expire_keys)
+        kernel.before_turn.append(fast_appends.end_turn)
+
+    def keys_ended(self, keys: Iterable[Key]) -> None:
+        """Cut off what these keys have open. The ring has let go of them already, so nothing new is opened."""
+        ended = {key.digest for key in keys}
+        if ended and self.live is not None:
+            self.live.sessions.disown(ended)
+            self.live.streams.cut_off_clients(ended)
+
+    def _expire_keys(self) -> None:
+        over = [] if self._keys is None else self._keys.expire(self._clock.wall_ms())
+        for key in over:
+            log.warning("key %s has expired", key.name)
+        self.keys_ended(over)
+
     def report_progress(self, share: float) -> None:
         """From recovery; it never falls."""
         if self.app.progress is not None:
@@ -76,29 +113,26 @@ class ServerApp:
     def attach(self, kernel: Kernel) -> None:
         """Recovery is over: serve."""
         engine, off_loop = kernel.engine, kernel.driver.run_read
-        cache = RenderCache()  # one for diffs and streams
-        live = Live(kernel, self._settings, cache, keys=self._keys, busy=BusyShare())
+        parts, tokens = live_parts(self._settings), self.app.tokens
+        live = Live(kernel, self._settings, keys=self._keys, tokens=tokens, busy=BusyShare(), parts=parts)
         long_polls = LongPolls(engine, live.delivery)
-        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, cache, off_loop=off_loop)
+        topics, records = TopicEndpoints(engine), RecordEndpoints(engine, long_polls, off_loop=off_loop)
         bulk = BulkEndpoints(kernel, self._host, monotonic=self._clock.monotonic)
         routers, queues = RouterEndpoints(engine), QueueEndpoints(engine, off_loop=off_loop)
         jobs = JobEndpoints(engine)
-        cursors = CursorEndpoints(engine)
         self.app.handlers |= {
-            "commit_cursor": cursors.commit_cursor,
-            "put_cursor": cursors.put_cursor,
-            "get_cursor": cursors.get_cursor,
-            "delete_cursor": cursors.delete_cursor,
-            "topic_cursors": within_budget(cursors.topic_cursors),
-            "list_cursors": within_budget(cursors.list_cursors),
-            "commit_cursors": cursors.commit_cursors,
+            **cursor_handlers(engine, kernel.driver.soon),
             "put_topic": topics.put_topic,
             "get_topic": topics.get_topic,
             "list_topics": within_budget(topics.list_topics),
             "delete_topic": topics.delete_topic,
             "write": records.write,
             "diff": records.diff,
+            "get_records": records.get_records,
+            "get_record": records.get_record,
+            "newest_record": records.newest_record,
             "delete_records": records.delete_records,
+            "latest": TableEndpoints(engine, off_loop=off_loop).latest,
             "segments": within_budget(bulk.segments),
             "frames": bulk.frames,
             "put_router": routers.put_router,
@@ -117,20 +151,41 @@ class ServerApp:
             "redrive": jobs.redrive,
             "pause_queue": jobs.pause_queue,
             "resume_queue": jobs.resume_queue,
-            "work": WorkEndpoint(engine, live.streams, live.services.slow_limits).work,
+            **ScheduleEndpoints(engine).handlers,
             **live.handlers,
         }
-        fast_appends = FastAppends(engine, monotonic=self._clock.monotonic, inflight=self.app.inflight)
-        self.app.fast_path = fast_appends
-        self.app.on_shutdown += (live.streams.shut_down, long_polls.finish_all, engine.queues.waiting.finish_all)
-        kernel.scheduler.every_tick.append(long_polls.tick)
-        kernel.before_turn.append(fast_appends.end_turn)
+        self._connect(kernel, live, long_polls)
         self.kernel, self.live = kernel, live
+        if self._settings.otel:
+            from topics.api.request_spans import trace_requests
+
+            trace_requests(self.app)
         self._probes.kernel = kernel
-        self._metrics.kernel, self._metrics.live = kernel, live
+        self._metrics.attach(kernel, live)
         self.app.progress = None
         for sentence in dead_letters_out_of_reach(engine.state, self._keys or ()):
             log.warning("%s", sentence)
+
+
+def live_parts(settings: Settings) -> LiveParts:
+    if not settings.otel:
+        return PLAIN_PARTS
+    from topics.api.live_spans import traced_parts  # needs OpenTelemetry, which a server need not have
+
+    return traced_parts()
+
+
+def cursor_handlers(engine: Engine, soon: Callable[[Callable[[], None]], None]) -> dict[str, Handler]:
+    cursors = CursorEndpoints(engine, soon=soon)
+    return {
+        "commit_cursor": cursors.commit_cursor,
+        "put_cursor": cursors.put_cursor,
+        "get_cursor": cursors.get_cursor,
+        "delete_cursor": cursors.delete_cursor,
+        "topic_cursors": within_budget(cursors.topic_cursors),
+        "list_cursors": within_budget(cursors.list_cursors),
+        "commit_cursors": cursors.commit_cursors,
+    }
 
 
 def dead_letters_out_of_reach(state: State, keys: Iterable[Key]) -> list[str]:

@@ -13,20 +13,24 @@ from time import perf_counter
 from typing import Any
 
 from topics.api.app import InFlight, error_response
+from topics.api.metrics.request_stats import RequestStats
 from topics.engine.engine import Engine
-from topics.engine.ticket import guarded
-from topics.engine.writing.writes import BYTES_MAX, RECORDS_EACH_MAX
-from topics.errors import InvalidRequest, RecordTooLarge, Throttled
+from topics.engine.ticket import Ticket, guarded
+from topics.engine.writing.coalesced_write import BYTES_MAX
+from topics.engine.writing.writes import RECORDS_EACH_MAX
+from topics.errors import InvalidRequest, RecordTooLarge, Throttled, TopicsError
 from topics.limits import KIB, RECORDS_PER_WRITE_MAX
 from topics.model.record import WriteBatch, build_batch, build_plain_batch
+from topics.model.results import Appended
 from topics.net.messages import FastAppendResponder, RequestHead
-from topics.wire.access.keys import Key
+from topics.wire.access.keys import Key, KeyRing
 from topics.wire.incoming.request_head import bool_param, is_json, parse_query
 from topics.wire.incoming.requests import (
     decode_datas,
+    decode_keyed,
     decode_records,
 )
-from topics.wire.outgoing.replies import append_replies
+from topics.wire.outgoing.replies import append_performance, append_replies, append_reply
 
 BODY_BYTES_MAX = 32 * KIB
 """Of a larger body, decoding costs so much more than the way through the api that the short way gains nothing."""
@@ -41,10 +45,20 @@ assert KEPT_BYTES_MAX + BODY_BYTES_MAX <= BYTES_MAX
 class FastAppends:
     """The short way of one server: which heads have taken writes in this turn."""
 
-    def __init__(self, engine: Engine, *, monotonic: Callable[[], float], inflight: InFlight) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        keys: KeyRing | None,
+        monotonic: Callable[[], float],
+        inflight: InFlight,
+        requests: RequestStats,
+    ) -> None:
         self.engine = engine
+        self.keys = keys
         self.monotonic = monotonic
         self.inflight = inflight
+        self.requests = requests
         self._heads: dict[tuple[str, bool, Key | None], FastAppendHead] = {}
         self._dirty: dict[FastAppendHead, None] = {}
         self._usual = 0  # writes that a turn may bring, as the last ones did
@@ -99,20 +113,21 @@ class FastAppendHead:
         "_bytes",
         "_fast_appends",
         "_is_plain",
-        "_name",
         "_records",
         "_responders",
         "_runs",
         "_started_s",
         "key",
         "monotonic",
+        "name",
+        "requests",
         "return_seqs",
         "topic",
     )
 
     def __init__(self, fast_appends: FastAppends, name: str, key: Key | None, *, return_seqs: bool) -> None:
         self._fast_appends = fast_appends
-        self._name = name
+        self.name = name
         self.key = key
         self._bodies: list[bytes] = []
         self._records: list[Any] = []  # `RecordIn`; if all are plain, payloads
@@ -122,6 +137,7 @@ class FastAppendHead:
         self._bytes = 0
         self._started_s = 0.0
         self.monotonic = fast_appends.monotonic
+        self.requests = fast_appends.requests
         self.return_seqs = return_seqs
         self.topic = name.encode()
 
@@ -135,6 +151,8 @@ class FastAppendHead:
             return False
         datas = decode_datas(body)
         records = decode_records(body) if datas is None else datas
+        if records is None:
+            return self._take_keyed(body, responder)
         if not records or len(records) > RECORDS_EACH_MAX or (self.key is not None and not self._enter(self.key)):
             return False
         if self._is_plain != (datas is not None):
@@ -150,6 +168,23 @@ class FastAppendHead:
         self._bytes += len(body)
         if self._bytes >= KEPT_BYTES_MAX or len(self._records) >= KEPT_RECORDS_MAX:
             self.submit()
+        return True
+
+    def _take_keyed(self, body: bytes, responder: FastAppendResponder) -> bool:
+        """A write with an idempotency key has its own place in the log, so it is given to the engine at once."""
+        keyed = decode_keyed(body)
+        if keyed is None or (self.key is not None and not self._enter(self.key)):
+            return False
+        records, key = keyed
+        waiting = _KeyedWaiting(self, responder)
+        try:
+            ticket = self._fast_appends.engine.write_now(self.name, build_batch(records, idempotency_key=key))
+        except TopicsError:  # nothing has happened: the usual way refuses it again, and says so where it is to be said
+            ticket = None
+        if ticket is None:
+            self.leave(1)
+            return False
+        ticket.then(waiting)
         return True
 
     def submit(self) -> None:
@@ -173,7 +208,7 @@ class FastAppendHead:
         """Whoever breaks a rule, or has to be looked at more closely by the engine, goes the usual way."""
         waiting = _Waiting(self, runs, responders, self._started_s)
         try:
-            is_taken = batch is not None and self._fast_appends.engine.join(self._name, batch, waiting, runs=runs)
+            is_taken = batch is not None and self._fast_appends.engine.join(self.name, batch, waiting, runs=runs)
         except Exception as error:
             waiting.fail(error)
             return
@@ -183,6 +218,9 @@ class FastAppendHead:
                 responder.decline(body)
 
     def _enter(self, key: Key) -> bool:
+        keys = self._fast_appends.keys
+        if keys is None or not keys.is_current(key):  # it has ended: the usual way refuses it
+            return False
         try:
             self._fast_appends.inflight.enter(key)
         except Throttled:
@@ -212,28 +250,64 @@ class _Waiting:
     def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
         writes, responders = self._writes, self._responders
         assert count == sum(self._runs), "all of them go together"
+        took_s = writes.monotonic() - self._started_s
         bodies = append_replies(
             writes.topic,
             first_seq,
             self._runs,
             epoch=epoch,
             return_seqs=writes.return_seqs,
-            server_total_ms=(writes.monotonic() - self._started_s) * 1e3,
+            server_total_ms=took_s * 1e3,
             append_ms=(written_s - self._submitted_s) * 1e3,
             sync_ms=sync_ms,
         )
         self._responders = []
         if writes.key is not None:
             writes.leave(len(responders))
+        writes.requests.answered("write", 200, took_s, len(responders))
         responders[0].reply_ok_all(responders, bodies)
 
     def fail(self, error: BaseException) -> None:
         responders, self._responders = self._responders, []
         self._writes.leave(len(responders))
+        refusal = error_response(error, self._writes.key)
+        took_s = self._writes.monotonic() - self._started_s
+        self._writes.requests.answered("write", refusal.status, took_s, len(responders))
         for responder in responders:
             guarded(responder.reply, error_response(error, self._writes.key))
 
     abandon = fail
+
+
+class _KeyedWaiting:
+    """Waits for one write with a key and answers it."""
+
+    __slots__ = ("_responder", "_started_s", "_writes")
+
+    def __init__(self, writes: FastAppendHead, responder: FastAppendResponder) -> None:
+        self._writes = writes
+        self._responder = responder
+        self._started_s = writes.monotonic()
+
+    def __call__(self, ticket: Ticket[Appended]) -> None:
+        if ticket.error is not None:
+            self.fail(ticket.error)
+            return
+        done: Appended = ticket.value  # type: ignore[assignment]
+        writes = self._writes
+        took_s = writes.monotonic() - self._started_s
+        spent = append_performance(took_s * 1e3, done, throttle_wait_ms=0.0)
+        body = append_reply(writes.name, done, return_seqs=writes.return_seqs, performance=spent)
+        writes.leave(1)
+        writes.requests.answered("write", 200, took_s, 1)
+        self._responder.reply_ok(body)
+
+    def fail(self, error: BaseException) -> None:
+        writes = self._writes
+        writes.leave(1)
+        refusal = error_response(error, writes.key)
+        writes.requests.answered("write", refusal.status, writes.monotonic() - self._started_s, 1)
+        self._responder.reply(refusal)
 
 
 def _batch(records: list[Any], *, is_plain: bool) -> WriteBatch | None:

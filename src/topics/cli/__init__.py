@@ -22,33 +22,50 @@ COMMANDS = {
     "bench": ("topics.cli.local.bench:bench", "Measure single appends, batches and reads."),
     "completion": ("topics.cli.local.tools:completion", "Print the completion script of a shell."),
     "config": ("topics.cli.local.config:config", "Settings of this process."),
+    "cursor": ("topics.cli.data.cursor:cursor", "Named cursors: list them with their lag, look at one, reset, forget."),
     "delete": ("topics.cli.data.records:delete", "Delete records below a seq, by tag, or both."),
     "dlq": ("topics.cli.data.dlq:dlq", "Dead letters: list, redrive into their queues, purge."),
     "doctor": (
         "topics.cli.local.tools:doctor",
         "Check what this machine needs, and say what to do about what is missing.",
     ),
+    "get": (
+        "topics.cli.data.reading:get",
+        "One record: by its seq or position, or the newest, of all or of a tag.",
+    ),
+    "export": ("topics.cli.data.transfer:export", "Write a topic into a file: JSON lines, or Parquet."),
+    "import": ("topics.cli.data.transfer:import_", "Append the records of a file that `topics export` wrote."),
     "inspect": (
         "topics.cli.local.inspect:inspect",
         "Look inside a data directory, read-only, whether a server runs on it or not.",
     ),
+    "latest": (
+        "topics.cli.data.reading:latest",
+        "The newest record of each tag, in the order of tags; a tag whose newest record is null is left out.",
+    ),
     "pipeline": ("topics.cli.spark.pipeline:pipeline", "Bronze, silver and gold tables from topics."),
     "produce": ("topics.cli.data.records:produce", "Append JSON lines from files or stdin, one record per line."),
     "queue": (
-        "topics.cli.data.queue:queue",
-        "Queues: claim, ack, nack and extend jobs, or work on them with a command.",
+        "topics.cli.data.jobs:queue",
+        "Queues: look at jobs and workers, pause, claim and ack, or work on them with a command.",
     ),
     "read": ("topics.cli.data.reading:read", "Read records: as JSON lines, or, on a terminal, as lines for a person."),
     "replay": ("topics.cli.spark.replay:replay", "Write archived records into topics, each topic in its old order."),
     "router": ("topics.cli.data.router:router", "Routers: copy what is written to one topic into another."),
+    "schedule": ("topics.cli.data.schedule:schedule", "Schedules: append a record to a topic by the clock."),
     "serve": ("topics.cli.local.serve:serve", "Run the server until SIGTERM or SIGINT."),
     "stats": ("topics.cli.spark.stats:stats", "Records, bytes and rates by topic, time bucket and tag prefix."),
-    "tail": ("topics.cli.data.reading:tail", "The last records, and then whatever comes."),
+    "tail": ("topics.cli.data.reading:tail", "The last records, and then whatever comes, of one topic or of several."),
     "tier": ("topics.cli.data.tier:tier", "The hot and the cold tier."),
+    "top": ("topics.cli.data.top:top", "Rates, topics, queues and the lag of readers, live; q or Ctrl-C ends it."),
     "topic": ("topics.cli.data.topic:topic", "Topics: create, list, look at, reconfigure, remove."),
     "verify": (
         "topics.cli.spark.verify:verify",
         "Check every frame of every segment; exit status 1 if any is damaged.",
+    ),
+    "worker": (
+        "topics.cli.data.app_worker:worker",
+        "Work on queues with the functions of an app, until SIGTERM or Ctrl-C.",
     ),
 }
 """Where each command is, and the first sentence of its help: to list them, none is loaded."""
@@ -59,7 +76,7 @@ Exit statuses
   0    done
   1    refused, not reachable, or something is wrong; one sentence says what
   2    a wrong command line or setting; nothing was done
-  3    records were lost (read and tail without --gaps)
+  3    records were lost (read, tail and export without --gaps)
   130  interrupted
 """
 

@@ -1,28 +1,31 @@
-"""Following: a reader that waits at the head of a server's topic.
+"""Following: a reader that waits at the head of one or several topics of a server.
 
-`SseReader` turns the bytes of a watch stream into frames, `Following` knows where the reader stands and what to ask
-next; both do no I/O. `follow` drives them over a transport until the client is closed.
+`SseReader` turns the bytes of a watch stream into frames, `Following` knows where the reader stands in each topic and
+what to ask next; both do no I/O. `follow` drives them over a transport until the client is closed.
 
-Always holds: the cursor is the reader's own, behind the last record handed out; a stream that breaks in any way is
+Always holds: the positions are the reader's own, behind the last record handed out; a stream that breaks in any way is
 opened again from there, so nothing is skipped and nothing comes twice. A server that gives no watch session is
-long-polled.
+long-polled, topic by topic.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Mapping
+from itertools import cycle
 from typing import NamedTuple
+
+import msgspec
 
 from topics import limits
 from topics.client import routes
+from topics.client.readers import Reading, Stretch, Stretches
 from topics.client.routes import decode_batch, decoder_of, stamped
 from topics.client.transport.connection import Connection
 from topics.client.transport.http_messages import ClientCall
 from topics.client.transport.retry import Attempts, RetryPolicy
 from topics.client.transport.transport import Transport
-from topics.client.verbs import Items, diff_request
 from topics.errors import (
     MethodNotAllowed,
     NotFound,
@@ -34,9 +37,9 @@ from topics.errors import (
     Unreachable,
 )
 from topics.limits import MIB
-from topics.model.paging import After, Gap, Gaps, Walk
+from topics.model.paging import Gap, Gaps
 from topics.model.position import Position
-from topics.model.results import ReadResult, Record, WatchResult
+from topics.model.results import ReadResult, WatchResult
 from topics.wire.incoming.requests import (
     WatchRequest,
     checked,
@@ -46,6 +49,7 @@ from topics.wire.outgoing.sse import CAUGHT_UP, ERROR, RECORD, TOMBSTONE, TOPIC_
 HEARTBEAT_MS = 5000
 SILENCE_S_MAX = 3 * HEARTBEAT_MS / 1000  # three heartbeats missed: the server is gone, whatever TCP says
 LONG_POLL_MS = 10_000
+POLL_IN_TURN_MS = 200  # of each of several topics
 FRAME_BYTES_MAX = 64 * MIB
 _FOREVER = RetryPolicy(total_s=float("inf"))
 
@@ -88,15 +92,26 @@ def _frame_of(block: bytes) -> Frame | None:
     return Frame(fields.get(b"event", b"message"), fields[b"data"], fields.get(b"id"))
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """What every frame about a topic has."""
+
+    topic: str
+
+
+_decode_name = decoder_of(_Named)
+
+
 class Following:
-    def __init__(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps, policy: RetryPolicy) -> None:
-        self._topic = topic
-        self._nodes = nodes
-        self._walk = Walk(topic, after, gaps=gaps)
+    def __init__(self, readings: Mapping[str, Reading], *, gaps: Gaps, policy: RetryPolicy) -> None:
+        self._readings = dict(readings)
+        self._walks = {topic: wanted.walk(topic, gaps=gaps) for topic, wanted in readings.items()}
+        self._wanted = next(iter(self._readings.values()))  # the nodes and tags of all of them
+        self._turns = cycle(self._readings)
+        self._polled = ""
         self._policy = policy
         self._attempts: Attempts | None = None
         self._wid: str | None = None
-        self._is_beyond = False  # the session began behind the topic's end, and nothing was heard of it yet
+        self._beyond: set[str] = set()  # topics behind whose end the session began, and nothing was heard of them yet
         self.polls = False
         """The server gives no session: long-poll."""
 
@@ -108,8 +123,9 @@ class Following:
             return None
         request = checked(
             WatchRequest,
-            topics={self._topic: {"from_seq": self._walk.position.given}},
-            node=list(self._nodes) or None,
+            topics={topic: {"from_seq": walk.position.given} for topic, walk in self._walks.items()},
+            node=list(self._wanted.nodes) or None,
+            tag=self._wanted.tag,
             limit=limits.WATCH_LIMIT.high,
             max_batch_bytes=limits.DIFF_BATCH_BYTES.default,
             heartbeat_ms=HEARTBEAT_MS,
@@ -119,66 +135,83 @@ class Following:
 
     def session_made(self, session: WatchResult) -> None:
         self._wid = session.wid
-        start = session.topics.get(self._topic)
-        has_epoch = self._walk.position.epoch is not None  # then an id takes the session back
-        self._is_beyond = start is not None and start.from_seq > start.head_seq and not has_epoch
+        self._beyond = {
+            topic
+            for topic, start in session.topics.items()
+            if start.from_seq > start.head_seq
+            and self._walks[topic].position.epoch is None  # otherwise an id takes the session back
+        }
 
     def stream_call(self) -> tuple[ClientCall[bytes], bytes]:
-        """With the header that takes the session back to our cursor, should it be ahead."""
+        """With the header that takes the session back to our positions, should it be ahead."""
         assert self._wid is not None
-        mark = encode_id({self._topic: self._walk.position})
+        mark = encode_id({topic: walk.position for topic, walk in self._walks.items()})
         return routes.WATCH_STREAM.call(self._wid, None), b"Last-Event-ID: %b\r\n" % mark
 
     def poll_call(self) -> ClientCall[ReadResult]:
-        request = diff_request(
-            self._walk.position,
-            limit=limits.DIFF_LIMIT.high,
-            max_bytes=limits.DIFF_BATCH_BYTES.default,
-            nodes=self._nodes,
-            wait_ms=0 if self._walk.is_new else LONG_POLL_MS,  # first see where the log begins
+        self._polled = topic = next(self._turns)
+        walk = self._walks[topic]
+        waits_ms = LONG_POLL_MS if len(self._walks) == 1 else POLL_IN_TURN_MS
+        request = (
+            self._readings[topic]
+            .at(walk.position)
+            .request(
+                limit=limits.DIFF_LIMIT.high,
+                wait_ms=0 if walk.is_new else waits_ms,  # first see where the log begins
+            )
         )
-        return routes.DIFF.call(self._topic, request)
+        return routes.DIFF.call(topic, request)
 
     # --- what came ------------------------------------------------------------------------------------------------
 
-    def page(self, page: ReadResult) -> Iterator[Record | Gap]:
+    def page(self, page: ReadResult) -> Stretch:
         self._attempts, self._policy = None, _FOREVER
-        return self._walk.take(page)
+        walk = self._walks[self._polled]
+        items = list(walk.take(page))
+        return Stretch(self._polled, items, walk.position)
 
-    def frame(self, frame: Frame) -> Iterator[Record | Gap]:
+    def frame(self, frame: Frame) -> Stretch | None:
         """Raises what ends the stream; passes over news of the server (`deferred`, `resumed`) and what is unknown."""
         if frame.event not in _TOLD:
-            return
+            return None
         self._attempts, self._policy = None, _FOREVER
-        self._is_beyond = False
+        if frame.event == ERROR:
+            self._beyond.clear()
+            raise ShuttingDown("the server ended the stream")
         if frame.event == RECORD:
             batch = decode_batch(frame.data)
-            self._walk.position = end = self._place(frame, batch.to_seq)
-            yield from stamped(batch.records, end.epoch)
-        elif frame.event == TOMBSTONE:
+            end = self._move(batch.topic, frame, batch.to_seq)
+            return self._arrived(Stretch(batch.topic, stamped(batch.records, end.epoch), end))
+        if frame.event == TOMBSTONE:
             gap = _decode_gap(frame.data)
-            self._walk.position = self._place(frame, gap.gap_to)
-            yield from self._walk.meet(gap)
-        elif frame.event == CAUGHT_UP:
-            self._walk.position = self._place(frame, self._walk.cursor)  # past what is hidden from us or was deleted
-        elif frame.event == TOPIC_DELETED:
-            raise TopicNotFound(self._topic)
-        elif frame.event == ERROR:
-            raise ShuttingDown("the server ended the stream")
-        self._walk.arrive()
+            end = self._move(gap.topic, frame, gap.gap_to)
+            return self._arrived(Stretch(gap.topic, list(self._walks[gap.topic].meet(gap)), end))
+        topic = _decode_name(frame.data).topic
+        if frame.event == TOPIC_DELETED:
+            raise TopicNotFound(topic)
+        end = self._move(topic, frame, self._walks[topic].cursor)  # past what is hidden from us or was deleted
+        return self._arrived(Stretch(topic, (), end))
 
-    def _place(self, frame: Frame, otherwise: int) -> Position:
-        """Where the frame's id puts us."""
-        return (decode_id(frame.id) or {}).get(self._topic, Position(otherwise))
+    def _move(self, topic: str, frame: Frame, otherwise: int) -> Position:
+        """To where the frame's id puts us."""
+        self._beyond.discard(topic)
+        walk = self._walks[topic]
+        walk.position = (decode_id(frame.id) or {}).get(topic, Position(otherwise))
+        return walk.position
+
+    def _arrived(self, stretch: Stretch) -> Stretch:
+        self._walks[stretch.topic].arrive()
+        return stretch
 
     def failed(self, error: TopicsError, *, now: float, chance: Callable[[], float]) -> float:
         """How long to wait before the next try; raises the error if there is no use in one.
 
         A server that was never reached is given up in time; one that was is waited for."""
-        if self._is_beyond:
+        if self._beyond:
             # A session goes on behind what it sent, and an id behind the end cannot take it back: what was lost on the
             # way is told again by a new one only.
-            self._wid, self._is_beyond = None, False
+            self._wid = None
+            self._beyond.clear()
         if isinstance(error, NotFound | Unauthorized) and self._wid is not None:
             self._wid = None  # the session is gone, as after a restart
             return 0.0
@@ -193,21 +226,21 @@ class Following:
         return pause_s
 
 
-async def follow(
-    transport: Transport, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps
-) -> AsyncGenerator[Items, None]:
+async def follow(transport: Transport, readings: Mapping[str, Reading], *, gaps: Gaps) -> Stretches:
     """What comes, one page or frame at a time. Errors of the server end up here, not with the reader."""
-    following = Following(topic, after, nodes=nodes, gaps=gaps, policy=transport.policy)
+    following = Following(readings, gaps=gaps, policy=transport.policy)
     while not transport.closed.is_set():
         try:
             if following.polls:
-                yield list(following.page(await transport.once(following.poll_call())))
+                yield following.page(await transport.once(following.poll_call()))
                 continue
             connection, reader = await _open_stream(transport, following), SseReader()
             try:
                 while (data := await connection.pieces(timeout_s=SILENCE_S_MAX)) is not None:
                     for frame in reader.feed(data):
-                        yield list(following.frame(frame))
+                        stretch = following.frame(frame)
+                        if stretch is not None:
+                            yield stretch
             finally:
                 transport.end_stream(connection)
             raise Unreachable("the stream came to its end", sent=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
 from topics.client.following import follow
-from topics.client.routes import Route, append_call, piece_of, whole
+from topics.client.readers import Reading, Stretches
+from topics.client.routes import Condition, Route, append_call, piece_of, whole
 from topics.client.transport.forks import tell_of_forks
 from topics.client.transport.transport import Transport
-from topics.client.verbs import Items
-from topics.model.paging import After, Gaps
+from topics.model.paging import Gaps
 from topics.model.results import AppendResult
+from topics.model.values import Event
 
 Q = TypeVar("Q")
 T = TypeVar("T")
@@ -40,15 +41,24 @@ class HttpDoor:
         self.compared: set[tuple[str, bytes]] = set()
         self.keys = IdempotencyKeys()
 
-    async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
-        return await self.transport.run(route.call(name, request))
+    async def run(self, route: Route[Q, T], name: str, request: Q, part: str = "") -> T:
+        return await self.transport.run(route.call(name, request, part))
 
     async def append(
-        self, topic: str, values: Sequence[Any], *, node: str | None, key: str | None, config: bytes | None
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        node: str | None,
+        key: str | None,
+        config: bytes | None,
+        condition: Condition | None,
     ) -> AppendResult:
-        pieces = whole(list(map(piece_of, values)))
+        pieces = whole([piece_of(value) for value in values])
         key = self.keys.next() if key is None else key
-        return await self.transport.run(append_call(topic, pieces, key=key, node=node, config=config))
+        has_unique = any(type(value) is Event and value.unique is not None for value in values)
+        call = append_call(topic, pieces, key=key, node=node, config=config, condition=condition, has_unique=has_unique)
+        return await self.transport.run(call)
 
-    def follow(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps) -> AsyncGenerator[Items, None]:
-        return follow(self.transport, topic, after, nodes=nodes, gaps=gaps)
+    def follow(self, readings: Mapping[str, Reading], *, gaps: Gaps) -> Stretches:
+        return follow(self.transport, readings, gaps=gaps)

@@ -1,4 +1,4 @@
-"""Verbs: what a topic, a queue and a router can be asked, written once, as coroutines.
+"""Verbs: what a topic and a router can be asked, written once, as coroutines; `queue_verbs` has those of a queue.
 
 A verb checks its arguments and gives a request to its door, which carries it out: a server (`http_door`) or the engine
 in this process (`embedded.engine_door`). The asyncio client hands these coroutines to its users; the blocking client
@@ -8,7 +8,7 @@ nothing is created by making one. One suite of tests runs over all doors.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Protocol, TypeVar, Unpack, overload
 from warnings import warn
@@ -17,41 +17,42 @@ import msgspec
 
 from topics import limits
 from topics.client import routes
-from topics.client.routes import DropQuery, ListQuery, Route, StateQuery
-from topics.errors import Forbidden, InvalidRequest, TopicNotFound, TopicsWarning
+from topics.client.readers import (
+    CursorVerbs,
+    Follow,
+    FollowFields,
+    ReadFields,
+    Reading,
+    Stretches,
+    following,
+    items_of,
+    reading,
+)
+from topics.client.routes import Condition, DropQuery, LatestQuery, ListQuery, Route, StateQuery
+from topics.client.tables import TableVerbs
+from topics.errors import Forbidden, InvalidRequest, RecordNotFound, TopicNotFound, TopicsWarning
 from topics.model.config import ConfigFields, ConfigPatch, TopicConfig, patch_from, resolve_config
 from topics.model.names import TagMatch
-from topics.model.paging import After, Gap, Gaps, Walk, node_names
+from topics.model.paging import After, Gap, Gaps
 from topics.model.position import checked_position
 from topics.model.results import (
-    AckResult,
     AppendResult,
-    ClaimResult,
+    CursorState,
     DeleteResult,
-    ExtendResult,
-    Job,
-    NackResult,
+    LatestResult,
     ReadResult,
     Record,
-    RouterState,
-    RouterSummary,
     TopicState,
     TopicSummary,
 )
-from topics.model.router import Guarantee
+from topics.model.router import Guarantee, RouterState, RouterSummary
 from topics.model.values import Event, several
-from topics.wire.incoming.queue_requests import (
-    AckRequest,
-    ClaimRequest,
-    ExtendRequest,
-    NackRequest,
-)
 from topics.wire.incoming.requests import (
     DeleteRequest,
-    DiffRequest,
     PutRouterRequest,
     checked,
     predicate,
+    tag_match,
 )
 
 Q = TypeVar("Q")
@@ -60,10 +61,9 @@ T = TypeVar("T")
 COMPARED_MAX = 10_000  # topics whose config a client remembers to have looked at
 
 Match = str | list[str] | TagMatch | None
-Seqs = Iterable[int | Job]
-"""Jobs by their seqs. A `Job` brings its lease id along, so that a lease which has passed on is left alone."""
 Items = Iterable[Record | Gap]
 """What one page or one frame of a stream brings to a reader."""
+TagSeqs = Mapping[str, int]
 
 
 class Door(Protocol):
@@ -72,16 +72,23 @@ class Door(Protocol):
     compared: set[tuple[str, bytes]]
     """Topics and the config that handles were given for them, once it was held against what the topic has."""
 
-    async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
-        """Carry out a request on the topic or router of that name."""
+    async def run(self, route: Route[Q, T], name: str, request: Q, part: str = "") -> T:
+        """Carry out a request on the topic or router of that name, or on a part of it, such as a cursor."""
 
     async def append(
-        self, topic: str, values: Sequence[Any], *, node: str | None, key: str | None, config: bytes | None
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        node: str | None,
+        key: str | None,
+        config: bytes | None,
+        condition: Condition | None,
     ) -> AppendResult:
         """Append values or `Event`s as one batch."""
 
-    def follow(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps) -> AsyncGenerator[Items, None]:
-        """Everything behind the position, then whatever comes."""
+    def follow(self, readings: Mapping[str, Reading], *, gaps: Gaps) -> Stretches:
+        """Everything behind these positions, by topic, then whatever comes. All want the same nodes and tags."""
 
 
 def config_text(config: ConfigFields) -> bytes:
@@ -91,15 +98,20 @@ def config_text(config: ConfigFields) -> bytes:
     return msgspec.json.encode(given)
 
 
-class TopicVerbs:
+class TopicVerbs(TableVerbs):
     """A topic by name: cheap and stateless. The first write creates the topic.
 
     With config, any verb creates a topic that does not exist, with this config. A topic that has another one keeps it,
     and a `TopicsWarning` says so."""
 
-    def __init__(self, door: Door, name: str, config: bytes | None = None) -> None:
+    def __init__(
+        self, door: Door, name: str, config: bytes | None = None, *, given: Iterable[str] | None = None
+    ) -> None:
+        """`config` is what the topic is created with. Those of its fields that were `given` are held against what an
+        existing topic has; None: all of them."""
         self._door = door
         self._config = config
+        self._given = None if given is None else frozenset(given)
         self.name = name
 
     def __repr__(self) -> str:
@@ -118,8 +130,10 @@ class TopicVerbs:
         await self._compare(self._config)
         return done
 
-    async def _append(self, values: Sequence[Any], *, node: str | None, key: str | None) -> AppendResult:
-        done = await self._door.append(self.name, values, node=node, key=key, config=self._config)
+    async def _append(
+        self, values: Sequence[Any], *, node: str | None, key: str | None, condition: Condition | None = None
+    ) -> AppendResult:
+        done = await self._door.append(self.name, values, node=node, key=key, config=self._config, condition=condition)
         if self._config is not None and not done.created:
             await self._compare(self._config)
         return done
@@ -137,7 +151,8 @@ class TopicVerbs:
             return
         given = msgspec.json.decode(config, type=dict[str, Any])
         wanted = resolve_config(patch_from(given))
-        differ = [field for field in given if getattr(state.config, field) != getattr(wanted, field)]
+        compared = given if self._given is None else [field for field in given if field in self._given]
+        differ = [field for field in compared if getattr(state.config, field) != getattr(wanted, field)]
         if differ:
             has = ", ".join(f"{field}={getattr(state.config, field)!r}" for field in differ)
             asked = ", ".join(f"{field}={given[field]!r}" for field in differ)
@@ -154,17 +169,30 @@ class TopicVerbs:
         node: str | None = None,
         meta: Any = None,
         key: str | None = None,
+        if_head: After | None = None,
+        if_tag_seq: int | TagSeqs | None = None,
     ) -> AppendResult:
         """Append one record. When this returns, it is as safe as the topic's class says.
 
-        Without a `key` a call of a server gets one of its own, so that it can be repeated when a connection breaks."""
-        return await self._append([Event(data, tag=tag, node=node, meta=meta)], node=None, key=key)
+        Without a `key` a call of a server gets one of its own, so that it can be repeated when a connection breaks.
+        With `if_head` or `if_tag_seq` it is appended only if the topic's head, or the newest record of a tag, is this
+        one, and raises VersionConflict otherwise; 0 is none. A number as `if_tag_seq` is of the record's own tag."""
+        condition = condition_of(if_head, if_tag_seq, tag)
+        return await self._append([Event(data, tag=tag, node=node, meta=meta)], node=None, key=key, condition=condition)
 
     async def append_many(
-        self, records: Iterable[Any], *, node: str | None = None, key: str | None = None
+        self,
+        records: Iterable[Any],
+        *,
+        node: str | None = None,
+        key: str | None = None,
+        if_head: After | None = None,
+        if_tag_seq: TagSeqs | None = None,
     ) -> AppendResult:
-        """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none."""
-        return await self._append(list(several(records)), node=node, key=key)
+        """Append values or `Event`s as one batch: all of them, with consecutive seqs, or none. `if_head` and
+        `if_tag_seq` as in `append`; the tags of the batch may be several."""
+        condition = condition_of(if_head, if_tag_seq)
+        return await self._append(list(several(records)), node=node, key=key, condition=condition)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -174,14 +202,13 @@ class TopicVerbs:
         *,
         limit: int = limits.DIFF_LIMIT.default,
         max_bytes: int = limits.DIFF_BATCH_BYTES.default,
-        exclude_nodes: Iterable[str] = (),
         wait_ms: int = 0,
+        **fields: Unpack[ReadFields],
     ) -> ReadResult:
         """One read: the records behind a position, the next position, and a tombstone if something was lost. With
-        `wait_ms` a reader that is caught up waits so long for something to come."""
-        request = diff_request(
-            after, limit=limit, max_bytes=max_bytes, nodes=node_names(exclude_nodes), wait_ms=wait_ms
-        )
+        `wait_ms` a reader that is caught up waits so long for something to come. The other arguments are those of
+        `read`."""
+        request = reading(after, fields).request(limit=limit, max_bytes=max_bytes, wait_ms=wait_ms)
         return await self._run(routes.DIFF, request)
 
     @overload
@@ -190,52 +217,109 @@ class TopicVerbs:
         after: After = 0,
         *,
         limit: int | None = None,
-        exclude_nodes: Iterable[str] = (),
         gaps: Literal["raise"] = "raise",
+        **fields: Unpack[ReadFields],
     ) -> AsyncIterator[Record]: ...
     @overload
     def read(
-        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, limit: int | None = None, gaps: Gaps, **fields: Unpack[ReadFields]
     ) -> AsyncIterator[Record | Gap]: ...
     def read(
-        self, after: After = 0, *, limit: int | None = None, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
+        self, after: After = 0, *, limit: int | None = None, gaps: Gaps = "raise", **fields: Unpack[ReadFields]
     ) -> AsyncIterator[Any]:
-        """Everything behind the cursor up to the head of this moment, page by page."""
-        return each(self._pages(after, limit=limit, exclude_nodes=exclude_nodes, gaps=gaps))
+        """Everything behind the position up to the head of this moment, page by page.
 
-    async def _pages(
-        self, after: After, *, limit: int | None, exclude_nodes: Iterable[str], gaps: Gaps
-    ) -> AsyncGenerator[Items, None]:
+        Instead of `after`, `from_ts` begins at a time and `cursor` behind a named cursor, which stays where it is.
+        `tag` keeps records of one tag or, with a final `*`, of a prefix; `exclude_nodes` leaves out records of these
+        nodes."""
+        return each(self._pages(reading(after, fields), limit=limit, gaps=gaps))
+
+    async def _pages(self, wanted: Reading, *, limit: int | None, gaps: Gaps) -> AsyncGenerator[Items, None]:
         """What `read` gives, page by page: whoever drives the coroutines does so once a page, not once a record."""
-        nodes, walk = node_names(exclude_nodes), Walk(self.name, after, gaps=gaps, limit=limit)
+        walk = wanted.walk(self.name, gaps=gaps, limit=limit)
         while not walk.is_full:
-            page = await self.page(walk.position, limit=walk.page_limit(limits.DIFF_LIMIT.high), exclude_nodes=nodes)
+            page = await self._run(routes.DIFF, wanted.request(limit=walk.page_limit(limits.DIFF_LIMIT.high)))
             yield walk.take(page)
             if not walk.has_more(page):
                 return
+            wanted = wanted.at(walk.position)
+
+    def latest(self, tag: str = "") -> AsyncIterator[Record]:
+        """The newest record of each tag that begins so, in the byte order of tags, page by page. A tag whose newest
+        record has `null` for data is left out."""
+        return each(self._latest(tag))
+
+    async def _latest(self, tag: str) -> AsyncGenerator[Sequence[Record], None]:
+        after: str | None = None
+        while True:
+            page = await self.latest_page(tag, after=after)
+            yield page.records
+            if page.next is None:
+                return
+            after = page.next
+
+    async def latest_page(
+        self, tag: str = "", *, after: str | None = None, limit: int = limits.DIFF_LIMIT.high
+    ) -> LatestResult:
+        """One page of `latest`, exact for its `position`: whoever follows from the position of the first page sees
+        every change since."""
+        return await self._run(routes.LATEST, LatestQuery(tag=tag, after=after, limit=limit))
 
     @overload
     def follow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+        self, after: After = 0, *, gaps: Literal["raise"] = "raise", **fields: Unpack[FollowFields]
     ) -> AsyncIterator[Record]: ...
     @overload
     def follow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, gaps: Gaps, **fields: Unpack[FollowFields]
     ) -> AsyncIterator[Record | Gap]: ...
-    def follow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> AsyncIterator[Any]:
-        """Everything behind the cursor, then whatever comes, across broken connections and restarts of the server.
+    def follow(self, after: After = 0, *, gaps: Gaps = "raise", **fields: Unpack[FollowFields]) -> AsyncIterator[Any]:
+        """Everything behind the position, then whatever comes, across broken connections and restarts of the server.
+
+        `from_ts`, `tag` and `exclude_nodes` are those of `read`. With `cursor` it goes on behind this named cursor and
+        commits there what was processed: a record is when the loop asks for the next one, and the commit follows when
+        a page or frame is processed, within one about every second, or with `commit="record"` each time. A cursor that
+        does not exist begins at `after` or `from_ts`. `owner` takes the cursor over first.
 
         Ends when the client is closed; raises TopicNotFound when the topic is deleted."""
-        return each(self._following(self._door.follow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)))
+        return each(self._following(after, gaps=gaps, fields=fields, follow=self._door.follow))
 
-    async def _following(self, pages: AsyncGenerator[Items, None]) -> AsyncGenerator[Items, None]:
-        async with aclosing(pages):
+    def _following(
+        self, after: After, *, gaps: Gaps, fields: FollowFields, follow: Follow
+    ) -> AsyncGenerator[Items, None]:
+        wanted = reading(after, fields)
+        stretches = following(self._door, {self.name: wanted}, gaps=gaps, fields=fields, follow=follow)
+        return items_of(self._created_first(stretches))
+
+    async def _created_first(self, stretches: Stretches) -> Stretches:
+        async with aclosing(stretches):
             if self._config is not None:
                 await self.state(touch=False)  # creates the topic if need be
-            async for items in pages:
-                yield items
+            async for stretch in stretches:
+                yield stretch
+
+    async def get(self, position: After) -> Record:
+        """One record, by its seq or position. Raises RecordNotFound, which says whether it was deleted or lost, or does
+        not exist yet."""
+        return await self._door.run(routes.GET_RECORD, self.name, None, str(checked_position(position)))
+
+    async def newest(self, *, tag: str | None = None) -> Record | None:
+        """The newest record, of all or of one tag; a final `*` is every tag with this prefix. None if there is none."""
+        tag_match(tag)
+        try:
+            return await self._run(routes.NEWEST_RECORD, routes.NewestQuery(tag=tag))
+        except RecordNotFound:
+            return None
+
+    # --- named cursors --------------------------------------------------------------------------------------------
+
+    def cursor(self, name: str) -> CursorVerbs:
+        """A handle to a named cursor of this topic; its first commit or reset creates it."""
+        return CursorVerbs(self._door, self.name, name)
+
+    async def cursors(self) -> list[CursorState]:
+        """Every reader of this topic with its lag: named cursors, the queue, routers."""
+        return (await self._run(routes.TOPIC_CURSORS, None)).cursors
 
     # --- the rest -------------------------------------------------------------------------------------------------
 
@@ -256,47 +340,6 @@ class TopicVerbs:
     async def drop(self, *, if_empty: bool = False) -> bool:
         """Delete the topic with everything in it; False if there was none."""
         return await self._door.run(routes.DROP, self.name, DropQuery(if_empty=if_empty))
-
-
-def queue_config(config: ConfigFields) -> ConfigFields:
-    return {"type": "queue", **config}
-
-
-class QueueVerbs(TopicVerbs):
-    """A topic of type `queue`. Its first use creates it as one."""
-
-    async def configure(self, /, **config: Unpack[ConfigFields]) -> TopicConfig:
-        """Create the queue, or replace its config as a whole: what is left out goes back to its default."""
-        return await super().configure(**queue_config(config))
-
-    async def claim(self, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0) -> ClaimResult:
-        """Lease up to `max` jobs to a node; none is an empty list. With `wait_ms` it waits up to so long for one."""
-        request = checked(ClaimRequest, node=node, max=max, lease_ms=lease_ms, wait_ms=wait_ms)
-        return await self._run(routes.CLAIM, request)
-
-    async def ack(self, jobs: Seqs, *, node: str) -> AckResult:
-        """Done: the jobs are deleted."""
-        request = checked(AckRequest, node=node, **_seqs_and_leases(jobs))
-        return await self._run(routes.ACK, request)
-
-    async def nack(
-        self,
-        jobs: Seqs,
-        *,
-        node: str,
-        delay_ms: int | None = None,
-        error: str | None = None,
-        final: bool = False,
-    ) -> NackResult:
-        """Not done: somebody may claim them again, after this delay or as the queue's `retry` says. `final`: they go to
-        the dead letters at once."""
-        request = checked(NackRequest, node=node, delay_ms=delay_ms, error=error, final=final, **_seqs_and_leases(jobs))
-        return await self._run(routes.NACK, request)
-
-    async def extend(self, jobs: Seqs, *, node: str, lease_ms: int) -> ExtendResult:
-        """Hold the jobs until `lease_ms` from now."""
-        request = checked(ExtendRequest, node=node, lease_ms=lease_ms, **_seqs_and_leases(jobs))
-        return await self._run(routes.EXTEND, request)
 
 
 class RouterVerbs:
@@ -378,25 +421,13 @@ async def each(groups: AsyncGenerator[Iterable[T], None]) -> AsyncIterator[T]:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-def diff_request(after: After, *, limit: int, max_bytes: int, nodes: tuple[str, ...], wait_ms: int = 0) -> DiffRequest:
-    return checked(
-        DiffRequest,
-        from_seq=checked_position(after).given,
-        limit=limit,
-        max_batch_bytes=max_bytes,
-        node=nodes or None,
-        include_tags=True,
-        wait_ms=wait_ms,
-    )
-
-
-def _seqs_and_leases(jobs: Seqs) -> dict[str, list[Any]]:
-    """Seqs, and the lease ids of those that came as a `Job`: no lease ids at all if none did."""
-    if isinstance(jobs, int | Job):
-        raise InvalidRequest("ack, nack and extend take a list of jobs or seqs; put a single one into brackets")
-    given = list(jobs)
-    leases = [job.lease_id if isinstance(job, Job) else "" for job in given]
-    return {
-        "seqs": [job.seq if isinstance(job, Job) else job for job in given],
-        "lease_ids": leases if any(leases) else [],
-    }
+def condition_of(if_head: After | None, if_tag_seq: int | TagSeqs | None, tag: str | None = None) -> Condition | None:
+    """What a write expects, checked as a server does; None if it expects nothing. A number is of the tag."""
+    if if_head is None and if_tag_seq is None:
+        return None
+    if isinstance(if_tag_seq, int):
+        if tag is None:
+            raise InvalidRequest("if_tag_seq is a number, and the record has no tag; give a tag, or {tag: seq}")
+        if_tag_seq = {tag: if_tag_seq}
+    head = None if if_head is None else checked_position(if_head).given
+    return checked(Condition, if_head=head, if_tag_seq=None if if_tag_seq is None else dict(if_tag_seq))

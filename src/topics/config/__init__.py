@@ -7,7 +7,14 @@ environment   the rules for the process environment; the address to listen on
 Callers import from here. Never reads a file, and never reads the environment by itself: it is an argument.
 """
 
-from topics.config.environment import BindAddress, bind_address, client_settings_from, environment_names, settings_from
+from topics.config.environment import (
+    BindAddress,
+    bind_address,
+    client_settings_from,
+    environment_names,
+    settings_from,
+    spans_are_on,
+)
 from topics.config.resolve import Origin, Resolved
 from topics.config.settings import ClientSettings, Settings
 
@@ -21,4 +28,5 @@ __all__ = [
     "client_settings_from",
     "environment_names",
     "settings_from",
+    "spans_are_on",
 ]

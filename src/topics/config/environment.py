@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from topics.config.resolve import PREFIX, Resolved, Table, kinds_of, refuse_unknown, resolve_texts, variable_of
+from topics.config.resolve import PREFIX, Bool, Resolved, Table, kinds_of, refuse_unknown, resolve_texts, variable_of
 from topics.config.settings import ClientSettings, Settings
 from topics.errors import ConfigError
 
@@ -33,6 +33,11 @@ def settings_from(environ: Mapping[str, str]) -> Resolved[Settings]:
 
 def client_settings_from(environ: Mapping[str, str]) -> Resolved[ClientSettings]:
     return _resolve_environment(ClientSettings, environ)
+
+
+def spans_are_on(environ: Mapping[str, str]) -> bool:
+    """TOPICS_OTEL, for a process that may be no server and whose other variables are not ours to judge."""
+    return Bool.allowed_texts.get(environ.get(variable_of("otel"), "0"), False)
 
 
 def _resolve_environment(table: type[Table], environ: Mapping[str, str]) -> Resolved[Table]:

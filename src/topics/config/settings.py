@@ -11,7 +11,7 @@ from typing import Annotated, Self
 import msgspec
 
 from topics.config.resolve import DURATION_MS_MAX, Bool, Choice, Int, IntOrAuto, Ratio, Text, resolve_values, shown
-from topics.limits import MIB, SEQ_RESERVE_MAX
+from topics.limits import METRICS_TOPICS, MIB, SEQ_RESERVE_MAX
 
 WAL_SHARDS_AUTO_MAX = 8
 LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "off")
@@ -44,9 +44,12 @@ class Settings(_Table, frozen=True, kw_only=True):
     tls_cert: Annotated[str | None, Text(help="PEM file; with tls_key, TLS on the listener")] = None
     tls_key: Annotated[str | None, Text(help="PEM file; with tls_cert, TLS on the listener")] = None
     log: Annotated[str, Choice(choices=LOG_LEVELS, help="log level")] = "info"
+    log_format: Annotated[str, Choice(choices=("text", "json"), help="lines for people, or JSON lines")] = "text"
+    otel: Annotated[bool, Bool(help="spans of requests that carry a trace context; needs the extra otel")] = False
 
     # who may call
     api_keys: Annotated[str | None, Text(secret=True, help="key list; unset turns authentication off")] = None
+    api_keys_file: Annotated[str | None, Text(help="TOML file of keys, read again on SIGHUP")] = None
     allow_insecure_no_auth: Annotated[bool, Bool(help="permit a public bind without keys")] = False
     allowed_hosts: Annotated[
         str | None, Text(help="without keys: host names, besides localhost and addresses, that callers may use")
@@ -54,6 +57,9 @@ class Settings(_Table, frozen=True, kw_only=True):
     allowed_origins: Annotated[
         str | None, Text(help="origins whose web pages may use the server from a browser; * = any")
     ] = None
+    metrics_topics: Annotated[int, Int(unit="topics", help="topics, and routers, that have metrics of their own")] = (
+        METRICS_TOPICS
+    )
     probe_auth: Annotated[bool, Bool(help="require a key on health and ready too")] = False
 
     # what a caller may use up

@@ -8,6 +8,7 @@
     retention/       what is lost without a request
     reading/         which records a reader gets
     queue/           who holds which job
+    schedules/       records that are appended by the clock
     router, router_copy, meta   routers: progress, copies, and the keys they add
     idempotency      which write keys are remembered
     lineage          which life of a topic a position belongs to

@@ -28,7 +28,7 @@ import numpy as np
 from topics.core.effects import Effect, OpResult
 from topics.core.idempotency import WriteMemo
 from topics.core.lineage import epoch_of
-from topics.core.reading.newest import newest
+from topics.core.reading.newest import NewestSearch
 from topics.core.reading.recent import RecentCache
 from topics.core.retention.removal import Removal, blocks_from
 from topics.core.retention.rules import trim_to_cap
@@ -68,17 +68,56 @@ class Busy(NamedTuple):
     key: bytes
 
 
+class ExpectedCheck:
+    """Whether head and tags are as a write expects. Asked again each time a segment that it needed has been loaded: the
+    searches for the tags then go on where they were."""
+
+    def __init__(self, expected: Expected) -> None:
+        self._head = expected.head
+        self._tags = [(tag, seq, NewestSearch(TagMatch("Eq", tag))) for tag, seq in expected.tags]
+
+    def needs(self, topic: TopicLog) -> Sealed | None:
+        """Raises VersionConflict unless all is as expected, writes being committed included. Returns the segment that
+        has to be loaded before that can be told."""
+        self._check_head(topic)
+        needed: Sealed | None = None
+        for tag, seq, search in self._tags:
+            actual = _newest_reserved(topic, tag.encode()) or search.seq(topic)
+            if isinstance(actual, Sealed):  # all searches ask for the same one, or the newest one goes first
+                needed = actual if needed is None or actual.first_seq > needed.first_seq else needed
+            elif actual != seq and needed is None:
+                raise VersionConflict(
+                    f"the newest record with tag {tag!r} in topic {topic.name!r} is {actual}, not {seq}",
+                    detail={"topic": topic.name, "tag": tag, "expected": seq, "actual": actual},
+                )
+        return needed
+
+    def _check_head(self, topic: TopicLog) -> None:
+        if self._head is None:
+            return
+        seq, epoch = self._head
+        if seq != topic.reserved_head or (seq and epoch not in (None, epoch_of(topic, seq))):
+            raise VersionConflict(
+                f"the head of topic {topic.name!r} is {topic.reserved_head}, not {self._head}",
+                detail={"topic": topic.name, "head_seq": topic.reserved_head},
+            )
+
+
 class IndexNeeded(NamedTuple):
     """Only this segment's tag index tells whether the write finds what it expects: load it, then decide again."""
 
     block: Sealed
+    check: ExpectedCheck
 
 
 # --- deciding --------------------------------------------------------------------------------------------------------
 
 
-def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation | Repeat | Busy | IndexNeeded:
-    """Raises VersionConflict, RecordTooLarge or TopicFull; then nothing has changed, not even the key's memory."""
+def decide_append(
+    topic: TopicLog, batch: WriteBatch, now: int, check: ExpectedCheck | None = None
+) -> Reservation | Repeat | Busy | IndexNeeded:
+    """`check` is that of the decision before, if this one repeats it. Raises VersionConflict, RecordTooLarge or
+    TopicFull; then nothing has changed, not even the key's memory."""
     key = batch.key if topic.config.idempotency_window_ms else None
     if key is not None:
         memo = topic.idem.find(key, now=now, window_ms=topic.config.idempotency_window_ms)
@@ -86,32 +125,12 @@ def decide_append(topic: TopicLog, batch: WriteBatch, now: int) -> Reservation |
             return Repeat(memo)
         if key in topic.idem.staged:
             return Busy(key)
-    if batch.expected is not None and (needed := check_expected(topic, batch.expected)) is not None:
-        return IndexNeeded(needed)
+    if batch.expected is not None:
+        check = check or ExpectedCheck(batch.expected)
+        if (needed := check.needs(topic)) is not None:
+            return IndexNeeded(needed, check)
     admit(topic, count=batch.count, size=batch.total_bytes, largest=batch.max_bytes)
     return reserve(topic, count=batch.count, size=batch.total_bytes, now=now, key=key, tags=batch.tags)
-
-
-def check_expected(topic: TopicLog, expected: Expected) -> Sealed | None:
-    """Raises VersionConflict unless head and tags are as expected, writes being committed included. Returns the segment
-    that has to be loaded before that can be told."""
-    if expected.head is not None:
-        seq, epoch = expected.head
-        if seq != topic.reserved_head or (seq and epoch not in (None, epoch_of(topic, seq))):
-            raise VersionConflict(
-                f"the head of topic {topic.name!r} is {topic.reserved_head}, not {expected.head}",
-                detail={"topic": topic.name, "head_seq": topic.reserved_head},
-            )
-    for tag, seq in expected.tags:
-        actual = _newest_reserved(topic, tag.encode()) or newest(topic, TagMatch("Eq", tag))
-        if isinstance(actual, Sealed):
-            return actual
-        if actual != seq:
-            raise VersionConflict(
-                f"the newest record with tag {tag!r} in topic {topic.name!r} is {actual}, not {seq}",
-                detail={"topic": topic.name, "tag": tag, "expected": seq, "actual": actual},
-            )
-    return None
 
 
 def _newest_reserved(topic: TopicLog, tag: bytes) -> int:

@@ -18,6 +18,7 @@ from topics.core.reading.named_cursors import apply_cursor
 from topics.core.retention.ceiling import apply_head
 from topics.core.retention.removal import Removal
 from topics.core.retention.rules import apply_evict
+from topics.core.schedules.schedule_changes import apply_schedule
 from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.model.ops import (
@@ -32,6 +33,7 @@ from topics.model.ops import (
     Op,
     RouterDelete,
     RouterPut,
+    ScheduleChange,
     TopicCreate,
     TopicDelete,
 )
@@ -121,6 +123,7 @@ _ON_TOPIC: dict[type, Callable[[State, TopicLog, Any], Effect]] = {
     LeaseEvent: _lease,
     JobsAdded: lambda _, topic, op: apply_jobs_added(topic, op),
     CursorChange: _cursor,
+    ScheduleChange: apply_schedule,
 }
 _ON_STATE: dict[type, Callable[[State, Any], Effect]] = {
     TopicCreate: apply_create,

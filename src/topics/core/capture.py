@@ -22,6 +22,7 @@ from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.cursor import NamedCursor
 from topics.model.ops import RESIDENT, Lost
+from topics.model.schedules.schedule import StoredSchedule
 
 DELETED_RANGES_MAX = 1024
 """Of one router's lag in a mark: some 10 KB."""
@@ -61,6 +62,7 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
     active: tuple[int, int]
     idem: list[IdemRow]
     cursors: list[NamedCursor] = []
+    schedules: list[StoredSchedule] = []
 
 
 def capture(topic: TopicLog, *, config: TopicConfig | None = None, clean: bool = False) -> TopicImage:
@@ -93,6 +95,7 @@ def capture(topic: TopicLog, *, config: TopicConfig | None = None, clean: bool =
         active=_active_totals(topic),
         idem=[(key.decode(), m.ts, m.first_seq, m.count, m.head) for key, m in topic.idem.items()],
         cursors=list(topic.cursors.values()),
+        schedules=list(topic.schedules.values()),
     )
 
 
@@ -119,6 +122,7 @@ def restore(image: TopicImage) -> TopicLog:
     topic.head = topic.reserved_head = image.ckpt_seq
     topic.idem = IdemWindow.restored((row[0].encode(), WriteMemo(*row[1:])) for row in image.idem)
     topic.cursors = {cursor.name: cursor for cursor in image.cursors}
+    topic.schedules = {schedule.name: schedule for schedule in image.schedules}
     topic.replaying = True
     topic.replay_head = image.ckpt_seq
     return topic

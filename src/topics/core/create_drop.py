@@ -6,6 +6,9 @@ to apply, so two creates of one name cannot meet here. Router removals that go w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+
 from topics.core.capture import dead_in_files
 from topics.core.effects import Effect, OpResult
 from topics.core.lineage import new_epoch
@@ -30,34 +33,52 @@ def check_config(name: str, config: TopicConfig) -> None:
         raise InvalidRequest.bad_dead_letter(dead_letter)
     if done is not None and not is_topic_name(done):
         raise InvalidRequest(f"done must be a topic's name, not {done!r}")
-    if config.is_queue and done is not None:
-        raise InvalidRequest("done: the history of jobs is not written yet; leave it out")
+    if config.is_queue and config.compact is not None:
+        raise InvalidRequest("a queue cannot be compacted: compact is for topics of type log")
     if config.is_queue and name in (dead_letter, done):
         raise InvalidRequest(f"a queue cannot be its own {'dead_letter' if dead_letter == name else 'done'}")
 
 
+AnyId = Callable[[int], bool]
+"""Which ids suit a new topic: those of one log group, if it is to share submissions with another topic."""
+
+
 def decide_put(
-    state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0, chance: int = 0
+    state: State,
+    name: str,
+    config: TopicConfig,
+    *,
+    now: int,
+    topics_max: int = 0,
+    chance: int = 0,
+    suits: AnyId = lambda _: True,
 ) -> tuple[list[Op], bool]:
     """Ops that make the topic exist with exactly this config, and whether it is new."""
     check_topic_name(name)
     check_config(name, config)
     topic = state.topics.get(name)
     if topic is None:
-        return [decide_create(state, name, config, now=now, topics_max=topics_max, chance=chance)], True
+        return [decide_create(state, name, config, now=now, topics_max=topics_max, chance=chance, suits=suits)], True
     return decide_config(topic, config, now=now), False
 
 
 def decide_create(
-    state: State, name: str, config: TopicConfig, *, now: int, topics_max: int = 0, chance: int = 0
+    state: State,
+    name: str,
+    config: TopicConfig,
+    *,
+    now: int,
+    topics_max: int = 0,
+    chance: int = 0,
+    suits: AnyId = lambda _: True,
 ) -> TopicCreate:
     """A new instance. Its id and epoch are used up even if the commit fails; `chance` is random, for the epoch."""
     check_topic_name(name)
     check_config(name, config)
     if topics_max and len(state.topics) >= topics_max:
         raise Throttled.cap("max_topics", max=topics_max)
-    topic_id = state.next_topic_id
-    state.next_topic_id += 1
+    topic_id = next(filter(suits, count(state.next_topic_id)))
+    state.next_topic_id = topic_id + 1
     return TopicCreate(topic_id, name, new_epoch(state, now=now, chance=chance), config, now)
 
 
@@ -88,7 +109,12 @@ def _end_ephemeral(topic: TopicLog, update: ConfigUpdate) -> list[Op]:
     mark = HeadMark(topic_id=topic.id, ceiling=max(topic.ceiling, head), resume_at=head + 1)
     dead = dead_in_files(topic)
     pieces = [dead[at : at + SEQS_PER_FRAME] for at in range(0, len(dead), SEQS_PER_FRAME)]
-    return [floors_op(topic), *(Delete(topic_id=topic.id, seqs=tuple(piece)) for piece in pieces), mark, update]
+    return [
+        floors_op(topic),
+        *(Delete(topic_id=topic.id, seqs=tuple(piece), reason="api") for piece in pieces),
+        mark,
+        update,
+    ]
 
 
 def _floors_to_log(topic: TopicLog, config: TopicConfig, now: int) -> Evict | None:
@@ -104,7 +130,7 @@ def decide_delete_topic(topic: TopicLog, *, if_empty: bool) -> TopicDelete:
     """Retention at `now` has run. Writes being committed hold the name, so none is under way."""
     if if_empty and topic.count:
         raise TopicNotEmpty(topic.name, count=topic.count)
-    return TopicDelete(topic.id, topic.name, topic.epoch)
+    return TopicDelete(topic_id=topic.id, name=topic.name, epoch=topic.epoch)
 
 
 # --- applying --------------------------------------------------------------------------------------------------------

@@ -34,9 +34,8 @@ def decide_delete(
     """Writes reserved before this moment are within the bound, later ones are not."""
     if before_seq is None and match is None:
         raise InvalidRequest("a delete needs before_seq, match or both")
-    return Delete(
-        topic_id=topic.id, before_seq=before_seq, match=match, bound_head=topic.reserved_head + 1, routed=routed
-    )
+    bound = topic.reserved_head + 1
+    return Delete(topic_id=topic.id, before_seq=before_seq, match=match, bound_head=bound, reason="api", routed=routed)
 
 
 def decide_delete_seqs(

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 from topics.core.retention.removal import Removal
 
 
@@ -23,19 +25,14 @@ class OpResult(Enum):
     """Of a topic that is not there, or that keeps no such thing."""
 
 
-class Effect:
+class Effect(msgspec.Struct, eq=False):
     """`first_seq .. last_seq` was published; empty (`last_seq < first_seq`) for every op but an Append or HeadMark."""
 
-    __slots__ = ("fate", "first_seq", "last_seq", "removal", "topic_id")
-
-    def __init__(
-        self, fate: OpResult, topic_id: int, *, first_seq: int = 1, last_seq: int = 0, removal: Removal | None = None
-    ) -> None:
-        self.fate = fate
-        self.topic_id = topic_id
-        self.first_seq = first_seq
-        self.last_seq = last_seq
-        self.removal = removal
+    fate: OpResult
+    topic_id: int
+    first_seq: int = 1
+    last_seq: int = 0
+    removal: Removal | None = None
 
     def join(self, later: Effect) -> None:
         """Together with what the rest of the same op did."""
@@ -57,6 +54,3 @@ class Effect:
     @property
     def freed_bytes(self) -> int:
         return 0 if self.removal is None else self.removal.bytes
-
-    def __repr__(self) -> str:
-        return f"Effect({self.fate.value}, topic={self.topic_id}, {self.first_seq}..{self.last_seq}, {self.removal})"

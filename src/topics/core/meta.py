@@ -38,14 +38,20 @@ def with_keys(meta: bytes | None, added: Mapping[str, bytes], *, keys_max: int |
 
 
 def without_keys(meta: bytes, prefix: str) -> bytes | None:
-    """`meta` without the keys that begin so; None if nothing else was in it. One that is no object stays as it is."""
+    """What `with_keys` was given, if our keys begin so: `meta` without them, None if nothing else was in it, and what
+    was wrapped as it was. One that is no object stays as it is."""
     if not meta.lstrip().startswith(b"{"):
         return meta
     keys = _keys(meta)
     gone = {name: b"" for name in keys if name.startswith(prefix)}
     if not gone:
         return meta
-    return _without(meta, gone) if len(gone) < len(keys) else None
+    if len(gone) == len(keys):
+        return None
+    rest = _without(meta, gone)
+    if keys - gone.keys() == {ORIGINAL_META}:
+        return rest.strip()[:-1].partition(b":")[2].strip()
+    return rest
 
 
 def _members(added: Mapping[str, bytes]) -> list[bytes]:

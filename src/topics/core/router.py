@@ -112,11 +112,11 @@ class RouterProgress:
 class RouterTable:
     """All routers, by name and by the topics they join. `fed` is the state's set of destinations."""
 
-    __slots__ = ("_by_dest", "_by_source", "by_name", "fed", "last_rev")
+    __slots__ = ("_by_dest", "by_name", "by_source", "fed", "last_rev")
 
     def __init__(self, fed: set[int]) -> None:
         self.by_name: dict[str, RouterProgress] = {}
-        self._by_source: dict[int, list[RouterProgress]] = {}
+        self.by_source: dict[int, list[RouterProgress]] = {}
         self._by_dest: dict[int, list[RouterProgress]] = {}
         self.fed = fed
         self.last_rev = 0
@@ -131,7 +131,7 @@ class RouterTable:
         return self.by_name.get(name)
 
     def from_source(self, topic_id: int) -> list[RouterProgress]:
-        return self._by_source.get(topic_id, _NONE)
+        return self.by_source.get(topic_id, _NONE)
 
     def into(self, topic_id: int) -> list[RouterProgress]:
         return self._by_dest.get(topic_id, _NONE)
@@ -153,7 +153,7 @@ class RouterTable:
             self._remove(known)
         router = RouterProgress(op)
         self.by_name[router.name] = router
-        self._by_source[router.source_id] = [*self.from_source(router.source_id), router]
+        self.by_source[router.source_id] = [*self.from_source(router.source_id), router]
         self._by_dest[router.dest_id] = [*self.into(router.dest_id), router]
         self.fed.add(router.dest_id)
         return Effect(OpResult.APPLIED, 0)
@@ -171,7 +171,7 @@ class RouterTable:
 
     def _remove(self, router: RouterProgress) -> None:
         del self.by_name[router.name]
-        for table, key in ((self._by_source, router.source_id), (self._by_dest, router.dest_id)):
+        for table, key in ((self.by_source, router.source_id), (self._by_dest, router.dest_id)):
             left = [other for other in table[key] if other is not router]
             if left:
                 table[key] = left

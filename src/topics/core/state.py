@@ -23,6 +23,7 @@ class State:
         "next_topic_id",
         "recent",
         "routers",
+        "schedules",
         "shadowed",
         "staged_bytes",
         "topics",
@@ -35,6 +36,7 @@ class State:
         self.shadowed: dict[int, TopicLog] = {}  # older instances of a name whose deletion was not seen yet
         self.fed: set[int] = set()  # topics that a router feeds: their ceiling holds in every class
         self.routers = RouterTable(self.fed)
+        self.schedules: SortedDict[str, TopicLog] = SortedDict()  # by name: the topic that has it
         self.next_topic_id = 1
         self.last_epoch = 0  # the highest that was given
         self.totals = Totals()
@@ -66,11 +68,15 @@ class State:
             self.shadowed[older.id] = older
         if older is not topic:
             self.topics[topic.name] = topic
+        self.schedules.update(dict.fromkeys(topic.schedules, topic))
 
     def remove(self, topic: TopicLog) -> None:
         """An instance is gone; its id is never used again."""
         del self.by_id[topic.id]
         self.routers.drop_topic(topic.id)
+        for name in topic.schedules:
+            if self.schedules.get(name) is topic:
+                del self.schedules[name]
         self.totals.bytes -= topic.bytes
         topic.totals = Totals()  # whoever still holds it changes nothing here
         self.recent.drop_topic(topic.id)

@@ -21,6 +21,7 @@ from topics.errors import ColdUnavailable
 from topics.model.config import TopicConfig
 from topics.model.cursor import NamedCursor
 from topics.model.ops import DELETED, Delete
+from topics.model.schedules.schedule import StoredSchedule
 
 
 class Totals:
@@ -43,6 +44,7 @@ class TopicLog:
         "bytes",
         "ceiling",
         "ckpt_seq",
+        "compacted_to",
         "config",
         "count",
         "created_ts",
@@ -67,6 +69,7 @@ class TopicLog:
         "reserved_head",
         "reserved_ts",
         "resident",
+        "schedules",
         "sealed",
         "staged_bytes",
         "staged_count",
@@ -100,6 +103,7 @@ class TopicLog:
         self.idem = IdemWindow()
         self.queue = QueueState(QueueRules(config, topic_id)) if config.is_queue else None  # the type never changes
         self.cursors: dict[str, NamedCursor] = {}
+        self.schedules: dict[str, StoredSchedule] = {}
         self.awaiting: dict[int, list[Delete]] = {}  # cold segments (first seq) to be settled once their index is here
         self.replay_head = 0  # while replaying: the head at that point of the log; segments may hold later records
         self.replaying = False  # recovery is still bringing records; `earliest_seq` waits for it
@@ -122,6 +126,7 @@ class TopicLog:
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.last_consumed: int | None = None
+        self.compacted_to = 0  # up to here compaction has taken what is superseded; a start begins anew
 
     def count_in(self, count: int, size: int) -> None:
         """So many live records and bytes more; negative for less. The only way these totals change."""

@@ -7,14 +7,17 @@ a last snapshot and lets go of the directory."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from topics.client import blocking_handles, verbs
-from topics.client.blocking_handles import BlockingQueue, BlockingTopic, Router
-from topics.client.verbs import QueueVerbs, RouterVerbs, TopicVerbs, config_text, queue_config
+from topics.client.blocking_handles import BlockingQueue, BlockingTopic, DeadLetterTopic, Router, Schedule
+from topics.client.queue_verbs import DeadLetterVerbs, QueueVerbs
+from topics.client.readers import FollowFields, cursor_pages, several_followed
+from topics.client.schedule_verbs import ScheduleVerbs, schedule_pages
+from topics.client.verbs import RouterVerbs, TopicVerbs, config_text
 from topics.clock import SystemClock, SystemHost
 from topics.config import Settings
 from topics.embedded.engine_door import EngineDoor
@@ -24,8 +27,10 @@ from topics.engine.reading.long_polls import LongPolls
 from topics.engine.ticket import Ticket
 from topics.errors import ShuttingDown, TopicsError
 from topics.model.config import ConfigFields
-from topics.model.paging import After, Gap, Gaps, node_names
-from topics.model.results import Record, RouterSummary, TopicSummary
+from topics.model.paging import After, Gap, Gaps
+from topics.model.results import CursorState, Record, TopicSummary
+from topics.model.router import RouterSummary
+from topics.model.schedules.schedule_answers import ScheduleState
 from topics.runtime.drivers.blocking import BlockingDriver, undisturbed
 from topics.runtime.kernel import Kernel, recover
 from topics.storage.osfs import OsFs, RetryingFs
@@ -70,20 +75,17 @@ class Topic(BlockingTopic):
 
     @overload
     def afollow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Literal["raise"] = "raise"
+        self, after: After = 0, *, gaps: Literal["raise"] = "raise", **fields: Unpack[FollowFields]
     ) -> AsyncIterator[Record]: ...
     @overload
     def afollow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps
+        self, after: After = 0, *, gaps: Gaps, **fields: Unpack[FollowFields]
     ) -> AsyncIterator[Record | Gap]: ...
-    def afollow(
-        self, after: After = 0, *, exclude_nodes: Iterable[str] = (), gaps: Gaps = "raise"
-    ) -> AsyncIterator[Any]:
+    def afollow(self, after: After = 0, *, gaps: Gaps = "raise", **fields: Unpack[FollowFields]) -> AsyncIterator[Any]:
         """`follow` for coroutines: waiting does not hold the event loop."""
         door = self._verbs._door
         assert isinstance(door, EngineDoor)
-        pages = door.afollow(self.name, after, nodes=node_names(exclude_nodes), gaps=gaps)
-        return verbs.each(self._verbs._following(pages))
+        return verbs.each(self._verbs._following(after, gaps=gaps, fields=fields, follow=door.afollow))
 
 
 class Queue(BlockingQueue, Topic):
@@ -116,12 +118,25 @@ class Database:
         return Topic(TopicVerbs(self._door, name, config_text(config) if config else None))
 
     def queue(self, name: str, **config: Unpack[ConfigFields]) -> Queue:
-        """A handle to a queue, which its first use creates if it does not exist; config as for `topic`."""
-        return Queue(QueueVerbs(self._door, name, config_text(queue_config(config))))
+        """A handle to a queue, which its first use creates if it does not exist; config as for `topic`. Unless config
+        says otherwise, a new queue tries a job 20 times, with growing pauses, and then puts it into `NAME.dead`."""
+        return Queue(QueueVerbs(self._door, name, config))
+
+    def dead_letters(self, name: str) -> DeadLetterTopic:
+        """A handle to a topic of dead letters: `redrive` takes them back."""
+        return DeadLetterTopic(DeadLetterVerbs(self._door, name))
 
     def router(self, name: str) -> Router:
         """A handle to a router; `put` creates it."""
         return Router(RouterVerbs(self._door, name))
+
+    def schedule(self, name: str) -> Schedule:
+        """A handle to a schedule; `put` creates it. It ticks while the directory is open."""
+        return Schedule(ScheduleVerbs(self._door, name))
+
+    def schedules(self, prefix: str = "", *, topic: str | None = None) -> Iterator[ScheduleState]:
+        """All schedules whose names begin so, and of this topic if given."""
+        return blocking_handles.each(schedule_pages(self._door, prefix, topic))
 
     def topics(self, prefix: str = "") -> Iterator[TopicSummary]:
         """All topics whose names begin so, in byte order of their names."""
@@ -132,6 +147,31 @@ class Database:
     ) -> Iterator[RouterSummary]:
         """All routers whose names begin so, and of these ends if given."""
         return blocking_handles.each(verbs.router_pages(self._door, prefix, source, dest))
+
+    @overload
+    def follow(
+        self,
+        topics: Iterable[str] | Mapping[str, After],
+        *,
+        gaps: Literal["raise"] = "raise",
+        **fields: Unpack[FollowFields],
+    ) -> Iterator[tuple[str, Record]]: ...
+    @overload
+    def follow(
+        self, topics: Iterable[str] | Mapping[str, After], *, gaps: Gaps, **fields: Unpack[FollowFields]
+    ) -> Iterator[tuple[str, Record | Gap]]: ...
+    def follow(
+        self, topics: Iterable[str] | Mapping[str, After], *, gaps: Gaps = "raise", **fields: Unpack[FollowFields]
+    ) -> Iterator[tuple[str, Any]]:
+        """What comes in several topics, as pairs of topic and record: `Topic.follow` of all of them at once.
+
+        `topics` are names, or names with the positions to begin behind. In each topic the order is that of its seqs;
+        between topics it is the order of arrival. With `cursor` each topic has its own cursor of this name."""
+        return blocking_handles.each(several_followed(self._door, topics, gaps=gaps, fields=fields))
+
+    def cursors(self, prefix: str = "") -> Iterator[CursorState]:
+        """Every reader of the topics whose names begin so, with its lag: named cursors, routers and queues."""
+        return blocking_handles.each(cursor_pages(self._door, prefix))
 
     # --- commands -------------------------------------------------------------------------------------------------
 

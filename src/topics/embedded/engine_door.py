@@ -1,65 +1,72 @@
 """EngineDoor: the verbs carried out by the engine in this process.
 
 Each route of a verb has one function here, which runs a command of the engine and shows its answer as users see it.
-Nothing here suspends: whoever calls waits on the engine's own lock and files. `afollow` is the one exception.
+Nothing here suspends: whoever calls waits on the engine's own lock and files. `afollow` is the one exception
+(`engine_follow`).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from topics import limits
 from topics.client import routes
-from topics.client.routes import DropQuery, ListQuery, Route, StateQuery
-from topics.client.verbs import Items
-from topics.core.reading.walk import ReadRequest
-from topics.embedded.views import job_view, read_view
-from topics.engine.engine import Engine
-from topics.engine.queues.claim_pass import Claimed, Claimer
-from topics.engine.reading.long_polls import Poll
+from topics.client.arrow_pages import TablePage
+from topics.client.readers import Reading, Stretches
+from topics.client.routes import (
+    Condition,
+    DropQuery,
+    LatestQuery,
+    ListQuery,
+    Route,
+    ScheduleQuery,
+    StateQuery,
+)
+from topics.embedded import queue_commands as _queue_commands  # noqa: F401 - puts its commands into the table
+from topics.embedded.commands import COMMANDS, carries_out
+from topics.embedded.engine_follow import Begin, awaited, follow_engine, poll_answer, read_request
+from topics.embedded.stored_tables import table_of
+from topics.embedded.views import latest_view, read_view
+from topics.engine.reading.latest import LatestRequest
 from topics.engine.reading.reads import ReadDone
 from topics.engine.reading.starts import ReadStart
-from topics.engine.ticket import Ticket, resolved
-from topics.errors import ShuttingDown
+from topics.engine.ticket import resolved
 from topics.model.config import TopicConfig, patch_from, resolve_config
-from topics.model.names import TagMatch, check_router_name
-from topics.model.paging import After, Gaps, Walk, end_of
-from topics.model.position import Position, checked_position, position_of, token
+from topics.model.names import check_router_name, check_topic_name
+from topics.model.paging import Gaps
+from topics.model.position import position_of, token
 from topics.model.record import build_batch, build_plain_batch
 from topics.model.results import (
-    AckResult,
     AppendResult,
-    ClaimResult,
+    CursorDropped,
+    CursorPage,
+    CursorState,
     DeleteResult,
-    ExtendResult,
-    NackResult,
+    EnteredJobs,
+    LatestResult,
     ReadResult,
-    RouterPage,
-    RouterState,
+    Record,
     TopicPage,
     TopicState,
 )
-from topics.model.router import RouterDef
+from topics.model.router import RouterDef, RouterPage, RouterState
+from topics.model.schedules.schedule_answers import ScheduleDropped, SchedulePage, ScheduleRun, ScheduleState
 from topics.model.values import plain_texts, records_of
-from topics.wire.incoming.queue_requests import (
-    AckRequest,
-    ClaimRequest,
-    ExtendRequest,
-    NackRequest,
-)
+from topics.wire.incoming.cursor_requests import CommitRequest, PutCursorRequest
 from topics.wire.incoming.requests import (
     DeleteRequest,
     DiffRequest,
-    NodeFilter,
     PutRouterRequest,
-    node_set,
+    TableRequest,
+    expecting,
     tag_match,
+    tag_prefix,
 )
+from topics.wire.incoming.schedule_requests import PutScheduleRequest
 
 if TYPE_CHECKING:
     from topics.embedded.database import Database
@@ -67,7 +74,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 T = TypeVar("T")
 
-WAIT_MS = limits.DIFF_WAIT_MS.high
+_BETWEEN = "\0"  # of the parts of a page's cursor; in no name
 
 
 class EngineDoor:
@@ -75,18 +82,27 @@ class EngineDoor:
         self._db = database
         self.compared: set[tuple[str, bytes]] = set()
 
-    async def run(self, route: Route[Q, T], name: str, request: Q) -> T:
-        answer: T = _COMMANDS[route](self._db, name, request)
+    async def run(self, route: Route[Q, T], name: str, request: Q, part: str = "") -> T:
+        answer: T = COMMANDS[route](self._db, name, request, *((part,) if part else ()))
         return answer
 
     async def append(
-        self, topic: str, values: Sequence[Any], *, node: str | None, key: str | None, config: bytes | None
+        self,
+        topic: str,
+        values: Sequence[Any],
+        *,
+        node: str | None,
+        key: str | None,
+        config: bytes | None,
+        condition: Condition | None,
     ) -> AppendResult:
         texts = plain_texts(values)
         if texts is None:
             batch = build_batch(records_of(values), default_node=node, idempotency_key=key)
         else:
             batch = build_plain_batch(texts, default_node=node, idempotency_key=key)
+        if condition is not None:
+            batch = expecting(batch, condition.if_head, condition.if_tag_seq)
         first = None if config is None else _config_from(config)
         done = self._db.call(lambda engine: engine.write(topic, batch, config=first))
         return AppendResult(
@@ -98,17 +114,22 @@ class EngineDoor:
             created=done.created,
             deduped=done.deduped,
             position=token(done.last_seq, done.epoch),
+            **_entered(done.entered),
         )
 
-    def follow(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps) -> AsyncGenerator[Items, None]:
-        async def blocked(begin: Callable[[], Poll]) -> ReadDone:
-            return _wait(self._db, begin)
+    def follow(self, readings: Mapping[str, Reading], *, gaps: Gaps) -> Stretches:
+        async def blocked(begin: Begin) -> None:
+            self._db.call(begin)
 
-        return _follow(_Follower(self._db, topic, after, nodes), gaps, blocked)
+        return follow_engine(self._db, readings, gaps, blocked)
 
-    def afollow(self, topic: str, after: After, *, nodes: tuple[str, ...], gaps: Gaps) -> AsyncGenerator[Items, None]:
+    def afollow(self, readings: Mapping[str, Reading], *, gaps: Gaps) -> Stretches:
         """`follow` for coroutines: waiting does not hold the event loop."""
-        return _follow(_Follower(self._db, topic, after, nodes), gaps, lambda begin: _await(self._db, begin))
+        return follow_engine(self._db, readings, gaps, lambda begin: awaited(self._db, begin))
+
+
+def _entered(jobs: EnteredJobs | None) -> dict[str, list[int]]:
+    return {} if jobs is None else {"standing": jobs.seqs, "kept": jobs.kept, "replaced": jobs.replaced}
 
 
 @lru_cache(1024)
@@ -118,69 +139,76 @@ def _config_from(text: bytes) -> TopicConfig:
 
 # --- commands: one for each route ------------------------------------------------------------------------------------
 
-_COMMANDS: dict[Route[Any, Any], Callable[[Database, str, Any], Any]] = {}
 
-
-def _carries_out(
-    route: Route[Q, T],
-) -> Callable[[Callable[[Database, str, Q], T]], Callable[[Database, str, Q], T]]:
-    def register(command: Callable[[Database, str, Q], T]) -> Callable[[Database, str, Q], T]:
-        _COMMANDS[route] = command
-        return command
-
-    return register
-
-
-@_carries_out(routes.DIFF)
+@carries_out(routes.DIFF)
 def _diff(db: Database, topic: str, asked: DiffRequest) -> ReadResult:
+    return read_view(topic, _read(db, topic, asked))
+
+
+@carries_out(routes.TABLE)
+def _table(db: Database, topic: str, asked: TableRequest) -> TablePage:
+    done = _read(db, topic, asked)
+    return TablePage(table_of(done.outcome.runs, asked.columns), read_view(topic, done))
+
+
+def _read(db: Database, topic: str, asked: DiffRequest) -> ReadDone:
     start = position_of(asked.from_seq)
     if asked.from_ts is not None or asked.cursor is not None:
         elsewhere = ReadStart(from_ts=asked.from_ts, cursor=asked.cursor)
         start = db.call(lambda engine: engine.starts.find(engine.state.topic(topic), elsewhere))
-    request = _read_request(
+    request = read_request(
         start, limit=asked.limit, max_bytes=asked.max_batch_bytes, nodes=asked.node, tag=tag_match(asked.tag)
     )
     if not asked.wait_ms:
-        return read_view(topic, db.call(lambda engine: engine.read(topic, request)))
-    return read_view(topic, _wait(db, lambda: db.long_polls.read(topic, request, wait_ms=asked.wait_ms)))
+        return db.call(lambda engine: engine.read(topic, request))
+    return poll_answer(db, lambda: db.long_polls.read(topic, request, wait_ms=asked.wait_ms))
 
 
-def _read_request(
-    start: Position, *, limit: int, max_bytes: int, nodes: NodeFilter, tag: TagMatch | None = None
-) -> ReadRequest:
-    return ReadRequest(
-        from_seq=start.seq,
-        epoch=start.epoch,
-        limit=limit,
-        budget_bytes=max_bytes,
-        nodes=node_set(nodes),
-        tag=tag,
-        in_turn=True,
+@carries_out(routes.LATEST)
+def _latest(db: Database, topic: str, asked: LatestQuery) -> LatestResult:
+    request = LatestRequest(
+        prefix=tag_prefix(asked.tag),
+        after=None if asked.after is None else asked.after.encode(),
+        limit=limits.DIFF_LIMIT(asked.limit),
+        budget_bytes=limits.DIFF_BATCH_BYTES.default,
     )
+    return latest_view(topic, db.call(lambda engine: engine.latest.page(topic, request)))
 
 
-@_carries_out(routes.DELETE)
+@carries_out(routes.GET_RECORD)
+def _get_record(db: Database, topic: str, _: None, position: str) -> Record:
+    at = position_of(int(position) if position.isdigit() else position)
+    return read_view(topic, db.call(lambda engine: engine.single_reads.get(topic, at))).records[0]
+
+
+@carries_out(routes.NEWEST_RECORD)
+def _newest_record(db: Database, topic: str, asked: routes.NewestQuery) -> Record:
+    match = tag_match(asked.tag)
+    return read_view(topic, db.call(lambda engine: engine.single_reads.newest(topic, match))).records[0]
+
+
+@carries_out(routes.DELETE)
 def _delete(db: Database, topic: str, asked: DeleteRequest) -> DeleteResult:
     below, selector = asked.selector()
     return db.call(lambda engine: engine.delete_records(topic, before_seq=below, match=selector))
 
 
-@_carries_out(routes.STATE)
+@carries_out(routes.STATE)
 def _state(db: Database, topic: str, asked: StateQuery) -> TopicState:
     return db.call(lambda engine: engine.topic_state(topic, touch=asked.touch))
 
 
-@_carries_out(routes.CONFIGURE)
+@carries_out(routes.CONFIGURE)
 def _configure(db: Database, topic: str, text: bytes) -> TopicConfig:
     return db.call(lambda engine: engine.put_topic(topic, _config_from(text))).config
 
 
-@_carries_out(routes.DROP)
+@carries_out(routes.DROP)
 def _drop(db: Database, topic: str, asked: DropQuery) -> bool:
     return db.call(lambda engine: engine.drop_topic(topic, if_empty=asked.if_empty)).deleted
 
 
-@_carries_out(routes.TOPICS)
+@carries_out(routes.TOPICS)
 def _topics(db: Database, _: str, asked: ListQuery) -> TopicPage:
     page, after = db.call(
         lambda engine: engine.page_of_topics(prefix=asked.prefix, after=asked.cursor or None, page_size=asked.page_size)
@@ -188,64 +216,7 @@ def _topics(db: Database, _: str, asked: ListQuery) -> TopicPage:
     return TopicPage(page, after)
 
 
-@_carries_out(routes.CLAIM)
-def _claim(db: Database, queue: str, asked: ClaimRequest) -> ClaimResult:
-    begun: list[Claimer] = []
-
-    def begin(engine: Engine) -> Ticket[Claimed]:
-        begun.append(
-            engine.queues.ask(queue, node=asked.node, max=asked.max, lease_ms=asked.lease_ms, wait_ms=asked.wait_ms)
-        )
-        return begun[0].ticket
-
-    try:
-        done = db.call(begin)
-    finally:
-        for claimer in begun:
-            if not claimer.ticket.done:
-                db.call(partial(_leave, claimer))
-    jobs = [job_view(job) for job in done.jobs]
-    return ClaimResult(topic=queue, claimed=jobs, count=len(jobs), ready=done.ready)
-
-
-def _leave(claimer: Claimer, engine: Engine) -> Ticket[None]:
-    engine.queues.waiting.leave(claimer)
-    return resolved(None)
-
-
-@_carries_out(routes.ACK)
-def _ack(db: Database, queue: str, asked: AckRequest) -> AckResult:
-    fences = asked.check()
-    return db.call(lambda engine: engine.queues.ack(queue, node=asked.node, seqs=asked.seqs, fences=fences)).result
-
-
-@_carries_out(routes.NACK)
-def _nack(db: Database, queue: str, asked: NackRequest) -> NackResult:
-    fences = asked.check()
-    return db.call(
-        lambda engine: engine.queues.nack(
-            queue,
-            node=asked.node,
-            seqs=asked.seqs,
-            fences=fences,
-            delay_ms=asked.delay_ms,
-            error=asked.error or "",
-            final=asked.final,
-        )
-    )
-
-
-@_carries_out(routes.EXTEND)
-def _extend(db: Database, queue: str, asked: ExtendRequest) -> ExtendResult:
-    fences = asked.check()
-    return db.call(
-        lambda engine: engine.queues.extend(
-            queue, node=asked.node, seqs=asked.seqs, fences=fences, lease_ms=asked.lease_ms
-        )
-    )
-
-
-@_carries_out(routes.PUT_ROUTER)
+@carries_out(routes.PUT_ROUTER)
 def _put_router(db: Database, router: str, asked: PutRouterRequest) -> RouterState:
     check_router_name(router)
     definition = asked.definition(router)
@@ -253,7 +224,7 @@ def _put_router(db: Database, router: str, asked: PutRouterRequest) -> RouterSta
     return _router_state(done.definition, created=done.created)
 
 
-@_carries_out(routes.GET_ROUTER)
+@carries_out(routes.GET_ROUTER)
 def _get_router(db: Database, router: str, _: None) -> RouterState:
     shown = db.call(lambda engine: engine.routers.get(router))
     return _router_state(shown.definition, forwarded_total=shown.forwarded_total)
@@ -263,12 +234,12 @@ def _router_state(definition: RouterDef, **more: Any) -> RouterState:
     return RouterState(**definition.to_json(), **more)
 
 
-@_carries_out(routes.DELETE_ROUTER)
+@carries_out(routes.DELETE_ROUTER)
 def _delete_router(db: Database, router: str, _: None) -> bool:
     return db.call(lambda engine: engine.routers.delete(router))
 
 
-@_carries_out(routes.ROUTERS)
+@carries_out(routes.ROUTERS)
 def _routers(db: Database, _: str, asked: ListQuery) -> RouterPage:
     page, more = db.call(
         lambda engine: resolved(
@@ -284,94 +255,89 @@ def _routers(db: Database, _: str, asked: ListQuery) -> RouterPage:
     return RouterPage(page, page[-1].router if more else None)
 
 
-# --- follow ----------------------------------------------------------------------------------------------------------
-# Waiting is the engine's long poll, so a record is there within a millisecond of its publication and nobody polls.
+# --- schedules -------------------------------------------------------------------------------------------------------
 
 
-class _Follower:
-    """Where a follower stands, and in which life of its topic: one that was made anew meanwhile is another topic."""
+@carries_out(routes.PUT_SCHEDULE)
+def _put_schedule(db: Database, schedule: str, asked: PutScheduleRequest) -> ScheduleState:
+    check_topic_name(asked.topic)
+    rule = asked.rule()
+    return db.call(lambda engine: engine.schedules.put(schedule, asked.topic, rule))
 
-    def __init__(self, db: Database, topic: str, after: After, nodes: tuple[str, ...]) -> None:
-        self.topic = topic
-        self.position = checked_position(after)
-        self._db = db
-        self._nodes = list(nodes)
-        self._wait_ms = 0  # first what is there, so that the reader knows where the log began
-        self._epoch: int | None = None
 
-    def begin(self) -> Poll:
-        request = _read_request(
-            self.position,
-            limit=limits.DIFF_LIMIT.high,
-            max_bytes=limits.DIFF_BATCH_BYTES.default,
-            nodes=self._nodes,
+@carries_out(routes.GET_SCHEDULE)
+def _get_schedule(db: Database, schedule: str, _: None) -> ScheduleState:
+    return db.call(lambda engine: resolved(engine.schedules.get(schedule)))
+
+
+@carries_out(routes.DELETE_SCHEDULE)
+def _delete_schedule(db: Database, schedule: str, _: None) -> ScheduleDropped:
+    return db.call(lambda engine: engine.schedules.drop(schedule))
+
+
+@carries_out(routes.RUN_SCHEDULE)
+def _run_schedule(db: Database, schedule: str, _: None) -> ScheduleRun:
+    return db.call(lambda engine: engine.schedules.run(schedule))
+
+
+@carries_out(routes.PAUSE_SCHEDULE)
+def _pause_schedule(db: Database, schedule: str, _: None) -> ScheduleState:
+    return db.call(lambda engine: engine.schedules.set_paused(schedule, True))
+
+
+@carries_out(routes.RESUME_SCHEDULE)
+def _resume_schedule(db: Database, schedule: str, _: None) -> ScheduleState:
+    return db.call(lambda engine: engine.schedules.set_paused(schedule, False))
+
+
+@carries_out(routes.SCHEDULES)
+def _schedules(db: Database, _: str, asked: ScheduleQuery) -> SchedulePage:
+    after = asked.cursor or None
+    page, more = db.call(
+        lambda engine: resolved(
+            engine.schedules.page(prefix=asked.prefix, topic=asked.topic, after=after, page_size=asked.page_size)
         )
-        poll = self._db.long_polls.read(self.topic, request, wait_ms=self._wait_ms, epoch=self._epoch)
-        self._epoch = poll.topic.epoch
-        return poll
-
-    def page(self, done: ReadDone) -> ReadResult:
-        page = read_view(self.topic, done)
-        self.position, self._wait_ms = end_of(page), WAIT_MS
-        return page
+    )
+    return SchedulePage(schedules=page, next_cursor=page[-1].schedule if more else None)
 
 
-async def _follow(
-    follower: _Follower, gaps: Gaps, poll: Callable[[Callable[[], Poll]], Awaitable[ReadDone]]
-) -> AsyncGenerator[Items, None]:
-    walk = Walk(follower.topic, follower.position, gaps=gaps)
-    while True:
-        try:
-            done = await poll(follower.begin)
-        except ShuttingDown:
-            return
-        yield walk.take(follower.page(done))
+# --- named cursors ---------------------------------------------------------------------------------------------------
 
 
-def _wait(db: Database, begin: Callable[[], Poll]) -> ReadDone:
-    """The answer of a long poll. It ends with its caller: an interrupted one waits for nothing any more."""
-    begun: list[Poll] = []
-
-    def begin_once(_: Engine) -> Ticket[ReadDone]:
-        begun.append(begin())
-        return begun[0].ticket
-
-    try:
-        return db.call(begin_once)
-    finally:
-        for poll in begun:
-            if not poll.ticket.done:
-                db.post(poll.cancel)
+@carries_out(routes.GET_CURSOR)
+def _get_cursor(db: Database, topic: str, _: None, cursor: str) -> CursorState:
+    return db.call(lambda engine: resolved(engine.cursors.get(topic, cursor)))
 
 
-async def _await(db: Database, begin: Callable[[], Poll]) -> ReadDone:
-    """The answer of a long poll, awaited on an event loop."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ReadDone] = loop.create_future()
-
-    def pass_on(done: Ticket[ReadDone]) -> None:
-        try:
-            loop.call_soon_threadsafe(_hand_over, done, future)
-        except RuntimeError:
-            pass  # the loop was closed: nobody waits there, and whoever answers must not suffer for it
-
-    def begin_once(_: Engine) -> Ticket[Poll]:
-        poll = begin()
-        poll.ticket.then(pass_on)
-        return resolved(poll)
-
-    poll = db.call(begin_once)
-    try:
-        return await future
-    finally:
-        if not poll.ticket.done:  # cancelled
-            db.post(poll.cancel)
+@carries_out(routes.COMMIT_CURSOR)
+def _commit_cursor(db: Database, topic: str, asked: CommitRequest, cursor: str) -> CursorState:
+    commit = asked.commit()
+    return db.call(lambda engine: engine.admit(topic, lambda: engine.cursors.commit(topic, cursor, commit)))
 
 
-def _hand_over(done: Ticket[ReadDone], future: asyncio.Future[ReadDone]) -> None:
-    if future.cancelled():
-        return
-    if done.error is not None:
-        future.set_exception(done.error)
-    else:
-        future.set_result(done.result())
+@carries_out(routes.PUT_CURSOR)
+def _put_cursor(db: Database, topic: str, asked: PutCursorRequest, cursor: str) -> CursorState:
+    put = asked.put()
+    return db.call(lambda engine: engine.admit(topic, lambda: engine.cursors.put(topic, cursor, put)))
+
+
+@carries_out(routes.DELETE_CURSOR)
+def _delete_cursor(db: Database, topic: str, _: None, cursor: str) -> CursorDropped:
+    return db.call(lambda engine: engine.admit(topic, lambda: engine.cursors.drop(topic, cursor)))
+
+
+@carries_out(routes.TOPIC_CURSORS)
+def _topic_cursors(db: Database, topic: str, _: None) -> CursorPage:
+    return CursorPage(db.call(lambda engine: resolved(engine.cursors.of_topic(topic))), None)
+
+
+@carries_out(routes.CURSORS)
+def _cursors(db: Database, _: str, asked: ListQuery) -> CursorPage:
+    after = tuple(asked.cursor.split(_BETWEEN)) if asked.cursor else None
+    page, more = db.call(
+        lambda engine: resolved(
+            engine.cursors.page(prefix=asked.prefix, after=after, page_size=asked.page_size)  # type: ignore[arg-type]
+        )
+    )
+    last = page[-1] if more else None
+    return CursorPage(page, None if last is None else _BETWEEN.join((last.topic, last.kind, last.cursor)))

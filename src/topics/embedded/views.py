@@ -15,14 +15,12 @@ from typing import overload
 import msgspec
 
 from topics.engine.queues.claim_pass import ClaimedJob
+from topics.engine.reading.latest import LatestPage
 from topics.engine.reading.reads import ReadDone
 from topics.model.payload import split_blob
 from topics.model.position import token
-from topics.model.results import Job, ReadResult, Record
+from topics.model.results import Job, LatestResult, ReadResult, Record, lease_text
 from topics.model.run import RecordRun, StoredRecord
-from topics.wire.incoming.queue_requests import (
-    lease_text,
-)
 from topics.wire.outgoing.records import take_columns
 
 
@@ -127,4 +125,14 @@ def read_view(topic: str, done: ReadDone) -> ReadResult:
         tombstone=outcome.tombstone,
         lag=outcome.lag,
         next=token(outcome.next_from_seq, outcome.epoch),
+    )
+
+
+def latest_view(topic: str, page: LatestPage) -> LatestResult:
+    return LatestResult(
+        topic=topic,
+        records=Records(page.runs, page.epoch),
+        next=page.next,
+        head_seq=page.head_seq,
+        position=token(page.head_seq, page.epoch),
     )

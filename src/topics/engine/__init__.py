@@ -4,7 +4,9 @@
     context      what the services share: state, commit, clock, name locks, the seams to files and to delivery
     engine       the services put together; the verbs of a topic by name. Begin here
     lifecycle    create, reconfigure and delete topics; a write that creates its topic
+    schedules    records that are appended by the clock
     deletes      removal of records on request
+    compaction   removal of what is superseded
     floor_log    floors are logged before anyone may see them
     marks        the frames of checkpoints
     writing/     the path of an append: decide, encode, commit, publish

@@ -12,7 +12,7 @@ Always holds: everything here belongs to the owner's thread. The engine and the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from topics.clock import EngineClock
@@ -22,7 +22,7 @@ from topics.core.slots.extent import Extent
 from topics.core.state import State
 from topics.core.topic import TopicLog
 from topics.engine.routers.evidence import RouterEvidence
-from topics.engine.ticket import Ticket, callback_failed, guarded
+from topics.engine.ticket import Ticket, guarded
 from topics.engine.writing.ceilings import Ceilings
 from topics.engine.writing.commit import Commit
 from topics.engine.writing.encode import submission
@@ -56,6 +56,9 @@ class FileRequests(Protocol):
 
     def fetch(self, topic: TopicLog, extent: Extent) -> Ticket[FetchedRecords]:
         """Read stored records that are not in memory."""
+
+    def later(self) -> Ticket[None]:
+        """Resolves in a later turn: a long search lets others in."""
 
     def flag_deleted(self, topic: TopicLog, effect: Effect) -> None:
         """Set the delete flags of records that lie in segments; issued before the delete call returns."""
@@ -171,8 +174,12 @@ class Context:
         """Topics being created; they count against the cap."""
         self.changing: dict[int, Ticket[None]] = {}
         """By topic id, while a config is in the log and not applied yet; resolved when that is over."""
-        self.on_published: list[Listener] = []
-        """Told after records of a topic became visible: delivery, long polls, routers, queues."""
+        self.on_published: list[tuple[Container[int], Listener]] = []
+        """Told after records of a topic became visible, each for the topics whose ids it holds: delivery and long
+        polls, routers, queues."""
+        self.changed_ids: set[int] = set(state.by_id)
+        """Topics that the next checkpoint looks at: records came or went, or it is the first since the start, when
+        everything may lie in the log only."""
         self.on_removed: list[Callable[[TopicLog, Effect], None]] = []
         """Told after records of a topic died, whatever the cause."""
         self.on_config: list[Callable[[TopicLog, TopicConfig], None]] = []
@@ -241,11 +248,11 @@ class Context:
             walk.feed(fetched.run, seq_next=fetched.seq_next)
 
     def published(self, topic: TopicLog) -> None:
-        for listener in self.on_published:
-            try:
-                listener(topic)
-            except Exception as error:
-                callback_failed(error)
+        topic_id = topic.id
+        self.changed_ids.add(topic_id)
+        for ids, listener in self.on_published:
+            if topic_id in ids:
+                guarded(listener, topic)
 
     def removed(self, topic: TopicLog, effect: Effect, *, flag_after: Ticket[None] | None = None) -> None:
         """Records died: the flags on disk are set by whoever owns the files, everyone else is told."""
@@ -253,6 +260,7 @@ class Context:
             guarded(self.files.flag_deleted, topic, effect)
         else:
             flag_after.then(lambda done: self.files.flag_deleted(topic, effect) if done.error is None else None)
+        self.changed_ids.add(topic.id)
         for listener in self.on_removed:
             guarded(listener, topic, effect)
 

@@ -5,8 +5,9 @@ afterwards sees the records, and the flags of those that lie in segments have be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,14 @@ from topics.model.names import TagMatch
 from topics.model.ops import Delete, Evict, LeaseEvent, Op
 from topics.model.results import DeleteResult
 from topics.model.submission import Submission
+
+
+class PlannedDelete(NamedTuple):
+    """What is to be logged, whether it has to be synced, and what applies it then. An ephemeral topic logs nothing."""
+
+    ops: list[Op]
+    durable: bool
+    finish: Callable[[], DeleteResult]
 
 
 class Deletes:
@@ -65,10 +74,26 @@ class Deletes:
     def log(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> Ticket[DeleteResult]:
         """Commit a delete under the rules of its class, then apply it. Lease events go before it and are synced;
         they were applied when they were decided."""
+        planned = self.plan(topic, op, leases=leases)
+        if topic.config.is_ephemeral:
+            return resolved(planned.finish())
+        ticket = self._ctx.log(
+            topic.id,
+            planned.ops,
+            finish=lambda _: planned.finish(),
+            durable=planned.durable,
+            client_frames=1 + len(leases),
+            reclaims=True,
+        )
+        self._ctx.evidence.hold_until(topic, ticket)
+        return ticket
+
+    def plan(self, topic: TopicLog, op: Delete, *, leases: Sequence[LeaseEvent] = ()) -> PlannedDelete:
+        """As `log`, for a submission that has more in it."""
         ctx, config = self._ctx, topic.config
         op = ctx.evidence.with_evidence(topic, op)
         if config.is_ephemeral:
-            return resolved(self._finish(topic, op, None, None))
+            return PlannedDelete([], False, partial(self._finish, topic, op, None))
         floors = unlogged(topic)
         if floors is not None:
             floors = ctx.evidence.evict_with_evidence(topic, floors)
@@ -76,18 +101,15 @@ class Deletes:
         durable = (
             bool(leases)
             or floors is not None
+            or op.reason == "compact"  # what superseded them must be safe before they go, whatever the class
             or (config.durability != "memory" and (op.reason == "api" or config.is_fsync))
         )
-        ticket = ctx.log(
-            topic.id,
-            [*first, *leases, op],
-            finish=partial(self._finish, topic, op, floors),
-            durable=durable,
-            client_frames=1 + len(leases),
-            reclaims=True,
-        )
-        ctx.evidence.hold_until(topic, ticket)
-        return ticket
+        return PlannedDelete([*first, *leases, op], durable, partial(self._finish, topic, op, floors))
+
+    @staticmethod
+    def nothing(topic: TopicLog) -> DeleteResult:
+        """The answer of a delete that finds nothing to delete."""
+        return _deleted(topic, 0)
 
     def carry_over(self, topic: TopicLog) -> Ticket[None]:
         """Log the deletes that wait for the index of a cold segment once more, so that a snapshot may release the log
@@ -109,7 +131,7 @@ class Deletes:
     def _carried(self, sub: Submission) -> None:
         self.carried_bytes += sub.size
 
-    def _finish(self, topic: TopicLog, op: Delete, floors: Evict | None, _sub: Submission | None) -> DeleteResult:
+    def _finish(self, topic: TopicLog, op: Delete, floors: Evict | None) -> DeleteResult:
         """Floors that a count cap moved must be in the log before a flag is set: replay finds them by trimming as the
         appends did, and would trim too little among records that are flagged already."""
         if floors is not None:

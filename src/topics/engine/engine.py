@@ -14,6 +14,7 @@ from topics.config import Settings
 from topics.core.reading.walk import ReadRequest
 from topics.core.state import State
 from topics.core.topic import TopicLog
+from topics.engine.compaction import Compaction
 from topics.engine.context import Context, FileRequests, Pressure
 from topics.engine.deletes import Deletes
 from topics.engine.delivery.admission import Admission, AdmittedTicket
@@ -22,16 +23,20 @@ from topics.engine.lifecycle import CreatingWrites, Dropped, Lifecycle
 from topics.engine.queues.entering_writes import EnteringWrites
 from topics.engine.queues.queues import Queues
 from topics.engine.reading.cursor_commands import CursorCommands
+from topics.engine.reading.latest import LatestReads
 from topics.engine.reading.queries import Queries
 from topics.engine.reading.reads import ReadDone, Reads
+from topics.engine.reading.single_reads import SingleReads
 from topics.engine.reading.starts import Starts
 from topics.engine.routers.checkpoints import RouterCheckpoints
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.routers.routers import Routers
+from topics.engine.schedules import Schedules
 from topics.engine.ticket import Ticket
+from topics.engine.writing.coalesced_write import AppendWaiter
 from topics.engine.writing.commit import Commit
 from topics.engine.writing.quota import Quota
-from topics.engine.writing.writes import AppendWaiter, Writes
+from topics.engine.writing.writes import Writes
 from topics.errors import InvalidRequest, TopicNotFound, WalFull
 from topics.model.config import DEFAULT_CONFIG, TopicConfig
 from topics.model.names import TagMatch
@@ -78,10 +83,16 @@ class Engine:
         self.deletes = Deletes(context, floor_log, forwarding)
         self.reads = Reads(context, floor_log, forwarding)
         EnteringWrites(context, self.writes)
-        self.queues = Queues(context, floor_log, forwarding, self.lifecycle, self.deletes, append=self._write_letter)
+        self.queues = Queues(
+            context, floor_log, forwarding, self.lifecycle, self.deletes, self.writes, self._write_letter
+        )
         self.queries = Queries(context, floor_log, forwarding, self.queues)
         self.starts = Starts(context, floor_log)
+        self.single_reads = SingleReads(context, floor_log, forwarding, self.reads)
         self.cursors = CursorCommands(context, floor_log, self.starts)
+        self.latest = LatestReads(context, floor_log, forwarding)
+        self.compaction = Compaction(context, floor_log, self.deletes)
+        self.schedules = Schedules(context, self.lifecycle, self.writes)
 
     def attach_delivery(self, delivery: Pressure) -> None:
         """From now on writes and routers follow the pressure that the delivery loop measures. The loop comes after the
@@ -90,13 +101,16 @@ class Engine:
 
     def turn(self) -> None:
         """The end of a turn, before its submissions are written: routers and work streams of dirty topics act."""
-        self.forwarding.turn()
-        self.queues.turn()
+        if self.forwarding.dirty:
+            self.forwarding.turn()
+        if self.queues.waker.dirty:
+            self.queues.waker.turn()
 
     def tick(self) -> None:
         """Do what time asks for; called about every 50 ms, and when `context.wake_at` asked for it."""
         self.forwarding.tick()
         self.queues.tick()
+        self.schedules.tick()
         self.floor_log.tick()
         self.admission.tick()
 
@@ -150,15 +164,24 @@ class Engine:
     def join(self, name: str, records: WriteBatch, waiter: AppendWaiter, *, runs: list[int]) -> bool:
         """Append writes, `runs` of records, in one submission with others of their turn. False if some of them may not
         be coalesced; then nothing has happened."""
-        topic = self.state.topics.get(name)
-        if topic is None or self.admission.waiting or self.context.commit.some_full:
-            return False
-        if name in self.context.name_locks.held:
-            return False
-        return self.writes.join(topic, records, waiter, runs)
+        topic = self._open_topic(name)
+        return topic is not None and self.writes.join(topic, records, waiter, runs)
 
-    def _write_letter(self, name: str, batch: WriteBatch) -> Ticket[Appended]:
-        return self.write(name, batch, create=True, may_refuse=False)
+    def write_now(self, name: str, batch: WriteBatch) -> Ticket[Appended] | None:
+        """Append a write with a key. None, and nothing has happened, if it would have to wait before it is decided."""
+        topic = self._open_topic(name)
+        if topic is None or self._quota is not None or batch.key in topic.idem.staged:
+            return None
+        return self.writes.append(topic, batch)
+
+    def _open_topic(self, name: str) -> TopicLog | None:
+        """A topic that takes a write at once."""
+        if self.admission.waiting or self.context.commit.some_full or name in self.context.name_locks.held:
+            return None
+        return self.state.topics.get(name)
+
+    def _write_letter(self, name: str, batch: WriteBatch, config: TopicConfig) -> Ticket[Appended]:
+        return self.write(name, batch, create=True, config=config, may_refuse=False)
 
     def _write_within(
         self, name: str, batch: WriteBatch, create: bool | None, config: TopicConfig | None

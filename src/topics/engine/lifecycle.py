@@ -8,7 +8,7 @@ second first write waits and then finds the topic there; its inline config has n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +28,8 @@ from topics.engine.writing.encode import encode_append, submission
 from topics.engine.writing.job_controls import entered_jobs
 from topics.engine.writing.writes import Writes
 from topics.errors import NotAQueue, Throttled
-from topics.model.config import TopicConfig
+from topics.formats.file_names import shard_of
+from topics.model.config import TopicConfig, config_beside
 from topics.model.ops import RESIDENT, Append, Op, TopicCreate, TopicDelete
 from topics.model.record import WriteBatch
 from topics.model.results import Appended, PutTopicResult
@@ -90,8 +91,9 @@ class Lifecycle:
     # --- create, reconfigure --------------------------------------------------------------------------------------
 
     def put(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
-        """Create the topic, or replace its config as a whole."""
-        return self.exclusively([name], lambda: self._put(name, config))
+        """Create the topic, or replace its config as a whole. The history that a queue names is created with it."""
+        history = config.done if config.is_queue and config.done != name else None
+        return self.exclusively([name] if history is None else [name, history], lambda: self._put(name, config))
 
     def _put(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         topic = self._ctx.state.topics.get(name)
@@ -110,14 +112,20 @@ class Lifecycle:
 
     def _put_with_floors_logged(self, name: str, config: TopicConfig) -> Ticket[PutTopicResult]:
         ctx = self._ctx
-        controls, created = decide_put(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
-        if created:
-            self.check_topic_cap()
+        now = ctx.clock.now_ms()
+        controls, created = decide_put(
+            ctx.state, name, config, now=now, chance=ctx.chance(), suits=self._beside(config.done)
+        )
+        topic_id: int = controls[-1].topic_id if controls else ctx.state.topics[name].id  # type: ignore[union-attr]
+        if config.is_queue and config.done is not None and config.done not in ctx.state.topics:
+            controls.insert(0, self._history_op(config.done, topic_id, config))
+        new_topics = sum(isinstance(op, TopicCreate) for op in controls)
+        if new_topics:
+            self.check_topic_cap(new_topics)
         if not controls:
             return resolved(PutTopicResult(name, False, ctx.state.topics[name].config))
-        topic_id: int = controls[-1].topic_id  # type: ignore[union-attr]
-        ticket = self._log(
-            controls, topic_id, lambda _: PutTopicResult(name, created, ctx.state.topics[name].config), creates=created
+        ticket = self.log(
+            controls, topic_id, lambda _: PutTopicResult(name, created, ctx.state.topics[name].config), new=new_topics
         )
         if not created:
             ctx.changing[topic_id] = Ticket()
@@ -128,24 +136,62 @@ class Lifecycle:
         """Called before the name is released: those who wait here came before those who wait for the name."""
         self._ctx.changing.pop(topic_id).resolve(None)
 
-    def check_topic_cap(self) -> None:
+    def check_topic_cap(self, new: int = 1) -> None:
         """Topics being created count: a race neither overshoots the cap nor stops short of it."""
         cap = self._ctx.settings.max_topics
-        if cap and len(self._ctx.state.topics) + self._ctx.creating >= cap:
+        if cap and len(self._ctx.state.topics) + self._ctx.creating + new > cap:
             raise Throttled.cap("max_topics", max=cap)
+
+    # --- the history of a queue -----------------------------------------------------------------------------------
+
+    def create_beside(self, name: str, queue: TopicLog) -> Ticket[None]:
+        """Create the history of a queue that was deleted, or that a write has named, unless it is there."""
+
+        def create() -> Ticket[None]:
+            if name in self._ctx.state.topics:
+                return resolved(None)
+            op = self._history_op(name, queue.id, queue.config)
+            self.check_topic_cap()
+            return self.log([op], op.topic_id, lambda _: None, new=1)
+
+        return self.exclusively([name], create)
+
+    def _history_op(self, name: str, queue_id: int, queue: TopicConfig) -> TopicCreate:
+        """In the queue's log group, so that a job and its record in the history share a submission."""
+        ctx, group = self._ctx, self._ctx.group_of(queue_id)
+        return decide_create(
+            ctx.state,
+            name,
+            config_beside(queue),
+            now=ctx.clock.now_ms(),
+            chance=ctx.chance(),
+            suits=lambda topic_id: shard_of(topic_id, ctx.shards) == group,
+        )
+
+    def _beside(self, history: str | None) -> Callable[[int], bool]:
+        """Ids of a new queue whose history is there already."""
+        ctx = self._ctx
+        known = None if history is None else ctx.state.topics.get(history)
+        if known is None:
+            return lambda _: True
+        return lambda topic_id: shard_of(topic_id, ctx.shards) == ctx.group_of(known.id)
 
     def create_op(self, name: str, config: TopicConfig) -> TopicCreate:
         """The op of a creation that rides in another submission; the caller holds the name."""
         ctx = self._ctx
-        op = decide_create(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance())
+        suits = self._beside(config.done)
+        op = decide_create(ctx.state, name, config, now=ctx.clock.now_ms(), chance=ctx.chance(), suits=suits)
         self.check_topic_cap()
         return op
 
-    def _log(self, controls: list[Op], topic_id: int, reply: Callable[[Submission], T], *, creates: bool) -> Ticket[T]:
+    def log(
+        self, controls: Sequence[Op], topic_id: int, reply: Callable[[Submission], T], *, new: int = 0
+    ) -> Ticket[T]:
+        """Log and apply ops of a topic; `new`: so many topics are created."""
         ctx = self._ctx
         topic = ctx.state.by_id.get(topic_id)
         if topic is not None:
-            controls = ctx.evidence.all_with_evidence(topic, controls)
+            controls = ctx.evidence.all_with_evidence(topic, list(controls))
         ticket = ctx.log(
             topic_id,
             controls,
@@ -155,13 +201,13 @@ class Lifecycle:
         )
         if topic is not None:
             ctx.evidence.hold_until(topic, ticket)
-        if creates:
-            ctx.creating += 1
-            ticket.then(lambda _: self._created())
+        if new:
+            ctx.creating += new
+            ticket.then(lambda _: self._created(new))
         return ticket
 
-    def _created(self) -> None:
-        self._ctx.creating -= 1
+    def _created(self, new: int) -> None:
+        self._ctx.creating -= new
 
     def _finish(self, reply: Callable[[Submission], T], sub: Submission) -> T:
         for op in sub.ops:
@@ -209,7 +255,7 @@ class Lifecycle:
 
     def _drop_detached(self, topic: TopicLog, op: TopicDelete, routers: list[RouterDef]) -> Ticket[Dropped]:
         try:
-            logged = self._log([op], topic.id, lambda _: self._ctx.deleted(topic), creates=False)
+            logged = self.log([op], topic.id, lambda _: self._ctx.deleted(topic))
         except BaseException:
             self._router_checkpoints.detached(topic, routers)
             raise

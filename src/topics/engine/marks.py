@@ -14,13 +14,13 @@ from topics.formats.wal.bodies import (
     ActiveSegmentItem,
     Body,
     CkptMark,
-    RouterMark,
     TierMark,
     TierMove,
     TopicMark,
     encode_body,
 )
 from topics.formats.wal.frame import FrameType, encode_frame
+from topics.model.ops import RouterMark
 from topics.model.submission import Submission
 
 T = TypeVar("T")
@@ -70,4 +70,4 @@ def _submission(marks: Sequence[Body], *, ts: int) -> Submission:
         encode_frame(FrameType.CHECKPOINT_MARK, ts=ts, data=encode_body(mark), durable=True, more=at < last)
         for at, mark in enumerate(marks)
     ]
-    return Submission(frames, frame_count=len(frames), durable=True)
+    return Submission(frames, sum(map(len, frames)), len(frames), durable=True)

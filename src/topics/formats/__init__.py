@@ -11,8 +11,8 @@ frame      FrameType, flag bits, encode_frame(kind, ts=, data=, ...), encode_app
 blob       blob(data_text, meta_text), blobs, split_blob, accounted_size; plural over a buffer: meta_lengths,
            accounted_sizes (all but the plural ones also in `frame`)
 wal        scan_wal(buffer, start, end, verify=) -> WalColumns(... end, stop: Stop, reason, bodies), complete_end,
-           complete_count, find_next_valid, scan_behind; bodies of types 2..11: TopicCreate ... HeadWatermark, OpenMark,
-           CkptMark, TierMark with their items; encode_body, decode_body(kind, data), kind_of
+           complete_count, find_next_valid, scan_behind; bodies of types 2..13: ops, OpenMark, CkptMark, TierMark
+           and others; encode_body, decode_body(kind, data), with_header, kind_of
 segment    encode_segment_frames, segment_frames_from_wal(wal_buffer, offsets, lengths, base=) -> SegmentFrames(buffer,
            idx), scan_segment -> SegmentColumns, verify_frames -> bools; IDX_DTYPE, read_idx, empty_slots, idx_agrees
            -> reason | None, rebuild_idx -> RebuiltIdx(idx, bad); decode_columns(data, idx, first_seq=, slots=, want=,
@@ -23,5 +23,6 @@ sidecar    encode_sidecar(tags=, sizes=, data_len=), TagSidecar(buffer).lookup_e
 snapshot   Snapshot, TopicItem, RouterItem, ...; encode_snapshot, decode_snapshot(buffer, file=)
 names      every file name: *_name builds, parse_* gives the number or None; pick_canonical, shard_of, group_keys
 versions   format versions
+arrow_stream   Arrow's stream format, for answers: schema_message, batch_message, END
 buffers    gathers and checksums over one buffer, shared by the decoders
 """

@@ -12,7 +12,7 @@ from topics.config.environment import KERNEL_VARIABLE
 from topics.errors import ConfigError
 
 CODEC: Final = Path(__file__).parent / "codec"
-NATIVE: Final = ("native_log", "native_segment")
+NATIVE: Final = ("native_log", "native_render", "native_segment")
 
 
 def _choose() -> str:

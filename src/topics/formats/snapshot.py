@@ -16,7 +16,9 @@ import msgspec
 from topics.errors import Corruption, UnsupportedVersion
 from topics.formats.buffers import Buffer, byte_view, xxh3
 from topics.formats.versions import SNAPSHOT_VERSION
-from topics.formats.wal.bodies import U64, LostRange, RouterCreate
+from topics.formats.wal.bodies import RouterCreate
+from topics.model.ops import U64, Lost
+from topics.model.schedules.schedule import StoredSchedule
 
 MAGIC: Final = b"SNP1"
 _HEADER: Final = struct.Struct("<4sIIIQ")
@@ -163,13 +165,14 @@ class TopicItem(_Map, frozen=True, kw_only=True):
     delete_below: U64
     count: U64
     bytes: U64
-    lost: tuple[LostRange, ...]
+    lost: tuple[Lost, ...]
     dead: tuple[DeadRange, ...]
     segments: tuple[SegmentItem, ...]
     queue: QueueItem | None = None
     idem: tuple[IdemItem, ...] = ()
     ancestors: tuple[AncestorItem, ...] = ()
     cursors: tuple[CursorItem, ...] = ()
+    schedules: tuple[StoredSchedule, ...] = ()
 
 
 class RouterItem(RouterCreate, frozen=True, kw_only=True):

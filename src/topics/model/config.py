@@ -88,9 +88,11 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tag_rate: RateIn | None = None
     paused: bool = False
     done: TopicName | None = None
+    compact: Literal["tag"] | None = None
+    compact_grace_ms: U64 = limits.COMPACT_GRACE_MS_DEFAULT
 
     def __post_init__(self) -> None:
-        check_u64(self.ttl_ms, self.cap_records, self.cap_bytes, self.idempotency_window_ms)
+        check_u64(self.ttl_ms, self.cap_records, self.cap_bytes, self.idempotency_window_ms, self.compact_grace_ms)
         check_u64(self.lease_ms, self.claim_jitter_ms, self.max_deliveries, self.concurrency, self.tag_concurrency)
 
 
@@ -123,6 +125,8 @@ class ConfigFields(TypedDict, total=False):
     tag_rate: "RateFields | None"
     paused: bool
     done: str | None
+    compact: Literal["tag"] | None
+    compact_grace_ms: int
 
 
 class RetryFields(TypedDict, total=False):
@@ -171,6 +175,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     tag_rate: Rate | None = None
     paused: bool = False
     done: TopicName | None = None
+    compact: Literal["tag"] | None = None
+    compact_grace_ms: int = limits.COMPACT_GRACE_MS_DEFAULT
 
     @property
     def is_queue(self) -> bool:
@@ -223,6 +229,8 @@ SHOWN_IF_SET: dict[str, Any] = {
     "tag_rate": None,
     "paused": False,
     "done": None,
+    "compact": None,
+    "compact_grace_ms": limits.COMPACT_GRACE_MS_DEFAULT,
 }
 """Fields that answers and the log have only where they differ from these defaults."""
 
@@ -255,3 +263,8 @@ def patch_from(fields: Mapping[str, Any]) -> ConfigPatch:
 
 
 DEFAULT_CONFIG = TopicConfig()
+
+
+def config_beside(queue: TopicConfig) -> TopicConfig:
+    """Of a topic that takes what leaves a queue, if nobody has made it: the defaults, and no less durable."""
+    return TopicConfig(durability="fsync") if queue.is_fsync else DEFAULT_CONFIG

@@ -1,14 +1,18 @@
 """NamedCursor: a durable position of a topic under a name, as state, log and snapshot have it.
 
-Frozen: a change makes another one. Owned by `core.reading.named_cursors`, shown by every door."""
+Frozen: a change makes another one. Owned by `core.reading.named_cursors`, shown by every door. `PositionCommit` and
+`CursorPut` are what a door asks the engine to do with one."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from topics.errors import InvalidRequest
 from topics.model.names import is_topic_name
 from topics.model.ops import CursorHold
+from topics.model.position import Position
 
 CURSORS_MAX = 10_000
 """Of one topic."""
@@ -24,6 +28,23 @@ class NamedCursor(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     seq: int = 0
     updated_ts: int = 0
     fence: int = 0
+    owner: str | None = None
+    meta: bytes | None = None
+    hold: CursorHold | None = None
+
+
+class PositionCommit(NamedTuple):
+    position: Position
+    fence: int | None = None
+    meta: bytes | None = None
+    sync: bool = False
+
+
+class CursorPut(NamedTuple):
+    """`to` is "start", "end", a position, or None for where it stands; `from_ts` resets by time."""
+
+    to: str | Position | None = None
+    from_ts: int | None = None
     owner: str | None = None
     meta: bytes | None = None
     hold: CursorHold | None = None

@@ -16,6 +16,7 @@ TopicName = Annotated[str, msgspec.Meta(extra={NAMES: "topic"})]
 """The type of every field of a request or an answer that names a topic: rights are checked, and answers are cut, by
 this type (`topics.wire.access.visible_names`), so a field that has it needs no further word."""
 RouterName = Annotated[str, msgspec.Meta(extra={NAMES: "router"})]
+ScheduleName = Annotated[str, msgspec.Meta(extra={NAMES: "schedule"})]
 
 # `fullmatch`, never `match` with `$`: a dollar would let a trailing newline through.
 _TOPIC = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{NAME_BYTES_MAX - 1}}}").fullmatch
@@ -49,11 +50,11 @@ def _shown(name: object) -> str:
 MatchOp = Literal["Eq", "Glob"]
 
 
-class TagMatch(msgspec.Struct, frozen=True):
+class TagMatch(msgspec.Struct, frozen=True, array_like=True):
     """The one predicate of the contract, used by record deletes and router filters.
 
-    `value` of a Glob is the literal prefix, without the final `*`; that is also what is stored. An untagged record
-    never matches. Built from JSON by `parse_match`, from a log body by `TagMatch.from_stored`."""
+    `value` of a Glob is the literal prefix, without the final `*`; that is also what is stored, as `[op, value]`. An
+    untagged record never matches. Built from JSON by `parse_match`."""
 
     op: MatchOp
     value: str
@@ -67,13 +68,6 @@ class TagMatch(msgspec.Struct, frozen=True):
     def to_json(self) -> list[str]:
         """The tuple form that responses echo: `["tag","Glob","pub:*"]`."""
         return ["tag", self.op, self.value if self.op == "Eq" else self.value + "*"]
-
-    def to_stored(self) -> list[str]:
-        return [self.op, self.value]
-
-    @classmethod
-    def from_stored(cls, stored: list[str]) -> "TagMatch":
-        return msgspec.convert({"op": stored[0], "value": stored[1]}, cls)
 
 
 def parse_match(given: object) -> TagMatch:

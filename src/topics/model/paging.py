@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from topics.errors import DataLoss, Internal, InvalidRequest
+from topics.model.names import TopicName
 from topics.model.position import START, Position, checked_position, parse_token, token
 from topics.model.results import AppendResult, ReadResult, Record
 
@@ -30,6 +31,14 @@ def refuse_overlap(topic: str, spans: Iterable[Span]) -> None:
         if not before[1] < span[0] <= span[1]:
             where = f"{span[0]}..{span[1]} after {before[0]}..{before[1]}"
             raise Internal(f"the blocks of topic {topic!r} are not in order: {where}; nothing was read")
+
+
+class RecordResult(msgspec.Struct, frozen=True):
+    """What a call for one record answers: the record, and where a reader stands that has seen it."""
+
+    topic: TopicName
+    record: Record
+    position: str
 
 
 Gaps = Literal["raise", "yield"]
@@ -113,19 +122,24 @@ class Walk:
 
     def take(self, page: ReadResult) -> Iterator[Record | Gap]:
         """The items of one page. The cursor moves past it first, so a reader that stops at a gap stops behind it."""
+        gaps, count = self.enter(page, len(page.records))
+        yield from gaps
+        yield from page.records if count == len(page.records) else page.records[:count]
+
+    def enter(self, page: ReadResult, records: int) -> tuple[list[Gap], int]:
+        """Move past a page that has so many records: its gaps, and how many of its records are wanted."""
         if page.tombstone is None and page.head_seq < self._head_seen:  # no topic gets shorter: this is another one
-            yield from self.restart(head_seq=page.head_seq)
-            return
+            return list(self.restart(head_seq=page.head_seq)), 0
         self.position, self._head_seen = end_of(page), page.head_seq
         if self._head is None or (page.tombstone is not None and page.tombstone.reason == "recreated"):
             self._head = page.head_seq
-        if page.tombstone is not None:
-            yield from self.meet(self._gap_of(page))
+        gaps = [] if page.tombstone is None else list(self.meet(self._gap_of(page)))
         self.arrive()
-        records = page.records if self._left is None else page.records[: self._left]
-        if self._left is not None:
-            self._left -= len(records)
-        yield from records
+        if self._left is None:
+            return gaps, records
+        count = min(records, self._left)
+        self._left -= count
+        return gaps, count
 
     def meet(self, gap: Gap) -> Iterator[Gap]:
         if self._gaps == "yield":

@@ -13,7 +13,7 @@ import msgspec
 
 from topics import limits
 from topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
-from topics.model.payload import META_MARK, object_keys
+from topics.model.payload import META_MARK, make_blob, object_keys
 from topics.model.position import Position
 
 Text = bytes | msgspec.Raw
@@ -150,6 +150,29 @@ def chosen(batch: WriteBatch, places: Sequence[int]) -> WriteBatch:
         sum(sizes),
         max(sizes),
         None if batch.jobs is None else [batch.jobs[at] for at in places],
+    )
+
+
+def stored_batch(
+    texts: Sequence[tuple[bytes, bytes | None]],
+    *,
+    tags: list[bytes | None],
+    nodes: list[bytes | None],
+    jobs: list[JobField | None] | None = None,
+) -> WriteBatch:
+    """Records that we make ourselves from texts of data and meta. No limits apply: what came from a client passed them
+    once, and what we add may go beyond them."""
+    sizes = [len(data) + len(meta or b"") for data, meta in texts]
+    return WriteBatch(
+        blobs=[make_blob(data, meta) for data, meta in texts],
+        sizes=sizes,
+        tags=None if tags.count(None) == len(tags) else tags,
+        nodes=nodes,
+        key=None,
+        count=len(texts),
+        total_bytes=sum(sizes),
+        max_bytes=max(sizes),
+        jobs=jobs,
     )
 
 

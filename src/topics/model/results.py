@@ -6,7 +6,7 @@ block is not a result: the HTTP door adds it. Byte-level replies for hot calls a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -16,7 +16,7 @@ from topics.model.config import TopicConfig, TopicType
 from topics.model.names import RouterName, TopicName
 from topics.model.payload import decode_payload
 from topics.model.position import token
-from topics.model.router import Guarantee
+from topics.model.values import ProgressReport, progress_report
 
 # An open set for clients; these are the ones we send. `from_seq_too_old` is a label of watch streams only.
 TombstoneReason = Literal["cap", "ttl", "mixed", "source_trim", "recreated", "restart"]
@@ -110,7 +110,8 @@ def _shown(kind: str, item: Any, fields: Sequence[str]) -> str:
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """`position` is that of the last record."""
+    """`position` is that of the last record. Of a write with unique keys, `kept` are the places of records that were
+    not appended because another job has their key, and `replaced` the seqs of jobs that were deleted for them."""
 
     topic: TopicName
     first_seq: int
@@ -120,11 +121,14 @@ class AppendResult(msgspec.Struct, frozen=True):
     created: bool = False
     deduped: bool = False
     position: str | None = None
+    kept: list[int] = []
+    replaced: list[int] = []
+    standing: list[int] | None = field(name="seqs", default=None)
 
     @property
-    def seqs(self) -> range:
-        """Of the records, in the order in which they were given."""
-        return range(self.first_seq, self.last_seq + 1)
+    def seqs(self) -> Sequence[int]:
+        """Of the records, in the order in which they were given; for one that was kept out, of the job that stands."""
+        return range(self.first_seq, self.last_seq + 1) if self.standing is None else self.standing
 
 
 class ReadResult(msgspec.Struct, frozen=True):
@@ -145,6 +149,16 @@ class ReadResult(msgspec.Struct, frozen=True):
     def position(self) -> int | str:
         """Where a reader stands that has seen the page: to be stored, and given as `after`."""
         return self.next_from_seq if self.next is None else self.next
+
+
+class LatestResult(msgspec.Struct, frozen=True):
+    """A page of the newest record of each tag, exact for `position`; `next` is the tag after which others follow."""
+
+    topic: TopicName
+    records: Sequence[Record]
+    next: str | None
+    head_seq: int
+    position: str
 
 
 class DeleteResult(msgspec.Struct, frozen=True):
@@ -216,46 +230,10 @@ class DeleteTopicResult(msgspec.Struct, frozen=True):
     routers_removed: list[RouterName]
 
 
-# --- routers ---------------------------------------------------------------------------------------------------------
-
-
-class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
-
-    router: RouterName
-    source: TopicName
-    dest: TopicName
-    preserve_node: bool
-    preserve_tag: bool
-    filter: list[str] | None
-    allow_cycle: bool
-    guarantee: Guarantee
-    created: bool | None = None
-    forwarded_total: int | None = None
-
-
-class RouterSummary(msgspec.Struct, frozen=True):
-    router: RouterName
-    source: TopicName
-    dest: TopicName
-    guarantee: Guarantee
-    forwarded_total: int
-
-
-class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
-    routers: list[RouterSummary]
-    next_cursor: str | None = None
-
-
-class DeleteRouterResult(msgspec.Struct, frozen=True):
-    router: RouterName
-    deleted: bool
-
-
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-class Job(msgspec.Struct, frozen=True, omit_defaults=True):
+class Job(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """A leased record. Acking it deletes it."""
 
     seq: int = field(name="$seq")
@@ -279,6 +257,22 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     def headers(self) -> Any:
         """`meta` as a Python value."""
         return decode_payload(self.meta)
+
+    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Say how far the work is: `fraction` from 0 to 1, and a text, cut to 256 bytes. The list of jobs shows it
+        about a second later; calls in between replace each other. Good from any thread. A job that no worker holds, as
+        in a test of your function, ignores it."""
+        report = progress_report(fraction, text)
+        tell: ProgressListener | None = self.__dict__.get("tell")
+        if tell is not None:
+            tell(self, report)
+
+    def tells(self, tell: ProgressListener) -> None:
+        """Whom `progress` tells from now on: the worker that holds it."""
+        self.__dict__["tell"] = tell
+
+
+ProgressListener = Callable[[Job, ProgressReport], None]
 
 
 class ClaimResult(msgspec.Struct, frozen=True):
@@ -326,6 +320,17 @@ class ExtendResult(msgspec.Struct, frozen=True, omit_defaults=True):
 JobState = Literal["ready", "delayed", "in_flight"]
 
 
+class JobProgress(ProgressReport, frozen=True, omit_defaults=True, kw_only=True, forbid_unknown_fields=False):
+    """How far its holder said a job is, and when."""
+
+    ts: int
+
+
+def lease_text(lease_id: int) -> str:
+    """A lease id as every door shows it, and takes it back."""
+    return f"lease_{lease_id:x}"
+
+
 class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job as a list shows it. `due` is when its delay is over."""
 
@@ -336,11 +341,12 @@ class JobInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int
     tag: str | None = None
     node: str | None = None
-    lease_id: int | str | None = None
+    lease_id: str | None = None
     deadline: int | None = None
     due: int | None = None
     unique: str | None = None
     error: str | None = None
+    progress: JobProgress | None = None
 
 
 class JobPage(msgspec.Struct, frozen=True, omit_defaults=True):

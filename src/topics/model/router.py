@@ -1,10 +1,12 @@
-"""Router: a standing order to copy one topic's records into another. Its progress belongs to core, not here."""
+"""Router: a standing order to copy one topic's records into another. Its progress belongs to core, not here.
+
+Behind it: what calls about routers answer."""
 
 from typing import Any, Literal
 
 import msgspec
 
-from topics.model.names import TagMatch
+from topics.model.names import RouterName, TagMatch, TopicName
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 
@@ -22,13 +24,6 @@ class RouterDef(msgspec.Struct, frozen=True, kw_only=True):
     guarantee: Guarantee = "at_least_once"
     filter: TagMatch | None = None
 
-    def to_stored(self) -> dict[str, Any]:
-        """The definition's keys of a RouterCreate body; `filter` is left out when there is none."""
-        stored: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__ if name != "filter"}
-        if self.filter is not None:
-            stored["filter"] = self.filter.to_stored()
-        return stored
-
     def to_json(self) -> dict[str, Any]:
         """The keys that responses echo, `router` first; `create_dest` is not among them."""
         return {
@@ -43,9 +38,34 @@ class RouterDef(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def router_from_stored(stored: dict[str, Any]) -> RouterDef:
-    """From a RouterCreate body or a snapshot entry. Raises msgspec.ValidationError or KeyError on a foreign shape."""
-    match = stored.get("filter")
-    fields = {name: stored[name] for name in RouterDef.__struct_fields__ if name != "filter"}
-    definition = msgspec.convert(fields, RouterDef)
-    return definition if match is None else msgspec.structs.replace(definition, filter=TagMatch.from_stored(match))
+class RouterState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """GET of a router. PUT answers the same with `created` in place of `forwarded_total`."""
+
+    router: RouterName
+    source: TopicName
+    dest: TopicName
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: Guarantee
+    created: bool | None = None
+    forwarded_total: int | None = None
+
+
+class RouterSummary(msgspec.Struct, frozen=True):
+    router: RouterName
+    source: TopicName
+    dest: TopicName
+    guarantee: Guarantee
+    forwarded_total: int
+
+
+class RouterPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    routers: list[RouterSummary]
+    next_cursor: str | None = None
+
+
+class DeleteRouterResult(msgspec.Struct, frozen=True):
+    router: RouterName
+    deleted: bool

@@ -13,10 +13,9 @@ flagged deleted when it was read. `buf` may be a mapping: it stays valid as long
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
@@ -45,42 +44,15 @@ class StoredRecord(NamedTuple):
     blob: bytes
 
 
-class RunSource:
-    """Consecutive records that stay in memory, of which runs are cut. They never change; more may follow them if `buf`
-    is a bytearray. `texts` belongs to whoever renders them."""
-
-    __slots__ = ("__weakref__", "body_offs", "buf", "flags", "texts")
-
-    def __init__(self, buf: bytes | bytearray, body_offs: array[int], flags: array[int]) -> None:
-        self.buf = buf
-        self.body_offs = body_offs
-        self.flags = flags
-        self.texts: dict[int, Any] | None = None
-
-    def cut(self, lo: int, hi: int) -> RecordRun:
-        """Records `lo..hi-1`, counted from the first one here."""
-        return RecordRun(self.buf, self.body_offs[lo:hi], self.flags[lo:hi].tobytes(), self, lo)
-
-
 class RecordRun:
-    """`flags[i]` has the presence bits of record i: an empty tag and no tag differ only there. A run that was cut whole
-    from a source starts at its record `source_at`."""
+    """`flags[i]` has the presence bits of record i: an empty tag and no tag differ only there."""
 
-    __slots__ = ("body_offs", "buf", "flags", "source", "source_at")
+    __slots__ = ("body_offs", "buf", "flags")
 
-    def __init__(
-        self,
-        buf: Buffer,
-        body_offs: Sequence[int],
-        flags: bytes,
-        source: RunSource | None = None,
-        source_at: int = 0,
-    ) -> None:
+    def __init__(self, buf: Buffer, body_offs: Sequence[int], flags: bytes) -> None:
         self.buf = buf
         self.body_offs = body_offs
         self.flags = flags
-        self.source = source
-        self.source_at = source_at
 
     def __len__(self) -> int:
         return len(self.body_offs)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Annotated, Any
 
 import msgspec
 
+from topics import limits
 from topics.errors import InvalidRequest
-from topics.model.record import RecordIn, Text
+from topics.model.record import OnConflict, RecordIn, Text, UniqueIn
 
 _encode = msgspec.json.Encoder().encode
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -27,13 +30,79 @@ Json = msgspec.Raw
 """JSON text as it is to be stored: numbers, key order and white space stay as they are written."""
 
 
+Span = float | timedelta
+"""A length of time: seconds, or a timedelta."""
+Moment = float | datetime
+"""A point in time: Unix seconds as `time.time()` gives them, or a datetime with a time zone."""
+
+
+class Unique(msgspec.Struct, frozen=True):
+    """A key that one job at a time has: until that job is done or, with `period`, for so long after its append.
+    `on_conflict` says what becomes of a second one: `keep` leaves the first, `replace` takes its place, `reject`
+    raises `JobExists`."""
+
+    key: str
+    period: Span | None = None
+    on_conflict: OnConflict = "keep"
+
+
 class Event(msgspec.Struct, frozen=True):
-    """One record to append, where its data alone is not enough."""
+    """One record to append, where its data alone is not enough. The last four are for jobs of a queue: it is handed
+    out after `delay`, or at `deliver_at`; `priority` is -9 to 9, higher ones go first; `unique` is a key."""
 
     data: Any
     tag: str | None = None
     node: str | None = None
     meta: Any = None
+    delay: Span | None = None
+    deliver_at: Moment | None = None
+    priority: int | None = None
+    unique: str | Unique | None = None
+
+
+_JOB_FIELDS = attrgetter("delay", "deliver_at", "priority", "unique")
+_NO_JOB_FIELDS = (None, None, None, None)
+
+
+def job_fields(event: Event) -> dict[str, Any]:
+    """The event's fields of a job as a record has them (`RecordIn`); empty for most events."""
+    given = _JOB_FIELDS(event)
+    if given == _NO_JOB_FIELDS:
+        return {}
+    delay, deliver_at, priority, unique = given
+    return {
+        "delay_ms": None if delay is None else span_ms(delay, "delay"),
+        "deliver_at": None if deliver_at is None else moment_ms(deliver_at, "deliver_at"),
+        "priority": priority,
+        "unique": None if unique is None else _unique_in(unique),
+    }
+
+
+def _unique_in(unique: str | Unique) -> UniqueIn:
+    given = unique if isinstance(unique, Unique) else Unique(unique)
+    try:
+        given.key.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidRequest(f"unique must be a string or a topics.Unique with one as key, not {unique!r}") from None
+    for_ms = None if given.period is None else span_ms(given.period, "period")
+    return UniqueIn(key=given.key, for_ms=for_ms, on_conflict=given.on_conflict)
+
+
+def span_ms(span: Span, name: str) -> int:
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise InvalidRequest(f"{name} must be a number of seconds or a timedelta, not negative, and is {span!r}")
+    return round(seconds * 1000)
+
+
+def moment_ms(moment: Moment, name: str) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise InvalidRequest(f"{name} has no time zone; datetime.now(UTC) and .astimezone() make one that has")
+        moment = moment.timestamp()
+    if isinstance(moment, bool) or not isinstance(moment, int | float) or not 0 <= moment < math.inf:
+        raise InvalidRequest(f"{name} must be a datetime or Unix time in seconds, not {moment!r}")
+    return round(moment * 1000)
 
 
 _BYTES = (bytes, bytearray, memoryview)
@@ -45,7 +114,7 @@ def record_of(value: Any) -> RecordIn:
     """Anything `append_many` takes: an `Event`, or the data itself."""
     if isinstance(value, Event):
         meta = msgspec.UNSET if value.meta is None else json_text(value.meta)
-        return RecordIn(data=json_text(value.data), tag=value.tag, node=value.node, meta=meta)
+        return RecordIn(data=json_text(value.data), tag=value.tag, node=value.node, meta=meta, **job_fields(value))
     return RecordIn(data=json_text(value))
 
 
@@ -165,3 +234,19 @@ def _has_no_json_float(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return any(_has_no_json_float(item) for item in value)
     return False
+
+
+class ProgressReport(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How far the work on a job is, as its holder says it."""
+
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    text: str | None = None
+
+
+def progress_report(fraction: float | None, text: str | None) -> ProgressReport:
+    """Checked here, in the thread of whoever says it. A text that is too long is cut: no job fails for that."""
+    if fraction is not None and not 0 <= fraction <= 1:
+        raise InvalidRequest(f"fraction must be 0 to 1, not {fraction}")
+    if text is not None:
+        text = text.encode(errors="replace")[: limits.PROGRESS_BYTES_MAX].decode(errors="ignore")
+    return ProgressReport(None if fraction is None else float(fraction), text)

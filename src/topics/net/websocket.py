@@ -25,6 +25,8 @@ _TEXT_FINAL = 0x81
 _LENGTH_16 = 126
 _LENGTH_64 = 127
 
+SUBPROTOCOL = b"topics"
+
 GOING_AWAY = CloseReason.GOING_AWAY.value
 POLICY_VIOLATION = CloseReason.POLICY_VIOLATION.value
 TRY_AGAIN_LATER = CloseReason.TRY_AGAIN_LATER.value
@@ -52,10 +54,18 @@ def accept_response(request: Request) -> bytes:
     """The answer that turns the connection into a WebSocket."""
     key = request.header(b"sec-websocket-key") or b""
     accept = base64.b64encode(hashlib.sha1(key + _ACCEPT_GUID).digest())
+    chosen = _subprotocol(request.header(b"sec-websocket-protocol"))
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: %b\r\n\r\n" % accept
+        b"Sec-WebSocket-Accept: %b\r\n%b\r\n"
+        % (accept, b"" if chosen is None else b"Sec-WebSocket-Protocol: %b\r\n" % chosen)
     )
+
+
+def _subprotocol(offered: bytes | None) -> bytes | None:
+    """The one to confirm, among those that are ours: a browser that offers some takes no answer without one."""
+    ours = [name for name in map(bytes.strip, (offered or b"").split(b",")) if (name + b".").startswith(b"topics.")]
+    return SUBPROTOCOL if SUBPROTOCOL in ours else next(iter(ours), None)
 
 
 def _tokens(value: bytes | None) -> list[bytes]:

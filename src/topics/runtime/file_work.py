@@ -111,6 +111,9 @@ class FileWork:
             removal = finish_cold_delete(topic, first_seq)
             self._removed(topic, Effect(OpResult.APPLIED, topic.id, removal=removal))
 
+    def later(self) -> Ticket[None]:
+        return carried_out(self._driver.run_read, lambda: None)
+
     def _is_outdated(self, extent: Extent) -> bool:
         """Absorbed and removed while the read waited: the records lie in segments now."""
         return extent.place is RecordPlace.WAL and not self._store.files.holds(extent.file)

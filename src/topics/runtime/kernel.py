@@ -17,6 +17,7 @@ from topics.engine.ticket import Ticket
 from topics.engine.writing.commit import Commit
 from topics.errors import ShuttingDown
 from topics.runtime.background.checkpointer import Checkpointer
+from topics.runtime.background.compactor import Compactor
 from topics.runtime.background.janitor import Janitor
 from topics.runtime.background.scheduler import Scheduler
 from topics.runtime.background.snapshotter import Snapshotter
@@ -151,6 +152,7 @@ class Kernel:
             self.tiers,
             after_checkpoint=self.checkpointer.after_run,
         )
+        self.compactor = Compactor(self.engine, self.settings)
         self.clock_watch = ClockWatch(self.recovered.clock)
         self.scheduler = Scheduler(self, self.settings)
         self.scheduler.every_tick.append(self.engine.tick)

@@ -3,7 +3,9 @@
 process      settings in, exit status out: recover, listen, serve, drain
 server       Server: accepts and drains; Sniffer: what does a new connection speak?
 listen       listening sockets, and whether only this machine reaches them
+key_source   where the keys come from, and reading them again
 tls          certificates; TlsPacer, which shows how much of the output a TLS peer has taken
+span_export  where the spans of traced requests go
 allocator    what the C library does with freed memory
 connections  the connections themselves, by protocol
 

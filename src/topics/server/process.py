@@ -2,7 +2,7 @@
 
 Recovery comes before listening, so whoever can connect finds everything there. Only a recovery that takes longer than
 `LISTEN_AFTER_S` is overtaken: then the server listens early and answers 503 until it is done. SIGTERM and SIGINT drain
-the server, write a last snapshot and end with status 0. Called by `topics serve`."""
+the server, write a last snapshot and end with status 0; SIGHUP reads the key file again. Called by `topics serve`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from topics.runtime.kernel import Kernel, recover
 from topics.runtime.recovery.recover import Recovered
 from topics.server.allocator import tune_allocator
 from topics.server.connections.hub import TransportSettings
+from topics.server.key_source import KeySource
 from topics.server.listen import (
     bound_address,
     connections_max,
@@ -36,7 +37,7 @@ from topics.server.server import Server
 from topics.server.tls import tls_context
 from topics.storage.osfs import OsFs, RetryingFs
 from topics.wire.access.auth import PageRules
-from topics.wire.access.keys import KeyRing, parse_keys, share_of
+from topics.wire.access.keys import share_of
 
 log = logging.getLogger("topics.server")
 
@@ -52,7 +53,12 @@ class ServerProcess:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
-        self._keys: KeyRing | None = parse_keys(settings.api_keys)
+        self._key_source = KeySource(settings, now_ms=self._clock.wall_ms)
+        self._keys = self._key_source.ring
+        if settings.otel:
+            from topics.server.span_export import export_spans
+
+            export_spans()
         self._address = bind_address(settings)
         self._tls = tls_context(cert_file=settings.tls_cert, key_file=settings.tls_key)
         PageRules.from_settings(settings, is_guarded=self._keys is not None)
@@ -67,6 +73,8 @@ class ServerProcess:
         self._file_limit = raise_file_limit()  # before recovery, which opens files too
         gc.set_threshold(*GC_THRESHOLD)
         app = ServerApp(self._settings, keys=self._keys, clock=self._clock, host=self._host)
+        if self._key_source.has_file:
+            loop.add_signal_handler(signal.SIGHUP, self._key_source.reload, app.keys_ended)
         recovering = loop.run_in_executor(ThreadPoolExecutor(1, "topics-recovery"), self._recover, app)
         await asyncio.wait([recovering], timeout=LISTEN_AFTER_S)
         if recovering.done():

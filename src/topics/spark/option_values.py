@@ -248,6 +248,12 @@ def _names_server(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and has_port and not re.search(r"\s", text)
 
 
+def as_cursor_name(name: str, given: str) -> str:
+    if not is_topic_name(given.strip()):
+        raise ConfigError(f"option {name}: {given!r} is not a name for a cursor; the rule is that of topic names")
+    return given.strip()
+
+
 def as_topic_name(name: str, given: str) -> str:
     if not is_topic_name(given.strip()):
         raise ConfigError(f"option {name}: {given!r} is not a topic name")

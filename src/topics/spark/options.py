@@ -27,6 +27,7 @@ from topics.spark.option_values import (
     as_bound,
     as_columns,
     as_count,
+    as_cursor_name,
     as_duration_ms,
     as_match,
     as_one_of,
@@ -108,6 +109,7 @@ READ_OPTIONS: Final = (
     Option("columns", as_columns, "columns to read, with commas; the others are neither read nor decoded"),
     Option("tag", as_match, "only records with this tag; a trailing * makes it a prefix"),
     Option("node", as_match, "only records of this node; a trailing * makes it a prefix"),
+    Option("latestPerTag", as_boolean, "batch: the newest record of each tag, without those whose data is null", False),
     Option("limit", as_count(0), "at most so many records per topic"),
     Option("pushdown", as_boolean, "without effect, for older jobs: Spark applies its filters itself", False),
     Option("verifyChecksums", as_boolean, "check every frame that is read", True),
@@ -118,6 +120,8 @@ READ_OPTIONS: Final = (
     Option("maxTriggerDelay", as_duration_ms, "streaming: longest wait for minOffsetsPerTrigger", 15 * 60_000),
     Option("maxBytesPerTrigger", as_count(1), "streaming: most bytes of one micro-batch"),
     Option("trimCommitted", as_boolean, "streaming: delete from the topic what the sink has committed", False),
+    Option("cursor", as_cursor_name, "streaming: named cursor that stands where the query has committed"),
+    Option("queryName", as_text, "streaming: what the cursor's meta calls the query; default: the cursor's name"),
 )
 
 WRITE_OPTIONS: Final = (
@@ -231,6 +235,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None
     tag: TextMatch | None
     node: TextMatch | None
+    latest_per_tag: bool
     limit: int | None
     verify_checksums: bool
     max_records_per_partition: int
@@ -240,6 +245,8 @@ class ReadOptions:
     max_trigger_delay: int
     max_bytes_per_trigger: int | None
     trim_committed: bool
+    cursor: str | None
+    query_name: str | None
 
     @property
     def known_columns(self) -> tuple[str, ...]:
@@ -337,6 +344,12 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "limit"):
             if values[field_of(name)] is not None:
                 raise ConfigError(f"option {name} is for batch reads; a stream has no end")
+        if values["latest_per_tag"]:
+            raise ConfigError(
+                "option latestPerTag is for batch reads; a stream has every record, keep the last of a tag"
+            )
+    elif values["latest_per_tag"] and (values["limit"] is not None or values["on_data_loss"] == "rows"):
+        raise ConfigError("option latestPerTag gives a table: leave out limit and onDataLoss=rows")
     for name, word in (("startingOffsets", "latest"), ("endingOffsets", "earliest")):
         if not streaming and values[field_of(name)] == word:
             raise ConfigError(f"option {name} is {word}, where a batch read finds nothing")
@@ -345,6 +358,10 @@ def _check_kind(values: Mapping[str, Any], *, streaming: bool) -> None:
         raise ConfigError(f"option minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, which is {most}")
     if values["trim_committed"] and values["url"] is None:
         raise ConfigError("option trimCommitted deletes through a server: it needs url, not path")
+    if values["cursor"] is not None and not streaming:
+        raise ConfigError("option cursor is for streams; a batch read has no progress to commit")
+    if values["cursor"] is not None and values["url"] is None:
+        raise ConfigError("option cursor commits through a server: it needs url, not path")
     for name in ("tag", "node"):
         if values["trim_committed"] and values[name] is not None:
             raise ConfigError(

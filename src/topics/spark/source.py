@@ -7,6 +7,7 @@ through `pyspark_topics` in every Python process, so the heavy parts are importe
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -48,9 +49,19 @@ def sentence_first() -> Iterator[None]:
         yield
     except TopicsError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        again = type(error).__new__(type(error), *error.args)
+        kind = _with_context(type(error))
+        again = kind.__new__(kind, *error.args)
         again.__dict__.update(error.__dict__)
         raise again  # noqa: B904  # its context is the point
+
+
+def _with_context(kind: type[TopicsError]) -> type[TopicsError]:
+    """The same error, which keeps what it came from: where Spark shortens tracebacks, it takes that away (it sets
+    `__cause__`, and thereby `__suppress_context__`)."""
+    kept = property(lambda _: False, lambda _, __: None)
+    fields = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__suppress_context__": kept}
+    made: type[TopicsError] = types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(fields))
+    return made
 
 
 class TopicsDataSource(DataSource):
@@ -131,12 +142,14 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task, on an executor."""
     from topics.spark.planning.batch import read_spec
+    from topics.spark.scanning.newest_rows import newest_rows
     from topics.spark.scanning.task_scan import scan
 
     # Spark's stand-in for an empty list of partitions is a partition without a value, or before 4.2 no partition.
     if partition is not None and partition.value is not None:
         with sentence_first():
-            yield from scan(partition.value, read_spec(options, fields))
+            rows = newest_rows if options.latest_per_tag else scan
+            yield from rows(partition.value, read_spec(options, fields))
 
 
 # --- batch -----------------------------------------------------------------------------------------------------------
@@ -190,6 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self.planner.committed(start)  # Spark has the last batch in its commit log before it asks for the next one
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if isinstance(limit, ReadMaxRows) and rows == self._options.max_offsets_per_trigger:
@@ -232,12 +246,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class UnlimitedStreamReader(StreamReader):
     """A stream of PySpark 4.0 and 4.1, which do not say where a batch starts when they ask where it ends."""
 
+    _end_planned: dict[str, Any] | None = None
+
     @sentence_first()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        if self._end_planned is not None:
+            self.planner.committed(self._end_planned)
         return self.planner.ends()
 
     @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self.planner.committed(start)
+        self._end_planned = end
         return [TaskPartition(task) for task in self.planner.tasks(start, end, new_from_first=True)]
 
 

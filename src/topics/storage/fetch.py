@@ -15,6 +15,7 @@ is the damaged one, `CorruptSegment` is raised. Read errors are `StorageIo` and 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,7 @@ from topics.model.run import EMPTY_RUN, PRESENCE_MASK, WAL_BODY_AT, RecordRun
 from topics.storage.disk_spans import read_spans
 from topics.storage.segments.active_segment import ActiveSegment
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import FEW, SegmentArrays, few_frames, few_of_segment, run_of_columns
+from topics.storage.segments.segment_arrays import SegmentArrays, run_of_columns, run_of_slots
 from topics.storage.tiers.cold_cache import ColdCache
 from topics.storage.wal.wal_files import ReadWal
 
@@ -131,8 +132,8 @@ class Fetcher:
             return StoredRun(EMPTY_RUN, 0)
         version = segment.version
         pair = segment.pair()
-        if len(slots) <= FEW and pair.bad is None and pair.data is not None:
-            run = few_of_segment(pair, slots.tolist(), segment.first_seq)
+        if pair.bad is None and pair.data is not None:
+            run = run_of_slots(pair, slots, segment.first_seq)
             if run is not None:
                 return StoredRun(run, segment.first_seq + int(slots[-1]) + 1)
         try:
@@ -211,10 +212,6 @@ def _active(read: ActiveRead, *, first: bool) -> StoredRun:
         return StoredRun(EMPTY_RUN, 0)
     lens = np.asarray(read.lens, np.int64)
     buffer, at = read_spans(segment.read, np.asarray(read.offs, np.int64), lens)
-    if len(seqs) <= FEW:
-        run = few_frames(buffer, zip(at.tolist(), lens.tolist(), seqs.tolist(), strict=True))
-        if run is not None:
-            return StoredRun(run, int(seqs[-1]) + 1)
     found = decode_frames(buffer, at, lens, want=("node",))
     wrong = found.slot[found.seq != seqs[found.slot]].tolist() + [slot.slot for slot in found.bad]
     if not wrong:
@@ -245,5 +242,5 @@ def _wal(read: WalRead, read_wal: ReadWal) -> StoredRun:
     good &= hash_slices(buffer, at + wal_frame.LEN_BYTES, ends) == gather_u64(view, ends)
     if not good.all():
         raise StorageIo(f"WAL bytes of record {int(seqs[first_true(~good)])} are damaged")
-    run = RecordRun(buffer, (at + WAL_BODY_AT).tolist(), (head["flags"] & PRESENCE_MASK).tobytes())
+    run = RecordRun(buffer, array("q", (at + WAL_BODY_AT).tobytes()), (head["flags"] & PRESENCE_MASK).tobytes())
     return StoredRun(run, int(seqs[-1]) + 1)

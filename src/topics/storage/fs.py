@@ -41,6 +41,9 @@ class ReadFile(Protocol):
     def pread(self, off: int, n: int) -> bytes:
         """At most `n` bytes; fewer at the end of the file, or when the kernel stops early (`read_full` goes on)."""
 
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        """As `pread`, into memory that is there already; how many bytes came."""
+
     def size(self) -> int: ...
 
     def inode(self) -> Inode:

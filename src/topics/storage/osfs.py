@@ -68,10 +68,17 @@ def _write_first(fd: int, bufs: Sequence[Buffer], off: int) -> int:
     return os.pwrite(fd, bufs[0], off)  # fewer bytes than were given; whoever calls goes on behind them
 
 
+def _read_first(fd: int, bufs: Sequence[memoryview], off: int) -> int:
+    found = os.pread(fd, len(bufs[0]), off)
+    bufs[0][: len(found)] = found
+    return len(found)
+
+
 # What other systems lack. Where space cannot be allocated, `RetryingFs` extends the file instead.
 _datasync = os.fdatasync if hasattr(os, "fdatasync") and _FULL_FSYNC is None else _fsync
 _fallocate = getattr(os, "posix_fallocate", _cannot_allocate)
 _pwritev = getattr(os, "pwritev", _write_first)
+_preadv = getattr(os, "preadv", _read_first)
 
 
 def _naming(call: Callable[Concatenate[OsFile, P], R]) -> Callable[Concatenate[OsFile, P], R]:
@@ -98,6 +105,10 @@ class OsFile:
     @_naming
     def pread(self, off: int, n: int) -> bytes:
         return os.pread(self._fd, n, off)
+
+    @_naming
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        return _preadv(self._fd, (buf,), off)
 
     @_naming
     def pwrite(self, off: int, buf: Buffer) -> int:
@@ -219,7 +230,7 @@ class OsFs:
             os.close(fd)
 
     def mount_ids(self, paths: Iterable[str]) -> set[str]:
-        return mount_ids(map(self._at, paths))
+        return mount_ids([self._at(path) for path in paths])
 
     def inode(self, path: str) -> Inode | None:
         try:
@@ -314,6 +325,9 @@ class RetryingFile:
 
     def pread(self, off: int, n: int) -> bytes:
         return _retrying(self._sleep, self._inner.pread, off, n)
+
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        return _retrying(self._sleep, self._inner.pread_into, off, buf)
 
     def pwrite(self, off: int, buf: Buffer) -> int:
         return _retrying(self._sleep, self._inner.pwrite, off, buf)

@@ -132,6 +132,11 @@ class FaultFile:
     def pread(self, off: int, n: int) -> bytes:
         return self._fs.call("pread", self.name, lambda struck: self._inner.pread(off, _kept(struck, n)))
 
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        found = self.pread(off, len(buf))
+        buf[: len(found)] = found
+        return len(found)
+
     def pwrite(self, off: int, buf: Buffer) -> int:
         view = memoryview(buf).cast("B")
         return self._write(view.nbytes, lambda n: self._inner.pwrite(off, view[:n]), off)

@@ -25,6 +25,7 @@ class OrderFile:
         self._tracked = tracked
         self.name = inner.name
         self.pread = inner.pread
+        self.pread_into = inner.pread_into
         self.allocate = inner.allocate
         self.size = inner.size
         self.inode = inner.inode

@@ -25,8 +25,9 @@ import numpy as np
 
 from topics.formats.file_names import parse_segment, parse_snapshot, parse_topic_dir, parse_wal
 from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED, read_idx
-from topics.formats.wal.bodies import CkptMark, Delete, EvictWatermark, TierMark, decode_body
+from topics.formats.wal.bodies import CkptMark, TierMark, decode_body
 from topics.formats.wal.frame import HEAD_BYTES, LEN_BYTES, MORE, FrameType
+from topics.model.ops import Delete, Evict
 from topics.storage.fs import File, Fs, parent
 
 END = 1 << 62  # behind every file
@@ -120,7 +121,7 @@ def _marks(kind: int, topic_id: int, data: bytes) -> Iterator[Mark]:
     body = decode_body(kind, data)
     if isinstance(body, TierMark):
         yield from (TierMoved(move.id, move.first, move.tier) for move in body.moves)
-    elif isinstance(body, EvictWatermark):
+    elif isinstance(body, Evict):
         yield FloorMoved(topic_id, body.earliest_seq)
     elif isinstance(body, CkptMark):
         yield from (FloorMoved(topic.id, topic.earliest_seq) for topic in body.topics)

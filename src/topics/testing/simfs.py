@@ -184,6 +184,11 @@ class SimFile:
         with self._fs.mutex:
             return self._node().live.read(off, n)
 
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        found = self.pread(off, len(buf))
+        buf[: len(found)] = found
+        return len(found)
+
     def pwrite(self, off: int, buf: Buffer) -> int:
         data = bytes(buf)
         with self._fs.mutex:

@@ -16,7 +16,7 @@ BodyKind = Literal["none", "required", "empty_ok", "never_empty"]
 Guard = Literal["key", "probe", "session", "open"]
 """`probe`: open unless TOPICS_PROBE_AUTH. `session`: the watch session's own key, checked by the endpoint. `open`: the
 console's files, which tell nothing about the server: its sign-in must be seen by who has not signed in."""
-Area = Literal["topics", "topic", "routers", "router", "watch", "probe", "stream", "other"]
+Area = Literal["topics", "topic", "routers", "router", "schedules", "schedule", "watch", "probe", "stream", "other"]
 """The part of the address space that a path lies in; rights of unmatched requests depend on it."""
 
 
@@ -45,6 +45,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     ok: tuple[int, ...] = (200,)
     errors: tuple[int, ...] = ()
     takes_query_token: bool = False
+    takes_stream_token: bool = False
+    """A stream that a web page opens: `?token=` may be a stream token."""
     acts: bool = False
     """A GET that changes something, or through which something can be changed: web pages elsewhere may not use it."""
 
@@ -52,7 +54,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 _PREFIX = Param("prefix", "string", "byte prefix of the name")
 _PAGE_SIZE = Param("page_size", "integer", "entries per page, clamped to 1..1000; default 100")
 _CURSOR = Param("cursor", "string", "next_cursor of the previous page")
-_TOKEN = Param("token", "string", "the key, where no Authorization header can be sent")
+_TOKEN = Param("token", "string", "a stream token or the key, where no Authorization header can be sent")
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
@@ -86,8 +88,37 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=READ, body="empty_ok", request="DiffRequest", response="ReadResult", errors=(400, 404),
     ),
     Endpoint(
+        handler="get_records", method="GET", path="/v0/topics/{topic}/records", summary="Read, cacheable",
+        scopes=READ, response="ReadResult", ok=(200, 304), errors=(400, 404), headers=("If-None-Match",),
+        query=(
+            Param("from", "string", "a seq, a position, @ and milliseconds, or cursor:name; default 0"),
+            Param("limit", "integer", "records, clamped to 1..1000; default 256"),
+            Param("tag", "string", "only records with this tag; a final * matches a prefix"),
+            Param("node", "string", "leave out records of this node"),
+            Param("include_tags", "boolean", "show tags; default false"),
+            Param("wait_ms", "integer", "wait so long for a record, clamped; default 0"),
+        ),
+    ),
+    Endpoint(
+        handler="newest_record", method="GET", path="/v0/topics/{topic}/records/latest", summary="The newest record",
+        scopes=READ, response="RecordResult", errors=(400, 404),
+        query=(Param("tag", "string", "of this tag; a final * matches a prefix"),),
+    ),
+    Endpoint(
+        handler="get_record", method="GET", path="/v0/topics/{topic}/records/{seq}", summary="One record",
+        scopes=READ, response="RecordResult", errors=(400, 404),
+    ),
+    Endpoint(
         handler="delete_records", method="POST", path="/v0/topics/{topic}/delete", summary="Delete records",
         scopes=DELETE, body="required", request="DeleteRequest", response="DeleteResult", errors=(400, 404),
+    ),
+    Endpoint(
+        handler="latest", method="GET", path="/v0/topics/{topic}/latest", summary="The newest record of each tag",
+        scopes=READ, response="LatestResult", errors=(400, 404),
+        query=(
+            Param("tag", "string", "prefix of the tags"), Param("after", "string", "next of the previous page"),
+            Param("limit", "integer", "tags per page, clamped to 1..1000; default 256"),
+        ),
     ),
     Endpoint(
         handler="commit_cursor", method="POST", path="/v0/topics/{topic}/cursors/{cursor}",
@@ -138,7 +169,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         handler="work", method="GET", path="/v0/topics/{topic}/work", summary="Jobs as server-sent events",
         scopes=READ | WRITE, media="text/event-stream", errors=(400, 404, 406, 409, 429), takes_query_token=True,
-        acts=True,
+        takes_stream_token=True, acts=True,
         query=(
             Param("node", "string", "the worker's name, 1 to 128 bytes", required=True),
             Param("max", "integer", "leases to hold at a time, clamped to 1..1000; default 1"),
@@ -217,18 +248,53 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         scopes=DELETE, response="DeleteRouterResult",
     ),
     Endpoint(
+        handler="put_schedule", method="PUT", path="/v0/schedules/{schedule}", summary="Create or replace a schedule",
+        scopes=ADMIN, body="required", request="PutScheduleRequest", response="ScheduleState", ok=(200, 201),
+        errors=(400, 409, 429),
+    ),
+    Endpoint(
+        handler="get_schedule", method="GET", path="/v0/schedules/{schedule}", summary="Schedule state",
+        scopes=READ, response="ScheduleState", errors=(404,),
+    ),
+    Endpoint(
+        handler="list_schedules", method="GET", path="/v0/schedules", summary="List schedules",
+        scopes=READ, response="SchedulePage", errors=(400,),
+        query=(_PREFIX, Param("topic", "string", "exact name"), _PAGE_SIZE, _CURSOR),
+    ),
+    Endpoint(
+        handler="delete_schedule", method="DELETE", path="/v0/schedules/{schedule}", summary="Drop a schedule",
+        scopes=DELETE, response="ScheduleDropped",
+    ),
+    Endpoint(
+        handler="run_schedule", method="POST", path="/v0/schedules/{schedule}/run", summary="One tick now",
+        scopes=WRITE, response="ScheduleRun", errors=(404, 422),
+    ),
+    *(
+        Endpoint(
+            handler=f"{verb}_schedule", method="POST", path=f"/v0/schedules/{{schedule}}/{verb}", summary=summary,
+            scopes=ADMIN, response="ScheduleState", errors=(404,),
+        )
+        for verb, summary in (("pause", "Stop the ticks of a schedule"), ("resume", "Start its ticks again"))
+    ),
+    Endpoint(
         handler="create_watch", method="POST", path="/v0/watch", summary="Create a watch session",
         scopes=READ, body="required", request="WatchRequest", response="WatchResult", errors=(400, 404, 429),
         query=(Param("lenient", "boolean", "drop unknown topics; default false"),),
     ),
     Endpoint(
         handler="watch_stream", method="GET", path="/v0/watch/{wid}", summary="The session's server-sent events",
-        guard="session", media="text/event-stream", errors=(404, 406, 429), takes_query_token=True,
+        guard="session", media="text/event-stream", errors=(403, 404, 406, 429), takes_query_token=True,
+        takes_stream_token=True,
         query=(_TOKEN,), headers=("Last-Event-ID",),
     ),
     Endpoint(
         handler="websocket", method="GET", path="/v0/ws", summary="WebSocket data plane",
-        ok=(101,), errors=(400, 429), acts=True,
+        ok=(101,), errors=(400, 429), takes_stream_token=True, acts=True,
+        query=(Param("token", "string", "a stream token, where no Authorization header can be sent"),),
+    ),
+    Endpoint(
+        handler="create_token", method="POST", path="/v0/tokens", summary="A short-lived token for streams",
+        scopes=READ, body="empty_ok", request="TokenRequest", response="StreamToken", ok=(200,), errors=(400, 429),
     ),
     *(
         Endpoint(handler="health", method="GET", path=path, summary="Liveness", guard="probe", response="Health")
@@ -238,9 +304,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Endpoint(handler="ready", method="GET", path=path, summary="Readiness", guard="probe", response="Ready")
         for path in ("/v0/ready", "/readyz")
     ),
-    Endpoint(
-        handler="metrics", method="GET", path="/v0/metrics", summary="Metrics, as text or JSON by Accept",
-        scopes=READ, response="Metrics",
+    *(
+        Endpoint(
+            handler="metrics", method="GET", path=path, summary="Metrics, as text or JSON by Accept",
+            scopes=READ, response="Metrics",
+        )
+        for path in ("/v0/metrics", "/metrics")
     ),
     Endpoint(handler="access", method="GET", path="/v0/access", summary="What the key may do", response="AccessResult"),
     Endpoint(handler="openapi", method="GET", path="/openapi.json", summary="This contract", response="OpenApi"),

@@ -10,30 +10,37 @@ from typing import Any
 import msgspec
 
 from topics import limits
-from topics.model import results
+from topics.model import results, router
 from topics.model.config import SHOWN_IF_SET, ConfigPatch
+from topics.model.paging import RecordResult
+from topics.model.schedules import schedule_answers
+from topics.wire.access import stream_tokens
 from topics.wire.access.keys import ADMIN, DELETE, READ, WRITE
 from topics.wire.endpoints import Endpoint
-from topics.wire.incoming import cursor_requests, queue_requests, requests
+from topics.wire.incoming import cursor_requests, queue_requests, requests, schedule_requests
 
 Json = dict[str, Any]
 
 REF = "#/components/schemas/"
 _REQUESTS: tuple[type, ...] = (
     ConfigPatch, requests.WriteRequest, requests.DiffRequest, requests.DeleteRequest, requests.PutRouterRequest,
+    requests.TokenRequest,
     requests.WatchRequest, queue_requests.ClaimRequest, queue_requests.AckRequest, queue_requests.NackRequest,
     queue_requests.ExtendRequest, queue_requests.SeqsRequest, queue_requests.MoveRequest,
     queue_requests.RedriveRequest, cursor_requests.CommitRequest, cursor_requests.CommitsRequest,
-    cursor_requests.PutCursorRequest,
+    cursor_requests.PutCursorRequest, schedule_requests.PutScheduleRequest,
 )  # fmt: skip
 _RESULTS: tuple[type, ...] = (
-    results.AppendResult, results.ReadResult, results.DeleteResult, results.TopicState, results.TopicPage,
-    results.PutTopicResult, results.DeleteTopicResult, results.RouterState, results.RouterPage,
-    results.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
+    results.AppendResult, results.ReadResult, RecordResult, results.LatestResult, results.DeleteResult,
+    results.TopicState, results.TopicPage,
+    results.PutTopicResult, results.DeleteTopicResult, router.RouterState, router.RouterPage,
+    router.DeleteRouterResult, results.ClaimResult, results.AckResult, results.NackResult, results.ExtendResult,
     results.WatchResult, results.JobPage, results.WorkerPage, results.CancelResult, results.RetryResult,
     results.MoveResult, results.RedriveResult, results.PauseResult,
     results.CursorAnswer, results.CursorPage, results.CursorDropped, results.CommitResults,
-    results.AccessResult,
+    results.AccessResult, stream_tokens.StreamToken,
+    schedule_answers.ScheduleState, schedule_answers.SchedulePage, schedule_answers.ScheduleDropped,
+    schedule_answers.ScheduleRun,
 )  # fmt: skip
 
 _TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
@@ -79,12 +86,18 @@ _LIMITS: dict[tuple[str, str], Json] = {
     ("PutRouterRequest", "source"): {"pattern": _TOPIC_PATTERN},
     ("PutRouterRequest", "dest"): {"pattern": _TOPIC_PATTERN},
     ("PutRouterRequest", "filter"): _PREDICATE,
+    ("PutScheduleRequest", "topic"): {"pattern": _TOPIC_PATTERN},
+    ("PutScheduleRequest", "cron"): {"description": "five fields of a crontab, or @daily and the like"},
+    ("PutScheduleRequest", "timezone"): {"description": "an IANA name, such as Europe/Berlin; with cron only"},
+    ("PutScheduleRequest", "every_ms"): {"description": f"from {limits.SCHEDULE_EVERY_MS_MIN} ms to 100 years"},
 }
 
 _PATH_NAMES: dict[str, Json] = {
     "topic": {"type": "string", "pattern": _TOPIC_PATTERN},
     "router": {"type": "string", "pattern": _ROUTER_PATTERN},
     "cursor": {"type": "string", "pattern": _TOPIC_PATTERN},
+    "seq": {"type": "string", "pattern": "^[1-9][0-9]{0,18}(-e[0-9a-f]{1,16})?$"},
+    "schedule": {"type": "string", "pattern": _ROUTER_PATTERN},
     "wid": {"type": "string", "pattern": "^wid_[A-Za-z0-9_-]{22}$"},
     "file": {"type": "string", "pattern": "^[A-Za-z0-9._-]+$"},
 }
@@ -146,7 +159,7 @@ _MORE_SCHEMAS: dict[str, Json] = {
 }
 
 _STATUS_TEXT = {
-    101: "Switching protocols", 200: "Done", 201: "Created", 303: "Look there", 400: "Bad request",
+    101: "Switching protocols", 200: "Done", 201: "Created", 303: "Look there", 304: "Unchanged", 400: "Bad request",
     401: "No or unknown key",
     403: "The key does not permit it", 404: "Not there", 406: "Unsuitable Accept", 409: "Conflict",
     413: "Body too large", 415: "Not application/json", 422: "Topic full", 429: "Throttled", 500: "Internal error",
@@ -181,9 +194,13 @@ def openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Json:
 # --- operations ------------------------------------------------------------------------------------------------------
 
 
+AT_ROOT_TOO = ("/healthz", "/readyz", "/metrics")
+"""Second addresses of endpoints, for those who look there by custom."""
+
+
 def _operation(row: Endpoint) -> Json:
     operation: Json = {
-        "operationId": row.handler if row.path not in ("/healthz", "/readyz") else row.handler + "_at_root",
+        "operationId": row.handler + ("_at_root" if row.path in AT_ROOT_TOO else ""),
         "summary": row.summary,
         "parameters": [*_path_params(row), *_query_params(row), *_header_params(row)],
         "responses": {str(status): _response(row, status) for status in _statuses(row)},
@@ -238,7 +255,7 @@ def _response(row: Endpoint, status: int) -> Json:
         response["content"] = {"application/json": {"schema": {"$ref": REF + "Error"}}}
         if status in (429, 503):
             response["headers"] = _RETRY_AFTER
-    elif status >= 200:
+    elif status >= 200 and status != 304:
         response["content"] = _success_content(row)
     return response
 
@@ -257,7 +274,7 @@ def _security(row: Endpoint) -> list[Json]:
     if row.guard in ("probe", "open"):
         return []
     scopes = [name for bit, name in _SCOPE_NAMES if row.scopes & bit]
-    return [{}, {"key": scopes}] + ([{"token": scopes}] if row.takes_query_token else [])
+    return [{}, {"key": scopes}] + ([{"token": scopes}] if row.takes_stream_token else [])
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------

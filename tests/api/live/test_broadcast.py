@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Rig, Stream
 
 from topics.api.live.broadcast import BroadcastGroup
+from topics.api.live.history_throttle import CatchUp
 from topics.api.live.outbound import SlowConsumerLimits
 from topics.api.live.watch import WatchStream
 
@@ -119,6 +120,21 @@ def test_everyone_has_the_position_of_the_session_after_each_push() -> None:
     rig.write("a", 1, 2)
     assert seated(rig) == 3
     assert [session.places[0].cursor for session in sessions] == [2, 2, 2]
+
+
+def test_a_member_whose_pause_is_over_does_not_read_what_the_group_has_sent() -> None:
+    """A stream that caught up from files joins while the pause before its next read is still running."""
+    rig = Rig()
+    rig.put("a")
+    stream = rig.watch({"a": 0})
+    rig.write("a", 1)
+    (group,) = groups(rig)
+    (subscription,) = group._members
+    subscription._catch_up = CatchUp(rig.live.services.batches.throttle, 1)
+    rig.write("a", 2)
+    subscription._delay_over()
+    rig.pump()
+    assert stream.records("a") == [1, 2]
 
 
 def test_a_second_stream_of_a_session_begins_where_the_first_is() -> None:

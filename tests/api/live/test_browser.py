@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.api.client import Client
+from tests.console.pages import ServerProcess, a_browser, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -69,45 +66,9 @@ connect();
 """
 
 
-class Process:
-    """The real server, restarted on one port and one directory."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        port_file = self._folder / "port"
-        port_file.unlink(missing_ok=True)
-        env = {
-            **os.environ,
-            "TOPICS_DATA_DIR": str(self._folder / "data"),
-            "TOPICS_PORT": str(self.port),
-            "TOPICS_PORT_FILE": str(port_file),
-            "TOPICS_LOG": "error",
-        }
-        self._process = subprocess.Popen([sys.executable, "-m", "topics.cli", "serve"], env=env)
-        wait_for(port_file.exists)
-        self.port = int(port_file.read_text().rsplit(":", 1)[1])
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(READY_S)
-            self._process = None
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + READY_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    made = Process(tmp_path)
+def process(tmp_path: Path) -> Iterator[ServerProcess]:
+    made = ServerProcess(tmp_path)
     made.start()
     yield made
     made.stop()
@@ -115,13 +76,8 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with a_browser() as made:
         yield made
-        made.close()
 
 
 def open_page(browser: Any, port: int, script: str) -> Any:
@@ -132,7 +88,7 @@ def open_page(browser: Any, port: int, script: str) -> Any:
     return page
 
 
-def write(process: Process, *numbers: int) -> None:
+def write(process: ServerProcess, *numbers: int) -> None:
     client = Client(process.port, http2=False)
     client.write("news", *numbers)
     client.close()
@@ -142,7 +98,7 @@ def write(process: Process, *numbers: int) -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("script", [SSE_PAGE, WS_PAGE], ids=["eventsource", "websocket"])
 def test_a_page_resumes_after_a_restart_without_loss_or_repeat(
-    process: Process, browser: Any, script: str, how: signal.Signals
+    process: ServerProcess, browser: Any, script: str, how: signal.Signals
 ) -> None:
     client = Client(process.port, http2=False)
     client.write("news", 0, status=201)
@@ -161,6 +117,10 @@ def test_a_page_resumes_after_a_restart_without_loss_or_repeat(
     assert page.evaluate("seen") == list(range(30))
     assert page.evaluate("opened.length") >= 2
     page.close()
+
+
+def _has_seen_more_than(page: Any, number: int) -> bool:
+    return bool(page.evaluate("seen.length") > number)
 
 
 class Wire:
@@ -206,7 +166,7 @@ class Wire:
 
 
 @pytest.mark.timeout(120)
-def test_an_eventsource_that_loses_its_connection_goes_on_by_itself(process: Process, browser: Any) -> None:
+def test_an_eventsource_that_loses_its_connection_goes_on_by_itself(process: ServerProcess, browser: Any) -> None:
     """The session is still there: the browser comes back with its last id and misses nothing."""
     client = Client(process.port, http2=False)
     client.write("news", 0, status=201)
@@ -216,7 +176,7 @@ def test_an_eventsource_that_loses_its_connection_goes_on_by_itself(process: Pro
     for number in (1, 2, 3):
         wire.cut()
         client.write("news", number)
-        wait_for(lambda number=number: page.evaluate("seen.length") > number)
+        wait_for(partial(_has_seen_more_than, page, number))
     assert page.evaluate("seen") == [0, 1, 2, 3]
     assert page.evaluate("opened.length") == 4
     assert page.evaluate("sessions") == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.engine.delivery.rig import Frame, Rig, bodies_of, last_id, parse_frames, records_of
 from tests.engine.world import JobList
 
-from topics.wire.outgoing.records import View, render_list
+from topics.wire.outgoing.records import View, render
 from topics.wire.outgoing.render_cache import BodyPool, TopicBodies, seqs_of
 from topics.wire.page_tokens import encode_base64url
 
@@ -49,7 +49,7 @@ def test_cached_and_private_renderings_are_equal_in_all_eight_variants(
         runs = rig.diff("a", chance.randrange(len(data)), limit=chance.randint(1, 30)).runs
         for view in VIEWS:
             for run in runs:
-                assert cache.render(run, view) == render_list(run, None, view)
+                assert cache.render(run, view) == render(run, None, view).each()
 
 
 def test_level_watchers_of_one_variant_cause_one_rendering_per_record() -> None:
@@ -161,7 +161,7 @@ def test_the_bodies_of_all_topics_are_bounded_together_and_the_idle_ones_go_firs
         for name, cache in caches.items():
             rig.write(name, "x" * 1000)
             for run in rig.diff(name, number).runs:
-                assert cache.render(run, View()) == render_list(run, None, View())
+                assert cache.render(run, View()) == render(run, None, View()).each()
                 assert len(cache), "who renders keeps what it made"
             assert sum(cache.bytes for cache in caches.values()) <= 20_000
     assert not len(caches["0"])
@@ -176,7 +176,7 @@ def test_one_topic_may_fill_the_pool_but_not_more() -> None:
     for number in range(20):
         rig.write("a", "x" * 1000)
         for run in rig.diff("a", number).runs:
-            assert cache.render(run, View()) == render_list(run, None, View())
+            assert cache.render(run, View()) == render(run, None, View()).each()
             assert cache.bytes <= 5_000
     assert len(cache)
 

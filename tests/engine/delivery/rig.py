@@ -35,8 +35,7 @@ from topics.wire.access.keys import Key
 from topics.wire.incoming.requests import (
     decode_write,
 )
-from topics.wire.outgoing.records import View, render_list
-from topics.wire.outgoing.render_cache import RenderCache
+from topics.wire.outgoing.records import View, render
 from topics.wire.outgoing.sse import decode_id
 
 TICK_MS = 50
@@ -221,7 +220,6 @@ class Rig:
         self.live = Live(
             self.sim.kernel,
             self.sim.kernel.settings,
-            RenderCache(),
             keys=None,
             busy=lambda: self.busy,
             tuning=tuning,
@@ -338,7 +336,7 @@ def write_body(*data: Any, **fields: Any) -> bytes:
 
 def bodies_of(outcome: ReadOutcome, view: View | None = None) -> list[dict[str, Any]]:
     """The records of a diff, as the wire shows them."""
-    return [json.loads(body) for run in outcome.runs for body in render_list(run, None, view or View())]
+    return [json.loads(body) for run in outcome.runs for body in render(run, None, view or View()).each()]
 
 
 def parse_frames(received: bytes) -> list[Frame]:

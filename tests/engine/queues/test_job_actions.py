@@ -12,6 +12,8 @@ from tests.engine.world import World
 from topics.engine.queues.job_actions import Redrive
 from topics.errors import InvalidRequest, NotAQueue, TopicNotFound
 from topics.model.names import parse_match
+from topics.model.results import JobProgress
+from topics.model.values import ProgressReport
 from topics.storage.fs import Fs
 from topics.testing import SimClock
 
@@ -40,10 +42,52 @@ def test_jobs_are_listed_by_state_without_being_touched(world: World) -> None:
     assert listed(world, tag="b") == [4]
     held, late, _, put_off = world.call(world.engine.queues.lists.jobs("q")).jobs
     now = world.clock.wall_ms()
-    assert (held.node, held.lease_id, held.deadline, held.deliveries) == ("w", 1, now + 30_000, 1)
+    assert (held.node, held.lease_id, held.deadline, held.deliveries) == ("w", "lease_1", now + 30_000, 1)
     assert (late.error, late.due, late.deliveries) == ("late", now + 900, 1)
     assert (put_off.priority, put_off.unique, put_off.due, put_off.tag) == (2, "k", now + 500, "b")
     assert world.counters() == before
+
+
+def progress_of(world: World) -> dict[int, JobProgress]:
+    jobs = world.call(world.engine.queues.lists.jobs("q")).jobs
+    return {job.seq: job.progress for job in jobs if job.progress is not None}
+
+
+def test_the_list_shows_how_far_holders_are_until_their_leases_end(world: World) -> None:
+    world.write("q", 1, 2, 3, 4)
+    world.claim(max=4, lease_ms=1000)
+    half = ProgressReport(0.5, "half")
+    assert world.extend(1, 2, 3, 4, lease_ms=1000, progress=[half, half, half, None]).extended == 4
+    now = world.clock.wall_ms()
+    assert progress_of(world) == dict.fromkeys((1, 2, 3), JobProgress(0.5, "half", ts=now))
+    world.advance(10)
+    world.extend(1, 2, lease_ms=1000, progress=[None, ProgressReport(text="all but one")])
+    assert progress_of(world)[1] == JobProgress(0.5, "half", ts=now)
+    assert progress_of(world)[2] == JobProgress(text="all but one", ts=now + 10)
+    world.extend(3, node="other", progress=[ProgressReport(1.0)])
+    assert progress_of(world)[3].fraction == 0.5
+    world.nack(1)
+    world.ack(2)
+    world.advance(995)  # the lease of the third is over
+    assert (progress_of(world), world.counters()) == ({}, (3, 0, 0))
+    world.claim(max=3)
+    assert progress_of(world) == {}
+
+
+def test_progress_adds_nothing_to_the_log_and_a_restart_forgets_it() -> None:
+    world = World()
+    world.queue("q", leases_durable=True)
+    world.write("q", 1)
+    world.claim()
+    groups = world.kernel.kernel.store.groups
+    written = [sum(group.stats.bytes_written for group in groups)]
+    for progress in ((), [ProgressReport(0.5, "half")]):
+        world.extend(1, progress=progress)
+        written.append(sum(group.stats.bytes_written for group in groups))
+    assert written[2] - written[1] == written[1] - written[0] > 0
+    world.snapshot()
+    world = world.killed()
+    assert (world.counters(), progress_of(world)) == ((0, 1, 0), {})
 
 
 @pytest.mark.parametrize("state", [None, "ready", "delayed"])

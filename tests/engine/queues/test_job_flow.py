@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.engine.world import World, batch
 
+from topics.core.queue.operations import LOOK_AHEAD
 from topics.errors import JobExists
 from topics.model.record import UniqueIn
 
@@ -130,6 +131,28 @@ def test_a_serial_job_that_comes_back_goes_before_others_of_its_tag(world: World
     assert world.seqs(max=9) == [1]
     world.ack(1)
     assert world.seqs(max=9) == [2]
+
+
+def test_a_serial_job_whose_delay_is_over_goes_before_later_ones_of_its_tag(world: World) -> None:
+    world.queue("q", serial_by="tag")
+    world.write("q", 1, tag="a", fields={"delay_ms": 500})
+    world.write("q", 2, 3, tag="a")
+    assert world.seqs(max=9) == [2]
+    world.ack(2)
+    world.advance(500)
+    assert world.seqs(max=9) == [1]
+    world.ack(1)
+    assert world.seqs(max=9) == [3]
+
+
+def test_a_serial_job_whose_delay_is_over_does_not_overtake_jobs_that_no_pass_has_looked_at(world: World) -> None:
+    world.queue("q", serial_by="tag")
+    world.write("q", *range(LOOK_AHEAD), tag="busy")
+    world.write("q", "first", tag="a")
+    world.write("q", "second", tag="a", fields={"delay_ms": 500})
+    world.advance(500)
+    assert world.seqs(max=9) == [1]
+    assert world.seqs(max=9) == [LOOK_AHEAD + 1]
 
 
 @pytest.mark.parametrize("leases_durable", [False, True])

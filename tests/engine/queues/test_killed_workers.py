@@ -109,7 +109,8 @@ class Oracle:
         for seq, data in jobs.items():
             is_acked, may_be_acked = seq in self.acked, seq in self.asked
             ends = is_acked + (seq in left) + (seq in dead)
-            assert ends == 1 or (ends == 0 and may_be_acked), f"job {seq} ended {ends} times"
+            where = f"acked: {is_acked}, left: {seq in left}, dead: {seq in dead}"
+            assert ends == 1 or (ends == 0 and may_be_acked), f"job {seq} ended {ends} times ({where})"
             assert dead[seq] <= 1, f"job {seq} was dead-lettered twice"
             assert self.data.get(seq, data) == data
         assert set(left) | set(dead) | set(self.acked) <= set(jobs), "a job nobody wrote"
@@ -117,8 +118,9 @@ class Oracle:
     @property
     def superseded(self) -> int:
         """Calls that were refused because somebody else had the job by then."""
+        refused = list(self.refused)  # first: other threads add to both, a lease before its refusal
         newest = {seq: max(lease.number for lease in leases) for seq, leases in list(self.leases.items())}
-        return sum(number < newest[seq] for seq, number in list(self.refused))
+        return sum(number < newest[seq] for seq, number in refused)
 
 
 def _number(lease_id: str) -> int:
@@ -243,12 +245,26 @@ def judge(served: Served, oracle: Oracle, jobs: dict[int, str]) -> None:
     assert oracle.faults == []
     oracle.judge_leases()
     oracle.judge_acks()
-    left = {seq: data for seq, data, _ in contents(served, "jobs")}
-    letters = contents(served, "dead")
+    left, letters = settled(served)
     dead = Counter(int(meta["$dead_letter_src_seq"]) for _, _, meta in letters)
     assert all(meta["$dead_letter_deliveries"] == str(MAX_DELIVERIES) for _, _, meta in letters)
     oracle.judge_ends(jobs, left, dead)
     judge_what_is_left(served, left)
+
+
+def settled(served: Served) -> tuple[dict[int, str], list[tuple[int, Any, Any]]]:
+    """What is left and what is dead, once calls of workers that were killed are over. A letter is copied before its job
+    is deleted, and a busy disk takes its time for each: while one is in both, the move is under way."""
+    deadline = time.monotonic() + 20
+    before = None
+    while True:
+        now = contents(served, "jobs"), contents(served, "dead")
+        left = {seq: data for seq, data, _ in now[0]}
+        is_moving = any(int(meta["$dead_letter_src_seq"]) in left for _, _, meta in now[1])
+        if (now == before and not is_moving) or time.monotonic() > deadline:
+            return left, now[1]
+        before = now
+        time.sleep(0.3)
 
 
 def judge_what_is_left(served: Served, left: dict[int, str]) -> None:

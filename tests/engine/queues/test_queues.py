@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.engine.world import World
 
+from topics.core.topic import TopicLog
 from topics.errors import BatchTooLarge, CommitFailed, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 
 
@@ -303,6 +304,24 @@ def test_a_refused_claim_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     again = world.claim_later()
     world.kernel.pump()
     assert isinstance(again.error, TopicsError)
+
+
+@pytest.mark.callbacks_fail
+def test_a_claim_that_failed_as_it_began_to_wait_is_given_nothing_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(world.engine.queues.waker, "plan", _failing_plan)
+        waiting = world.claim_later(node="gone", wait_ms=10_000)
+        world.rest()
+    assert isinstance(waiting.error, OSError)
+    world.write("q", 1)
+    world.rest()
+    assert world.seqs() == [1]
+
+
+def _failing_plan(topic: TopicLog) -> None:
+    raise OSError("no timer")
 
 
 def _failing_sync() -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.engine.world import World, batch
 
 from topics.formats.wal import scan_wal
-from topics.formats.wal.bodies import Pin
 from topics.formats.wal.frame import FrameType
+from topics.model.ops import Pin
 
 
 @pytest.fixture(params=["fsync", "disk"])

@@ -26,7 +26,7 @@ from topics.storage.segments.flips import DeleteFlags
 from topics.storage.segments.loading.open_end import judge_open_end
 from topics.storage.segments.rewrite import rewrite
 from topics.storage.segments.sealed_segment import SealedSegment
-from topics.storage.segments.segment_arrays import SegmentArrays, few_of_segment, few_slots
+from topics.storage.segments.segment_arrays import SegmentArrays, few_slots, run_of_slots
 from topics.storage.segments.tags import accounted_sizes, frame_tags
 from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
 from topics.storage.tiers.cold_cache import ColdCache
@@ -180,7 +180,7 @@ _IDX = _SAMPLE.disk.contents("data/topics/0000000A/seg-0000000000000001.idx")
     slots=st.lists(st.integers(0, 39), min_size=1, max_size=8, unique=True).map(sorted),
     cut=st.integers(0, 100),
 )
-def test_few_records_are_read_as_the_decoder_reads_them_or_left_to_it(
+def test_records_are_read_as_the_decoder_reads_them_or_left_to_it(
     damage: list[tuple[int, int]], idx_damage: list[tuple[int, int]], slots: list[int], cut: int
 ) -> None:
     data, idx = bytearray(_DATA), bytearray(_IDX)
@@ -190,7 +190,7 @@ def test_few_records_are_read_as_the_decoder_reads_them_or_left_to_it(
         idx[at] ^= mask
     view = memoryview(bytes(data[: len(data) - cut]))
     pair = SegmentArrays(read_idx(bytes(idx)), view)
-    quick = few_of_segment(pair, slots, 1)
+    quick = run_of_slots(pair, np.array(slots), 1)
     found = decode_columns(view, pair.entries, first_seq=1, slots=slots, want=("node",))
     if quick is None:
         assert damage or idx_damage or cut

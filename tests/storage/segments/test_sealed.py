@@ -14,6 +14,7 @@ from topics.formats.segments.idx import ENTRY_BYTES, read_idx
 from topics.model.names import TagMatch
 from topics.storage.fetch import SealedRead
 from topics.storage.fs import read_file
+from topics.storage.segments.topic_dir import FilterCache
 
 FRAME_FIELDS = {
     "frame_len": 0,
@@ -437,3 +438,31 @@ def test_damage_is_reported_once_however_often_the_segment_is_mapped() -> None:
         lab.segment(1).unmap()
         assert lab.segment(1).damaged or lab.segment(1).pair().bad is not None
     assert lab.env.take_findings() == []
+
+
+# --- the tag filter --------------------------------------------------------------------------------------------------
+
+
+def test_an_unmapped_segment_still_knows_which_tags_it_lacks() -> None:
+    segment = five(tag="a").segment(1)
+    segment.load_index()
+    segment.unmap()
+    assert (segment.lacks(b"a"), segment.lacks(b"b"), segment.loaded) == (False, True, False)
+    segment.forget_filter()
+    assert not segment.lacks(b"b")
+
+
+def test_filters_beyond_their_memory_are_forgotten_oldest_first() -> None:
+    class Kept:
+        has_filter = True
+
+        def forget_filter(self) -> None:
+            self.has_filter = False
+
+    cache = FilterCache(3000)
+    kept = [Kept() for _ in range(4)]
+    for segment in kept:
+        cache.admit(segment, 1000 - 256)
+    assert [segment.has_filter for segment in kept] == [False, True, True, True]
+    cache.remove(kept[1])
+    assert cache.bytes_kept == 2000

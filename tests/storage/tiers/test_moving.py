@@ -357,6 +357,20 @@ def test_a_claim_after_a_restart_hands_out_nothing_that_has_expired_in_the_cold_
     assert _claimed(world, 2) == [11, 12]
 
 
+@both
+def test_a_claim_of_a_serial_tag_looks_behind_the_jobs_that_are_held_up_into_the_cold_store(store: str) -> None:
+    world = World(store=store, hot_retain_segments=1, index_cache_bytes=0)
+    world.sim.tick()
+    world.create(type="queue", ttl_ms=60_000, lease_ms=86_400_000, leases_durable=True, serial_by="tag")
+    world.write(24).checkpoint().tick().tick().snapshot()
+    world = world.restart()
+    world.clock.advance(50_000)
+    assert _claimed(world, 2) == [1, 2]
+    assert _claimed(world, 1) == []
+    world.sim.call(lambda engine: engine.queues.ack("t", node="n", seqs=[2]))
+    assert _claimed(world, 1) == [4]
+
+
 def _claimed(world: World, count: int) -> list[int]:
     return [job.seq for job in world.sim.call(lambda engine: engine.queues.claim("t", node="n", max=count)).jobs]
 

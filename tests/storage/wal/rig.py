@@ -192,7 +192,9 @@ class Log:
     def found(self, key: str = FLAT) -> list[bytes]:
         """The whole submissions that a replay of the group would see, without `open` frames."""
         scan = self.scans.get(key)
-        return [run for scanned in (scan.files if scan else []) for run in _runs(scanned.buffer(), scanned.columns)]
+        return [
+            run for scanned in (scan.files if scan else []) for run in _runs(bytes(scanned.buffer()), scanned.columns)
+        ]
 
     def checked(self) -> Log:
         """Compare with the model, then take what is there as durable."""
@@ -222,7 +224,7 @@ class Log:
         topic_id = topic_of(key, self.shards)
         encoded = encode_appends(topic_id=topic_id, first_seq=first_seq, ts=5, datas=datas, durable=durable)
         frames = [encoded.buffer]
-        sub = Submission(frames, frame_count=count, client_frames=count, durable=durable, topic_id=topic_id)
+        sub = Submission(frames, sum(map(len, frames)), count, client_frames=count, durable=durable, topic_id=topic_id)
         return Sent(sub, encoded.buffer, first_seq, count)
 
     def write(self, *made: Sent, key: str = FLAT) -> None:

@@ -437,7 +437,7 @@ def test_a_thread_may_sync_while_another_writes(tmp_path: Path) -> None:
         subs = []
         for seq in range(1, 301):
             encoded = encode_appends(topic_id=1, first_seq=seq, ts=5, datas=[b'{"d":%d}' % seq], durable=True)
-            subs.append(Submission([encoded.buffer], frame_count=1, client_frames=1, durable=True))
+            subs.append(Submission([encoded.buffer], len(encoded.buffer), 1, client_frames=1, durable=True))
             group.write(subs[-1:])
     finally:
         stop.set()

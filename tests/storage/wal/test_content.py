@@ -15,8 +15,9 @@ import xxhash
 from tests.storage.wal.rig import FLAT, SHORT_PATTERNS, Log, Model, Sent, new_log
 
 from topics.errors import StartRefused
-from topics.formats.wal.bodies import Body, Delete, HeadWatermark, TopicCreate, encode_body, kind_of
+from topics.formats.wal.bodies import Body, TopicCreateBody, encode_body, kind_of
 from topics.formats.wal.frame import encode_frame
+from topics.model.ops import Delete, HeadMark
 from topics.model.submission import Submission
 from topics.storage.wal.ends import end_of_data, valid_behind
 from topics.storage.wal.log_repair import quarantined_ceilings
@@ -182,14 +183,14 @@ def test_ceilings_delete_bounds_and_topic_ids_behind_a_hole_count_as_used() -> N
     log.send(1)
     bad = log.send(1)[0]
     bodies: list[tuple[int, Body]] = [
-        (1, HeadWatermark(ceiling=600)),
-        (2, HeadWatermark(ceiling=5, resume_at=41)),
+        (1, HeadMark(ceiling=600)),
+        (2, HeadMark(ceiling=5, resume_at=41)),
         (3, Delete(bound_head=9, reason="api")),
         (4, Delete(seqs=(3, 7), reason="ack")),
-        (5, TopicCreate(name="t", epoch=1, config={}, created_ts=5)),
+        (5, TopicCreateBody(name="t", epoch=1, config={}, created_ts=5)),
     ]
     frames = [encode_frame(kind_of(body), ts=5, topic_id=id, data=encode_body(body)) for id, body in bodies]
-    log.group.write([Submission([frame], frame_count=1) for frame in frames])
+    log.group.write([Submission([frame], len(frame), 1) for frame in frames])
     flip(log, 1, bad.sub.offset + 45)
     keep_before(log, bad)
     after = log.kill().restart().checked()

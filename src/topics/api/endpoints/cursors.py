@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -9,42 +10,36 @@ import msgspec
 from topics import limits
 from topics.api.app import RequestCall
 from topics.engine.engine import Engine
-from topics.engine.reading.cursor_commands import CursorPut, PositionCommit
 from topics.engine.ticket import Ticket
 from topics.errors import BatchTooLarge, InvalidRequest, TopicsError
-from topics.model.ops import CursorHold
-from topics.model.position import Position, position_of
 from topics.model.results import CommitResult, CommitResults, CursorPage, CursorState
 from topics.wire.access.auth import check_scope, permits_router, seen_by
 from topics.wire.access.keys import ADMIN
 from topics.wire.incoming.cursor_requests import (
     CommitItem,
-    CursorTarget,
-    HoldRequest,
-    PutCursorRequest,
     decode_commit,
     decode_commits,
     decode_put_cursor,
-    meta_text,
 )
 from topics.wire.incoming.request_head import int_param
 from topics.wire.page_tokens import decode_cursor, encode_cursor
 
+READERS_A_TURN = 500
 COMMITS_MAX = 1000
 """Of one call."""
 _BETWEEN = "\0"  # of the parts of a page token; in no name
 
 
 class CursorEndpoints:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, soon: Callable[[Callable[[], None]], None]) -> None:
         self._engine = engine
+        self._soon = soon
         self._cursors = engine.cursors
 
     # --- one cursor -----------------------------------------------------------------------------------------------
 
     def commit_cursor(self, call: RequestCall) -> None:
-        request = call.take(decode_commit)
-        commit = PositionCommit(position_of(request.position), request.fence, meta_text(request.meta), request.sync)
+        commit = call.take(decode_commit).commit()
         name, cursor = call.name, call.part
         ticket = self._engine.admit(name, lambda: self._cursors.commit(name, cursor, commit))
         call.when(ticket, partial(self._changed, call))
@@ -53,7 +48,7 @@ class CursorEndpoints:
         request = call.take(decode_put_cursor)
         if request.hold is not msgspec.UNSET:
             check_scope(call.key, ADMIN)
-        put = _put_of(request)
+        put = request.put()
         name, cursor = call.name, call.part
         ticket = self._engine.admit(name, lambda: self._cursors.put(name, cursor, put))
         call.when(ticket, partial(self._changed, call))
@@ -72,9 +67,20 @@ class CursorEndpoints:
     # --- many -----------------------------------------------------------------------------------------------------
 
     def topic_cursors(self, call: RequestCall) -> None:
-        call.answer(
-            CursorPage(cursors=self._cursors.of_topic(call.name, partial(self._router_seen, call)), next_cursor=None)
-        )
+        self._collect(call, [])
+
+    def _collect(self, call: RequestCall, found: list[CursorState]) -> None:
+        """In several turns: a topic may have thousands."""
+        after = (found[-1].kind, found[-1].cursor) if found else None
+        seen = partial(self._router_seen, call)
+        step = self._cursors.of_topic(call.name, seen, after=after, size=READERS_A_TURN)
+        found += step
+        if len(step) < READERS_A_TURN:
+            call.answer(CursorPage(cursors=found, next_cursor=None))
+        else:
+            next_turn: Ticket[None] = Ticket()
+            self._soon(lambda: next_turn.resolve(None))
+            call.when(next_turn, lambda _: self._collect(call, found))
 
     def list_cursors(self, call: RequestCall) -> None:
         query = call.query()
@@ -118,7 +124,7 @@ class CursorEndpoints:
             self._begin(item).then(partial(done, at))
 
     def _begin(self, item: CommitItem) -> Ticket[CursorState]:
-        commit = PositionCommit(position_of(item.position), item.fence, meta_text(item.meta))
+        commit = item.commit()
         try:
             return self._engine.admit(item.topic, lambda: self._cursors.commit(item.topic, item.cursor, commit))
         except TopicsError as error:
@@ -135,21 +141,3 @@ def _result(call: RequestCall, item: CommitItem, done: Ticket[CursorState]) -> C
         raise done.error
     told = seen_by(call.key, done.error).envelope()["error"]
     return CommitResult(topic=item.topic, cursor=item.cursor, error=told)
-
-
-def _put_of(request: PutCursorRequest) -> CursorPut:
-    to: str | Position | None
-    from_ts = None
-    if isinstance(request.to, CursorTarget):
-        to = None if request.to.seq is None else Position(request.to.seq)
-        from_ts = request.to.ts
-    elif request.to in (None, "start", "end"):
-        to = request.to
-    else:
-        to = position_of(request.to)
-    hold: CursorHold | None
-    if isinstance(request.hold, HoldRequest):
-        hold = request.hold.records, request.hold.bytes
-    else:
-        hold = (0, 0) if request.hold is None else None
-    return CursorPut(to=to, from_ts=from_ts, owner=request.owner, meta=meta_text(request.meta), hold=hold)

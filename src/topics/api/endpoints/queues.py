@@ -9,8 +9,6 @@ from functools import partial
 from itertools import groupby
 from typing import get_args
 
-import msgspec
-
 from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
@@ -19,7 +17,7 @@ from topics.engine.queues.claim_pass import Claimed, ClaimedJob
 from topics.engine.queues.job_actions import Redrive
 from topics.engine.queues.queues import Acked
 from topics.errors import InvalidRequest
-from topics.model.results import JobPage, JobState
+from topics.model.results import JobState, lease_text
 from topics.model.run import BODY_HEAD
 from topics.wire.incoming.queue_requests import (
     ClaimRequest,
@@ -30,7 +28,6 @@ from topics.wire.incoming.queue_requests import (
     decode_nack,
     decode_redrive,
     decode_seqs,
-    lease_text,
 )
 from topics.wire.incoming.request_head import int_param
 from topics.wire.outgoing.records import render_jobs
@@ -77,7 +74,14 @@ class QueueEndpoints:
         fences = request.check()
         ticket = self._engine.admit(
             call.name,
-            partial(self._engine.queues.ack, call.name, node=request.node, seqs=request.seqs, fences=fences),
+            partial(
+                self._engine.queues.ack,
+                call.name,
+                node=request.node,
+                seqs=request.seqs,
+                fences=fences,
+                results=request.result_texts(),
+            ),
         )
         call.when(ticket, partial(self._acked, call))
 
@@ -103,7 +107,12 @@ class QueueEndpoints:
         request = call.take(decode_extend)
         fences = request.check()
         ticket = self._engine.queues.extend(
-            call.name, node=request.node, seqs=request.seqs, lease_ms=request.lease_ms, fences=fences
+            call.name,
+            node=request.node,
+            seqs=request.seqs,
+            lease_ms=request.lease_ms,
+            fences=fences,
+            progress=request.progress,
         )
         call.when(ticket, call.answer)
 
@@ -130,15 +139,7 @@ class JobEndpoints:
             after=int(cursor),
             page_size=page_size,
         )
-        call.when(ticket, partial(self._listed, call))
-
-    @staticmethod
-    def _listed(call: RequestCall, page: JobPage) -> None:
-        jobs = [
-            job if job.lease_id is None else msgspec.structs.replace(job, lease_id=lease_text(int(job.lease_id)))
-            for job in page.jobs
-        ]
-        call.answer(msgspec.structs.replace(page, jobs=jobs))
+        call.when(ticket, call.answer)
 
     def list_workers(self, call: RequestCall) -> None:
         call.answer(self._queues.lists.workers(call.name))
@@ -164,6 +165,7 @@ class JobEndpoints:
             from_seq=request.from_seq,
             limit=request.limit,
             rate=request.rate,
+            delay_ms=request.delay_ms,
             dry_run=request.dry_run,
         )
         key = call.key

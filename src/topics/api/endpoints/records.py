@@ -4,41 +4,49 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from topics import limits
 from topics.api.app import RequestCall
 from topics.api.live.batches import OffLoop
-from topics.core.reading.walk import ReadRequest
+from topics.core.reading.request import ReadOutcome, ReadRequest
 from topics.engine.engine import Engine
 from topics.engine.reading.long_polls import LongPolls
 from topics.engine.reading.reads import ReadDone
 from topics.engine.reading.starts import ReadStart
 from topics.engine.ticket import Ticket, forward
 from topics.engine.writing.quota import QuotaTicket
-from topics.errors import Forbidden, TopicNotFound
-from topics.model.config import ConfigPatch, TopicConfig, resolve_config
-from topics.model.position import position_of
+from topics.errors import Forbidden, InvalidRequest, TopicNotFound
+from topics.model.config import ConfigPatch, TopicConfig, check_u64, resolve_config
+from topics.model.position import Position, position_of
 from topics.model.results import Appended
+from topics.net.messages import Headers, Response
 from topics.wire.access.auth import check_config_on_write, may_configure
-from topics.wire.incoming.request_head import bool_param
+from topics.wire.incoming.record_query import diff_query
+from topics.wire.incoming.request_head import ARROW_MEDIA, bool_param, wants_table
 from topics.wire.incoming.requests import (
     DiffRequest,
+    TableColumn,
+    TableRequest,
     WriteRequest,
     decode_delete,
     decode_diff,
+    decode_table,
     decode_write,
     node_set,
     tag_match,
 )
-from topics.wire.outgoing.records import View
-from topics.wire.outgoing.render_cache import RenderCache
+from topics.wire.outgoing import record_table
+from topics.wire.outgoing.records import View, render_runs
 from topics.wire.outgoing.replies import (
     append_performance,
     append_reply,
     diff_performance,
     diff_reply,
+    record_reply,
 )
 
 
@@ -80,12 +88,28 @@ def _forbidden_if_absent(ticket: Ticket[Appended], topic: str) -> Ticket[Appende
     return target
 
 
+class TableView(NamedTuple):
+    """What a reader that takes a table wants to see of each record; None is every column."""
+
+    columns: list[TableColumn] | None
+
+
+class CacheableView(NamedTuple):
+    """A page that a cache may keep and ask about again; `wanted` is the read that it answers."""
+
+    view: View
+    wanted: ReadRequest
+
+
+Shown = View | TableView | CacheableView
+CACHE_CONTROL = (b"Cache-Control", b"private, max-age=0, must-revalidate")
+
+
 class RecordEndpoints:
-    def __init__(self, engine: Engine, long_polls: LongPolls, cache: RenderCache, *, off_loop: OffLoop) -> None:
+    def __init__(self, engine: Engine, long_polls: LongPolls, *, off_loop: OffLoop) -> None:
         self._engine = engine
         self._long_polls = long_polls
         self._off_loop = off_loop
-        self._cache = cache
 
     # --- write ----------------------------------------------------------------------------------------------------
 
@@ -123,9 +147,14 @@ class RecordEndpoints:
     # --- diff -----------------------------------------------------------------------------------------------------
 
     def diff(self, call: RequestCall) -> None:
-        self._diff(call, call.take(decode_diff))
+        wants = wants_table(call.request.headers.get(b"accept"))
+        self._diff(call, call.take(decode_table if wants else decode_diff))
 
-    def _diff(self, call: RequestCall, request: DiffRequest) -> None:
+    def get_records(self, call: RequestCall) -> None:
+        wants = wants_table(call.request.headers.get(b"accept"))
+        self._diff(call, diff_query(call.query(), TableRequest if wants else DiffRequest), is_cacheable=not wants)
+
+    def _diff(self, call: RequestCall, request: DiffRequest, *, is_cacheable: bool = False) -> None:
         start = position_of(request.from_seq)
         wanted = ReadRequest(
             from_seq=start.seq,
@@ -135,16 +164,24 @@ class RecordEndpoints:
             nodes=node_set(request.node),
             tag=tag_match(request.tag),
             in_turn=True,
+            examined_max=0 if request.node else request.limit,
         )
         if request.from_ts is None and request.cursor is None:
-            self._begin(call, request, wanted)
+            self._begin(call, request, wanted, is_cacheable)
             return
         elsewhere = ReadStart(from_ts=request.from_ts, cursor=request.cursor)
         found = self._engine.starts.find(self._engine.state.topic(call.name), elsewhere)
-        call.when(found, lambda at: self._begin(call, request, replace(wanted, from_seq=at.seq, epoch=at.epoch)))
 
-    def _begin(self, call: RequestCall, request: DiffRequest, wanted: ReadRequest) -> None:
-        view = View(data=True, tags=request.include_tags, meta=request.include_meta)
+        def begin(at: Position) -> None:
+            self._begin(call, request, replace(wanted, from_seq=at.seq, epoch=at.epoch), is_cacheable)
+
+        call.when(found, begin)
+
+    def _begin(self, call: RequestCall, request: DiffRequest, wanted: ReadRequest, is_cacheable: bool) -> None:
+        as_json = View(data=True, tags=request.include_tags, meta=request.include_meta)
+        view: Shown = CacheableView(as_json, wanted) if is_cacheable else as_json
+        if isinstance(request, TableRequest):
+            view = TableView(request.columns)
         if request.wait_ms:
             poll = self._long_polls.read(call.name, wanted, wait_ms=request.wait_ms)
             call.responder.on_close(poll.cancel)
@@ -167,7 +204,7 @@ class RecordEndpoints:
         records = min(max(topic.head - wanted.from_seq, 0), wanted.limit, topic.count)
         return min(records * (topic.bytes // topic.count), wanted.budget_bytes)
 
-    def _read(self, call: RequestCall, view: View, wanted: ReadRequest) -> None:
+    def _read(self, call: RequestCall, view: Shown, wanted: ReadRequest) -> None:
         """The budget has admitted a small answer. One that is there at once needs to ask no second time."""
         ticket = self._engine.read(call.name, wanted)
         done = ticket.value
@@ -176,7 +213,7 @@ class RecordEndpoints:
         else:
             call.when(ticket, partial(self._found, call, view, wanted))
 
-    def _read_within(self, call: RequestCall, view: View, wanted: ReadRequest, size_bytes: int) -> None:
+    def _read_within(self, call: RequestCall, view: Shown, wanted: ReadRequest, size_bytes: int) -> None:
         """Read once the budget has this much for the answer."""
 
         def read() -> None:
@@ -184,7 +221,7 @@ class RecordEndpoints:
 
         call.when_budget(read, size_bytes=size_bytes)
 
-    def _found(self, call: RequestCall, view: View, wanted: ReadRequest, done: ReadDone) -> None:
+    def _found(self, call: RequestCall, view: Shown, wanted: ReadRequest, done: ReadDone) -> None:
         """A read that took a while, as a long poll does, may find the budget gone. What it found is read again then:
         pages that nobody takes are not kept."""
         size_bytes = done.outcome.size_bytes
@@ -193,17 +230,31 @@ class RecordEndpoints:
         else:
             self._read_within(call, view, wanted, size_bytes)
 
-    def _answer(self, call: RequestCall, view: View, done: ReadDone) -> None:
+    def _answer(self, call: RequestCall, view: Shown, done: ReadDone) -> None:
+        headers: Headers = ()
+        if isinstance(view, CacheableView):
+            tag = page_tag(view.wanted, done.outcome)
+            if tag is not None:
+                headers = ((b"ETag", tag), CACHE_CONTROL)
+                if tag in (call.request.headers.get(b"if-none-match") or b""):
+                    call.respond(Response(304, b"", headers=headers))
+                    return
+            view = view.view
         size_bytes = done.outcome.size_bytes
         if size_bytes > limits.RENDER_INLINE_BYTES_MAX:  # `docs/spec/delivery.md#sec-11`
             call.responder.expect(size_bytes)
-            self._off_loop(partial(self._diff_body, call, view, done), call.rendered)
+            if isinstance(view, TableView):
+                self._off_loop(partial(_table_body, call, view, done), partial(_table_rendered, call))
+            else:
+                self._off_loop(partial(self._diff_body, call, view, done), partial(_json_rendered, call, headers))
+        elif isinstance(view, TableView):
+            _table_rendered(call, _table_body(call, view, done), None)
         else:
-            call.reply(200, self._diff_body(call, view, done))
+            _json_rendered(call, headers, self._diff_body(call, view, done), None)
 
     def _diff_body(self, call: RequestCall, view: View, done: ReadDone) -> bytes:
         outcome = done.outcome
-        records = self._cache.join(outcome.runs, view)
+        records = render_runs(outcome.runs, view)
         return diff_reply(
             call.name,
             records,
@@ -217,9 +268,71 @@ class RecordEndpoints:
             ),
         )
 
+    # --- one record -----------------------------------------------------------------------------------------------
+
+    def get_record(self, call: RequestCall) -> None:
+        try:
+            position = position_of(int(call.part) if call.part.isascii() and call.part.isdigit() else call.part)
+            check_u64(position.seq)
+        except ValueError as error:
+            raise InvalidRequest(f"the address of a record ends in its seq or position: {error}") from None
+        call.when(self._engine.single_reads.get(call.name, position), partial(self._one, call))
+
+    def newest_record(self, call: RequestCall) -> None:
+        match = tag_match(call.query().get("tag"))
+        call.when(self._engine.single_reads.newest(call.name, match), partial(self._one, call))
+
+    def _one(self, call: RequestCall, done: ReadDone) -> None:
+        outcome = done.outcome
+        record = render_runs(outcome.runs, View(data=True, tags=True, meta=True))
+        spent = diff_performance(
+            call.elapsed_ms(), records_scanned=outcome.scanned, cold_segments_read=done.cold_segments
+        )
+        seq = outcome.next_from_seq
+        call.reply(200, record_reply(call.name, record, seq=seq, epoch=outcome.epoch, performance=spent))
+
     # --- delete ---------------------------------------------------------------------------------------------------
 
     def delete_records(self, call: RequestCall) -> None:
         before_seq, match = call.take(decode_delete).selector()
         ticket = self._engine.delete_records(call.name, before_seq=before_seq, match=match)
         call.when(ticket, call.answer)
+
+
+def page_tag(wanted: ReadRequest, outcome: ReadOutcome) -> bytes | None:
+    """The entity tag of a page that ends below the head. Records do not change, so a page over the same range that has
+    as many of them has the same ones."""
+    if not outcome.records or outcome.tombstone is not None or outcome.next_from_seq >= outcome.head_seq:
+        return None
+    return b'W/"%x-%d-%d-%d"' % (outcome.epoch, wanted.from_seq, outcome.next_from_seq, outcome.records)
+
+
+def _json_rendered(call: RequestCall, headers: Headers, body: bytes | None, error: BaseException | None) -> None:
+    if error is not None or not headers:
+        call.rendered(body, error)
+    else:
+        assert body is not None
+        call.respond(Response(200, body, headers=headers))
+
+
+def _table_body(call: RequestCall, view: TableView, done: ReadDone) -> bytes:
+    outcome = done.outcome
+    metadata = record_table.table_metadata(
+        call.name,
+        next_from_seq=outcome.next_from_seq,
+        head_seq=outcome.head_seq,
+        earliest_seq=outcome.earliest_seq,
+        tombstone=outcome.tombstone,
+        epoch=outcome.epoch,
+    )
+    if call.warnings:
+        metadata["topics.warnings"] = msgspec.json.encode(call.warnings).decode()
+    return record_table.table_stream(outcome.runs, view.columns, metadata)
+
+
+def _table_rendered(call: RequestCall, body: bytes | None, error: BaseException | None) -> None:
+    if error is not None:
+        call.fail(error)
+    else:
+        assert body is not None
+        call.respond(Response(200, body, ARROW_MEDIA))

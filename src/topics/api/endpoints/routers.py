@@ -11,7 +11,7 @@ from topics.api.app import RequestCall
 from topics.engine.engine import Engine
 from topics.engine.routers.routers import RouterPutDone, RouterShown
 from topics.model.names import check_router_name
-from topics.model.results import DeleteRouterResult, RouterPage
+from topics.model.router import DeleteRouterResult, RouterPage
 from topics.wire.access.auth import check_router_seen, permits_router
 from topics.wire.incoming.request_head import int_param
 from topics.wire.incoming.requests import (

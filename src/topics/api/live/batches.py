@@ -21,8 +21,8 @@ from topics.engine.reading.reads import Reads
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.model.names import TagMatch
 from topics.model.run import RecordRun
-from topics.wire.outgoing.records import View, render_list, render_runs
-from topics.wire.outgoing.render_cache import PAGE_RECORDS, BodyPool, RenderCache, TopicBodies
+from topics.wire.outgoing.records import View, render_runs
+from topics.wire.outgoing.render_cache import BodyPool, TopicBodies
 
 
 def nodes_of(run: RecordRun) -> list[bytes | None]:
@@ -68,11 +68,10 @@ class RenderedBatch:
     """One read's outcome. `memo` is for frames built from it that several connections can send. `is_old`: it came out
     of files, so nobody else is likely to want its bodies, and they are not looked for among the shared ones."""
 
-    __slots__ = ("_building", "_built", "_cache", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
+    __slots__ = ("_building", "_built", "_texts", "_watched", "epoch", "is_old", "memo", "outcome", "records")
 
-    def __init__(self, outcome: ReadOutcome, watched: Watched, cache: RenderCache, *, is_old: bool = False) -> None:
+    def __init__(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool = False) -> None:
         self.outcome = outcome
-        self._cache = cache
         self.records = outcome.records
         self.epoch = watched.topic.epoch
         self._watched = watched
@@ -92,7 +91,7 @@ class RenderedBatch:
         text = self._texts.get(view)
         if text is None:
             shared = self._watched.is_shared and not self.is_old
-            text = self._texts[view] = b",".join(self.bodies(view)) if shared else self._private(view)
+            text = self._texts[view] = b",".join(self.bodies(view)) if shared else render_runs(self.outcome.runs, view)
         return text
 
     def bodies(self, view: View) -> list[bytes]:
@@ -102,12 +101,6 @@ class RenderedBatch:
         if len(runs) == 1:
             return cache.render(runs[0], view)
         return [body for run in runs for body in cache.render(run, view)]
-
-    def _private(self, view: View) -> bytes:
-        runs = self.outcome.runs
-        if self.outcome.records == len(runs) == 1:  # live delivery is mostly one record at a time
-            return render_list(runs[0], None, view)[0]
-        return self._cache.join(runs, view) if self.outcome.records >= PAGE_RECORDS else render_runs(runs, view)
 
     def is_built(self, key: object) -> bool:
         """Are the frames of this key there, or is there too little of them to matter?"""
@@ -123,7 +116,7 @@ class RenderedBatch:
 
     def _build(self, view: View, build: Callable[[], object]) -> None:
         if view not in self._texts:
-            self._texts[view] = self._private(view)
+            self._texts[view] = render_runs(self.outcome.runs, view)
         build()
 
     def _has_built(self, key: object, ticket: Ticket[None], _: None, error: BaseException | None) -> None:
@@ -141,7 +134,7 @@ class WithoutNodes(RenderedBatch):
     __slots__ = ("_picks", "_whole")
 
     def __init__(self, whole: RenderedBatch, picks: list[int], watched: Watched) -> None:
-        super().__init__(whole.outcome, watched, whole._cache)
+        super().__init__(whole.outcome, watched)
         self._whole = whole
         self._picks = picks
         self.records = len(picks)
@@ -170,14 +163,12 @@ class NextBatch:
     def __init__(
         self,
         reads: Reads,
-        cache: RenderCache,
         *,
         head_limit: Callable[[TopicLog], int],
         off_loop: OffLoop,
         throttle: HistoryThrottle,
     ) -> None:
         self._reads = reads
-        self._cache = cache
         self._head_limit = head_limit
         self.off_loop = off_loop
         self.throttle = throttle
@@ -239,7 +230,7 @@ class NextBatch:
     def _batch(self, outcome: ReadOutcome, watched: Watched, *, is_old: bool) -> RenderedBatch:
         if watched.bodies is None:
             watched.bodies = TopicBodies(self._pool)
-        return RenderedBatch(outcome, watched, self._cache, is_old=is_old)
+        return RenderedBatch(outcome, watched, is_old=is_old)
 
 
 def is_large(outcome: ReadOutcome) -> bool:

@@ -8,7 +8,7 @@ cap is reached, a session that was without a stream for 10,000 ms makes room."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from topics import limits
 from topics.api.live.batches import Options
@@ -21,6 +21,7 @@ from topics.wire.page_tokens import encode_base64url
 
 WID_BYTES = 16
 CROSSED_IDS_MAX = 1024
+NOBODY = b""  # no key's digest
 
 
 class SessionCursor:
@@ -180,6 +181,12 @@ class Sessions:
 
     def _rests(self, session: Session) -> None:
         self._idle[session.wid] = self._by_client[session.client].idle[session.wid] = session
+
+    def disown(self, owners: Collection[bytes]) -> None:
+        """These keys have ended: nobody opens their sessions any more, and they expire."""
+        for session in self._by_id.values():
+            if session.owner in owners:
+                session.owner = NOBODY
 
     def collect(self) -> None:
         """Drop what has expired."""

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -50,6 +50,9 @@ Reply = Callable[[], bytes]
 
 
 class Socket:
+    commands: ClassVar[dict[type, tuple[int, Callable[[Any, Any], None]]]]
+    """By kind: the scopes that a command needs, and who carries it out."""
+
     __slots__ = (
         "_gone",
         "_is_busy",
@@ -92,7 +95,7 @@ class Socket:
             self._reply(ws.error_frame(ws.NO_REQUEST_ID, ws.INVALID_JSON, error.message))
             return
         self._warnings = warnings_of(unknown) if unknown else ()
-        scopes, carry_out = _COMMANDS[type(command)]
+        scopes, carry_out = self.commands[type(command)]
         try:
             check_scope(self._key, scopes)
             check_names(self._key, command)
@@ -362,18 +365,18 @@ def _options(command: ws.Subscribe) -> Options:
     )
 
 
-_COMMANDS: dict[type, tuple[int, Callable[[Socket, Any], None]]] = {
+Socket.commands = {
     ws.Subscribe: (READ, Socket._subscribe),
     ws.Unsubscribe: (0, Socket._unsubscribe),
     ws.Publish: (WRITE, Socket._publish),
     ws.Ping: (0, Socket._ping),
 }
-"""The scopes that a command needs, and who carries it out."""
 
 
 class WsEndpoint:
-    def __init__(self, services: WatchServices) -> None:
+    def __init__(self, services: WatchServices, socket: type[Socket] = Socket) -> None:
         self._services = services
+        self._socket = socket
 
     def websocket(self, call: RequestCall) -> None:
         problem = handshake_problem(call.request)
@@ -383,4 +386,4 @@ class WsEndpoint:
         self._services.streams.check_cap(client)
         sink = call.responder.upgrade_websocket()
         call.end()
-        Socket(self._services, sink, call.key).begin(client)
+        self._socket(self._services, sink, call.key).begin(client)

@@ -6,7 +6,7 @@ keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from heapq import heappop, heappush
 from math import ceil
 from typing import Protocol
@@ -125,6 +125,11 @@ class Streams:
         if self._cut_ms is not None and now >= self._cut_ms:
             for left in list(self._open):
                 left.cut_off()
+
+    def cut_off_clients(self, clients: Collection[ClientId]) -> None:
+        """Their keys have ended."""
+        for stream in [stream for stream, client in self._open.items() if client in clients]:
+            stream.cut_off()
 
     def shut_down(self) -> None:
         """The server drains: everyone says goodbye."""

@@ -149,7 +149,10 @@ class Subscription:
     # --- being served ---------------------------------------------------------------------------------------------
 
     def _is_behind(self, topic: TopicLog) -> bool:
-        """Is there something to read, or to say?"""
+        """Is there something to read, or to say? Not for a member of a group, which is served with the others: `at` is
+        the group's then, and a read from here would send what the group has sent."""
+        if self.group is not None:
+            return False
         if self.epoch != topic.epoch:
             return True
         head = topic.head

@@ -30,8 +30,9 @@ from topics.errors import Internal, NotAcceptable, TopicNotFound, TopicsError
 from topics.model.position import Position, position_of
 from topics.model.results import WatchResult, WatchStart
 from topics.net.messages import StreamSink
-from topics.wire.access.auth import check_session, presented_secret
+from topics.wire.access.auth import check_session, presented
 from topics.wire.access.keys import ClientId, KeyRing
+from topics.wire.access.stream_tokens import StreamTokens
 from topics.wire.incoming.request_head import bool_param, takes_events
 from topics.wire.incoming.requests import TopicStart, WatchRequest, decode_watch, node_set, tag_match
 from topics.wire.outgoing import sse
@@ -338,9 +339,17 @@ class WatchStream:
 class WatchEndpoints:
     """`heartbeat_low_ms` lowers the floor of heartbeats, for tests."""
 
-    def __init__(self, services: WatchServices, *, keys: KeyRing | None, heartbeat_low_ms: int | None) -> None:
+    def __init__(
+        self,
+        services: WatchServices,
+        *,
+        keys: KeyRing | None,
+        tokens: StreamTokens | None = None,
+        heartbeat_low_ms: int | None,
+    ) -> None:
         self._services = services
         self._keys = keys
+        self._tokens = tokens
         self._heartbeat_low_ms = heartbeat_low_ms
 
     # --- POST /v0/watch -------------------------------------------------------------------------------------------
@@ -376,8 +385,9 @@ class WatchEndpoints:
         if not takes_events(request.header(b"accept")):
             raise NotAcceptable
         session = services.sessions.find(call.name)
-        secret = presented_secret(call.target, request.header(b"authorization"), request.query)
-        check_session(self._keys, session.owner, secret)
+        shown = presented(call.target, request.header(b"authorization"), request.query)
+        watched = (place.name for place in session.places)
+        check_session(self._keys, session.owner, shown, tokens=self._tokens, topics=watched)
         client = session.owner or call.client
         services.streams.check_cap(client)
         session.resume(decode_id(request.header(b"last-event-id")), services.engine.state.topics)

@@ -29,7 +29,14 @@ QUEUE_GONE = 409
 
 
 class WorkEndpoint:
-    def __init__(self, engine: Engine, streams: Streams, slow_limits: SlowConsumerLimits) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        streams: Streams,
+        slow_limits: SlowConsumerLimits,
+        connection: type[WorkConnection] | None = None,
+    ) -> None:
+        self._connection = connection or WorkConnection
         self._engine = engine
         self._streams = streams
         self._slow_limits = slow_limits
@@ -51,7 +58,7 @@ class WorkEndpoint:
             lease_ms=unsigned(query.get("lease_ms")),
         )
         call.end()
-        connection = WorkConnection(
+        connection = self._connection(
             self._streams, stream, call.responder.stream(200, STREAM_HEADERS), self._slow_limits
         )
         connection.begin(client)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from datetime import datetime
+from functools import partial
 
 import click
 
 from topics.cli.remote import (
     confirm,
     json_option,
-    progress,
     rehearse,
     server_options,
     show_fields,
@@ -20,17 +19,14 @@ from topics.cli.remote import (
     table_options,
 )
 from topics.client import Client
-from topics.core.meta import ORIGINAL_META
-from topics.errors import TopicNotFound
 from topics.model.results import Record
-from topics.model.values import Event, Json
 
 FROM = "$dead_letter_from"
 DELIVERIES = "$dead_letter_deliveries"
 SRC_SEQ = "$dead_letter_src_seq"
-OURS = "$dead_letter_"
-"""How the keys begin that the server adds."""
-DELETE_EVERY = 100
+REASON = "$dead_letter_reason"
+ERROR = "$dead_letter_error"
+COLUMNS = {"from": FROM, "src_seq": SRC_SEQ, "deliveries": DELIVERIES, "reason": REASON, "error": ERROR}
 
 
 @click.group()
@@ -48,105 +44,91 @@ def letters(client: Client, name: str) -> Iterator[Record]:
     return (item for item in client.topic(name).read(gaps="yield") if isinstance(item, Record))
 
 
-def origin(letter: Record) -> str | None:
-    headers = letter.headers
-    found = headers.get(FROM) if isinstance(headers, dict) else None
-    return found if isinstance(found, str) else None
-
-
 @dlq.command("ls")
 @click.argument("name")
 @table_options
 @server_options
 def list_letters(client: Client, name: str, *, as_json: bool) -> None:
-    """Dead letters with where they came from.
+    """Dead letters with where they came from, and why.
 
     \b
     topics dlq ls jobs.dead --json
     """
     rows = (
-        (letter.seq, headers.get(FROM), headers.get(SRC_SEQ), headers.get(DELIVERIES), letter.data)
+        (letter.seq, letter.tag, *map(headers.get, COLUMNS.values()), letter.data)
         for letter in letters(client, name)
         for headers in [letter.headers if isinstance(letter.headers, dict) else {}]
     )
-    show_rows(("seq", "from", "src_seq", "deliveries", "data"), rows, as_json=as_json)
+    show_rows(("seq", "tag", *COLUMNS, "data"), rows, as_json=as_json)
 
 
 # --- redrive ---------------------------------------------------------------------------------------------------------
 
 
+def _time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T09:00 or 2026-01-31") from None
+
+
 @dlq.command()
 @click.argument("name")
 @click.option("--to", "target", help="Queue to send them to; default is the one each came from.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Only this many, the oldest first.")
+@click.option("--tag", help="Only those with this tag; `x*` is all that begin with x.")
+@click.option("--error", help="Only those whose last error contains this text.")
+@click.option("--since", callback=_time, metavar="TIME", help="Only those that came here since, as 2026-01-31T09:00.")
+@click.option("--until", callback=_time, metavar="TIME", help="Only those that came here until then.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Look at this many only, the oldest first.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="So many become ready a second.")
 @sure_options
 @json_option
 @server_options
 def redrive(
-    client: Client, name: str, *, target: str | None, count: int | None, yes: bool, dry_run: bool, as_json: bool
+    client: Client,
+    name: str,
+    *,
+    target: str | None,
+    tag: str | None,
+    error: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    count: int | None,
+    rate: float | None,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Send dead letters back, then delete them here.
+    """Send dead letters back, each once, with a fresh count of deliveries.
 
-    Nothing is sent unless every letter has a queue to go to. An interruption loses nothing: a letter that was sent and
-    not yet deleted is recognised when the command is given again (within the queue's idempotency window).
+    Nothing is sent unless every letter has a queue to go to. An interruption loses nothing and repeats nothing: give
+    the command again.
 
     \b
     topics dlq redrive jobs.dead --dry-run
-    topics dlq redrive jobs.dead -n 1 --yes
-    topics dlq redrive jobs.dead --to jobs.slow --yes
+    topics dlq redrive jobs.dead --error timeout --rate 10 --yes
+    topics dlq redrive jobs.dead --tag 'tenant42:*' --to jobs.slow --yes
     """
-    ways: Counter[str] = Counter()
-    last = 0
-    for letter in islice(letters(client, name), count):
-        ways[_way(name, letter, target)] += 1
-        last = letter.seq
-    _check_queues(client, ways)
-    told = ", ".join(f"{number} to {queue}" for queue, number in sorted(ways.items())) or "none"
+    letters_of = client.dead_letters(name)
+    chosen = partial(
+        letters_of.redrive, to=target, match=tag, error=error, since=since, until=until, limit=count, rate=rate
+    )
+    found = chosen(dry_run=True)
+    if found.skipped:
+        some = ", ".join(map(str, found.skipped[:5]))
+        raise click.ClickException(
+            f"{len(found.skipped)} letters of {name} do not say where they came from, or their queue is gone; "
+            f"give --to, for seqs {some}"
+        )
     if dry_run:
-        fields = {"topic": name, "redriven": ways.total()}
-        rehearse(f"dead letters that would be sent back: {told}", fields, as_json=as_json)
+        fields = {"topic": name, "redriven": found.matched}
+        rehearse(f"{found.matched} dead letters of {name} would be sent back", fields, as_json=as_json)
         return
-    if ways:
-        confirm(f"Send dead letters back ({told})?", yes=yes)
-    with progress("sending back", ways.total(), unit="letters") as advance:
-        for some in _chunks(letter for letter in letters(client, name) if letter.seq <= last):
-            for letter in some:
-                _send_back(client, name, letter, _way(name, letter, target))
-                advance(1)
-            client.topic(name).delete(before_seq=some[-1].seq + 1)
-    show_fields({"topic": name, "redriven": ways.total()}, as_json=as_json)
-
-
-def _chunks(items: Iterator[Record]) -> Iterator[list[Record]]:
-    while chunk := list(islice(items, DELETE_EVERY)):
-        yield chunk
-
-
-def _way(name: str, letter: Record, target: str | None) -> str:
-    queue = target or origin(letter)
-    if not queue:
-        raise click.ClickException(f"record {letter.seq} of {name} does not say where it came from; give --to")
-    return queue
-
-
-def _check_queues(client: Client, names: Counter[str]) -> None:
-    """An append to what does not exist would create a log, and one to a log would be no job."""
-    for name in names:
-        try:
-            state = client.topic(name).state(touch=False)
-        except TopicNotFound:
-            raise click.ClickException(f"queue {name!r} is gone; create it, or give --to") from None
-        if state.type != "queue":
-            raise click.ClickException(f"topic {name!r} is no queue; give --to")
-
-
-def _send_back(client: Client, name: str, letter: Record, queue: str) -> None:
-    headers = dict(letter.headers) if isinstance(letter.headers, dict) else {}
-    meta = {key: value for key, value in headers.items() if not key.startswith(OURS)} or None
-    if meta is not None and set(meta) == {ORIGINAL_META}:
-        meta = meta[ORIGINAL_META]
-    event = Event(Json(bytes(letter.data)), tag=letter.tag, node=letter.node, meta=meta)  # type: ignore[arg-type]
-    client.topic(queue).append_many([event], key=f"redrive:{name}:{letter.seq}:{letter.ts}")
+    if found.matched:
+        confirm(f"Send {found.matched} dead letters of {name} back?", yes=yes)
+    show_fields({"topic": name, "redriven": chosen().redriven if found.matched else 0}, as_json=as_json)
 
 
 @dlq.command()

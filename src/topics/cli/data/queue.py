@@ -28,10 +28,12 @@ from topics.cli.remote import (
     table_options,
 )
 from topics.client import Client
+from topics.client.jobs.claims import retry_delay_ms
 from topics.client.jobs.work import Work
-from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
-from topics.limits import SIGNAL_LOOK_S
+from topics.limits import DAY_MS, SIGNAL_LOOK_S
+from topics.model.config import RetryRule
 from topics.model.results import Job
+from topics.model.values import ProgressReport
 
 JOB_COLUMNS = ("seq", "lease_id", "deadline", "deliveries", "tag", "data")
 NODE = f"{socket.gethostname()}.{os.getpid()}"
@@ -39,10 +41,12 @@ NODE = f"{socket.gethostname()}.{os.getpid()}"
 
 @click.group()
 def queue() -> None:
-    """Queues: claim, ack, nack and extend jobs, or work on them with a command.
+    """Queues: look at jobs and workers, pause, claim and ack, or work on them with a command.
 
     \b
     topics topic create jobs --set type=queue
+    topics queue ls
+    topics queue jobs jobs --state delayed
     echo '{"to": "ada"}' | topics produce jobs
     topics queue claim jobs --node me
     topics queue ack jobs 1 --node me
@@ -95,16 +99,32 @@ def ack(client: Client, name: str, seqs: tuple[int, ...], *, node: str, as_json:
 @click.argument("name")
 @click.argument("seqs", nargs=-1, required=True, type=int)
 @node_option
-@click.option("--delay-ms", default=0, type=click.IntRange(min=0), help="Claimable again only after this time.")
+@click.option(
+    "--delay-ms", type=click.IntRange(min=0), help="Claimable again after this time.  [default: as retry says]"
+)
+@click.option("--error", help="Why; shown by `queue jobs` and kept with a dead letter.")
+@click.option("--final", is_flag=True, help="Move them to the dead letters at once.")
 @json_option
 @server_options
-def nack(client: Client, name: str, seqs: tuple[int, ...], *, node: str, delay_ms: int, as_json: bool) -> None:
+def nack(
+    client: Client,
+    name: str,
+    seqs: tuple[int, ...],
+    *,
+    node: str,
+    delay_ms: int | None,
+    error: str | None,
+    final: bool,
+    as_json: bool,
+) -> None:
     """Give jobs back.
 
     \b
     topics queue nack jobs 3 --node me --delay-ms 60000
+    topics queue nack jobs 4 --node me --final --error 'no such customer'
     """
-    show_fields(plain(client.queue(name).nack(list(seqs), node=node, delay_ms=delay_ms)), as_json=as_json)
+    done = client.queue(name).nack(list(seqs), node=node, delay_ms=delay_ms, error=error, final=final)
+    show_fields(plain(done), as_json=as_json)
 
 
 @queue.command()
@@ -112,15 +132,31 @@ def nack(client: Client, name: str, seqs: tuple[int, ...], *, node: str, delay_m
 @click.argument("seqs", nargs=-1, required=True, type=int)
 @node_option
 @click.option("--lease-ms", required=True, type=click.IntRange(min=0), help="Counted from now.")
+@click.option("--progress", type=click.FloatRange(0, 1), help="How far the work is, 0 to 1; shown by `queue jobs`.")
+@click.option("--progress-text", metavar="TEXT", help="The same in words, up to 256 bytes.")
 @json_option
 @server_options
-def extend(client: Client, name: str, seqs: tuple[int, ...], *, node: str, lease_ms: int, as_json: bool) -> None:
+def extend(
+    client: Client,
+    name: str,
+    seqs: tuple[int, ...],
+    *,
+    node: str,
+    lease_ms: int,
+    progress: float | None,
+    progress_text: str | None,
+    as_json: bool,
+) -> None:
     """Hold jobs longer.
 
     \b
     topics queue extend jobs 3 --node me --lease-ms 60000
+    topics queue extend jobs 3 --node me --lease-ms 60000 --progress 0.4 --progress-text '400 of 1000 rows'
     """
-    show_fields(plain(client.queue(name).extend(list(seqs), node=node, lease_ms=lease_ms)), as_json=as_json)
+    report = None if progress is None and progress_text is None else ProgressReport(progress, progress_text)
+    told = [report] * len(seqs) if report is not None else ()
+    done = client.queue(name).extend(list(seqs), node=node, lease_ms=lease_ms, progress=told)
+    show_fields(plain(done), as_json=as_json)
 
 
 @queue.command()
@@ -152,10 +188,8 @@ def stats(client: Client, name: str, *, as_json: bool) -> None:
 @click.option("--lease-ms", type=click.IntRange(min=0), help="Length of a lease, renewed while a command runs.")
 @click.option(
     "--retry-delay-ms",
-    default=1000,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="After a first failure; doubles with each.",
+    type=click.IntRange(min=1, max=DAY_MS),
+    help="After a first failure; doubles with each.  [default: as the queue's retry says]",
 )
 @server_options
 def work(
@@ -168,7 +202,7 @@ def work(
     once: bool,
     concurrency: int,
     lease_ms: int | None,
-    retry_delay_ms: int,
+    retry_delay_ms: int | None,
 ) -> None:
     """Run a command per job, its data on stdin: status 0 acks the job, any other gives it back.
 
@@ -180,7 +214,10 @@ def work(
     SIGTERM and Ctrl-C let running commands finish. A command finds JOB_QUEUE, JOB_SEQ, JOB_TAG and JOB_DELIVERIES in
     its environment.
     """
-    crew = WorkLoops(command, concurrency, retry=WorkerOptions(retry_ms=retry_delay_ms), count=count)
+    retry = None if retry_delay_ms is None else RetryRule(base_ms=retry_delay_ms, max_ms=DAY_MS)
+    if retry is None and client.queue(name).state(touch=False).config.retry is None:
+        retry = RetryRule()  # else a job that fails comes again at once, and at once again
+    crew = WorkLoops(command, concurrency, retry=retry, count=count)
     with crew.signals(), ThreadPoolExecutor(concurrency) as pool:
         loops = [
             pool.submit(crew.work, client.queue(name).work(node, lease_ms=lease_ms, until_empty=once, stop=stop))
@@ -194,7 +231,9 @@ def work(
 class WorkLoops:
     """Loops over one queue that share a count and end together."""
 
-    def __init__(self, command: tuple[str, ...], concurrency: int, *, retry: WorkerOptions, count: int | None) -> None:
+    def __init__(
+        self, command: tuple[str, ...], concurrency: int, *, retry: RetryRule | None, count: int | None
+    ) -> None:
         self._command = command
         self._retry = retry
         self._left = count
@@ -225,15 +264,19 @@ class WorkLoops:
             for held in jobs:
                 if not self._may_begin():
                     break  # gives the job back
-                if _run(self._command, held.job, queue=jobs.queue.name):
+                status = _run(self._command, held.job, queue=jobs.queue.name)
+                if status == 0:
                     held.ack()
                 else:
-                    held.nack(retry_delay_ms(self._retry, held.job.deliveries, random.random()))
+                    held.nack(self._delay_ms(held.job), error=f"{self._command[0]} ended with status {status}")
         except BaseException:
             self._stop()  # what one loop cannot mend the others cannot either
             raise
         finally:
             jobs.close()
+
+    def _delay_ms(self, job: Job) -> int | None:
+        return None if self._retry is None else retry_delay_ms(self._retry, job.deliveries, random.random())
 
     def _may_begin(self) -> bool:
         with self._lock:
@@ -254,7 +297,7 @@ def _await_all(loops: list[Future[None]]) -> None:
         loop.result()
 
 
-def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
+def _run(command: tuple[str, ...], job: Job, *, queue: str) -> int:
     environment = {
         **os.environ,
         "JOB_QUEUE": queue,
@@ -268,4 +311,4 @@ def _run(command: tuple[str, ...], job: Job, *, queue: str) -> bool:
         raise click.ClickException(f"{command[0]} cannot be run: {error.strerror}") from None
     if status:
         say(f"topics: job {job.seq} failed with status {status}")
-    return status == 0
+    return status

@@ -82,9 +82,9 @@ def produce(
     """
     handle, total, last = client.topic(topic), 0, 0
     try:
-        with progress(f"appending to {topic}", _bytes_of(files), unit="bytes") as advance:
-            for chunk in _chunks(_lines(files or (sys.stdin.buffer,)), batch):
-                events = list(_events(chunk, tag=tag, node=node, raw=raw, verbatim=verbatim))
+        with progress(f"appending to {topic}", bytes_of(files), unit="bytes") as advance:
+            for chunk in chunks_of(lines_of(files or (sys.stdin.buffer,)), batch):
+                events = list(events_of(chunk, tag=tag, node=node, raw=raw, verbatim=verbatim))
                 if events:
                     done = handle.append_many(events)
                     total, last = total + done.count, done.last_seq
@@ -99,13 +99,13 @@ def produce(
         say(f"{total} records appended to {topic}" + (f", up to seq {last}" if total else ""))
 
 
-def _bytes_of(files: Iterable[IO[bytes]]) -> int:
+def bytes_of(files: Iterable[IO[bytes]]) -> int:
     """0 if nobody can know, as with a pipe."""
     sizes = [os.fstat(file.fileno()).st_size for file in files if file is not sys.stdin.buffer]
     return sum(sizes) if sizes and all(sizes) else 0
 
 
-def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
+def lines_of(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
     for file in files:
         for number, line in enumerate(iter(partial(file.readline, LINE_BYTES_MAX + 1), b""), 1):
             if len(line) > LINE_BYTES_MAX:
@@ -115,7 +115,7 @@ def _lines(files: Iterable[IO[bytes]]) -> Iterator[tuple[str, bytes]]:
                 yield f"{getattr(file, 'name', '-')}:{number}", text
 
 
-def _chunks(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tuple[str, bytes]]]:
+def chunks_of(lines: Iterator[tuple[str, bytes]], size: int) -> Iterator[list[tuple[str, bytes]]]:
     """Up to so many lines, fewer if they are long."""
     chunk: list[tuple[str, bytes]] = []
     chunk_bytes = 0
@@ -134,11 +134,20 @@ class ExportedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     seq: int = field(name="$seq")
     ts: int = field(name="$ts")
-    data: Json
+    data: Json | UnsetType = UNSET
     node: str | None = field(name="$node", default=None)
     tag: str | None = field(name="$tag", default=None)
     meta: Json | UnsetType = UNSET
     position: str | int = ""
+    topic: str = ""
+    data_text: str | UnsetType = UNSET
+    """The data of a line of `topics export`, as text, where white space in it would break the line."""
+    meta_text: str | UnsetType = UNSET
+
+    def event(self, *, tag: str | None, node: str | None) -> Event:
+        data = self.data if isinstance(self.data_text, UnsetType) else Json(self.data_text.encode())
+        meta = self.meta if isinstance(self.meta_text, UnsetType) else Json(self.meta_text.encode())
+        return Event(data, tag=tag or self.tag, node=node or self.node, meta=None if meta is UNSET else meta)
 
 
 class _ExportedLine(msgspec.Struct, frozen=True):
@@ -155,7 +164,7 @@ _decode_exported = payload_decoder(_ExportedLine, "records")
 _decode_gap = msgspec.json.Decoder(_GapLine).decode
 
 
-def _events(
+def events_of(
     lines: Iterable[tuple[str, bytes]], *, tag: str | None, node: str | None, raw: bool, verbatim: bool
 ) -> Iterator[Event]:
     for at, text in lines:
@@ -166,15 +175,15 @@ def _events(
             lost = f"{found.gap_from} to {found.gap_to} ({found.reason})"
             say(f"topics: {at}: nothing is appended for the gap of its source, {lost}")
         else:
-            meta = None if found.meta is UNSET else found.meta
-            yield Event(found.data, tag=tag or found.tag, node=node or found.node, meta=meta)
+            yield found.event(tag=tag, node=node)
 
 
 def _exported(text: bytes) -> ExportedRecord | Gap | None:
     try:
         if b'"$seq"' in text and b'"$ts"' in text:
             found = _decode_exported(b'{"records":[%b]}' % text).records
-            return found[0] if len(found) == 1 else None
+            is_one = len(found) == 1 and (found[0].data is UNSET) != (found[0].data_text is UNSET)
+            return found[0] if is_one else None
         if text.startswith(b'{"gap":'):
             return _decode_gap(text).gap
     except (msgspec.MsgspecError, UnicodeDecodeError):

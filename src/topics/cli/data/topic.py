@@ -66,13 +66,16 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
 def create(client: Client, name: str, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Create a topic. An existing one is left alone, and that is an error.
 
+    A queue gets bounded deliveries, growing pauses and dead letters, unless --set says otherwise.
+
     \b
-    topics topic create jobs --set type=queue --set max_deliveries=5 --set dead_letter=jobs.dead
+    topics topic create orders --set durability=fsync
+    topics topic create jobs --set type=queue --set max_deliveries=5
     """
     config = parse_settings(settings)
-    handle = client.topic(name)
+    handle = client.queue(name) if config.get("type") == "queue" else client.topic(name)
     try:
-        handle.state(touch=False)
+        client.topic(name).state(touch=False)
     except TopicNotFound:
         show_fields({"topic": name, "config": plain(handle.configure(**config))}, as_json=as_json)
         return

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import sys
+from datetime import UTC, datetime
 
 import click
+import msgspec
 
 from topics.config import settings_from
 
@@ -27,6 +29,21 @@ class LineFormatter(logging.Formatter):
         return super().format(record).replace("\n", "\\n")
 
 
+class JsonFormatter(logging.Formatter):
+    """One JSON object per event: `ts` (UTC), `level`, `logger`, `message`, and `exception` with the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        shown = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            shown["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(shown).decode()
+
+
 @click.command()
 def serve() -> None:
     """Run the server until SIGTERM or SIGINT.
@@ -40,7 +57,9 @@ def serve() -> None:
     """
     resolved = settings_from(os.environ)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    is_json = resolved.settings.log_format == "json"
+    lines = LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler.setFormatter(JsonFormatter() if is_json else lines)
     logging.basicConfig(level=LEVELS[resolved.settings.log], handlers=[handler])
     for warning in resolved.warnings:
         logging.getLogger("topics").warning("%s", warning)

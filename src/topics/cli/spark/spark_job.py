@@ -1,4 +1,5 @@
-"""What the Spark verbs share: options of the session and the source, a quiet session, progress, and signals."""
+"""What the verbs over whole topics share: options of the session and the source, a quiet session where Spark is wanted,
+progress, and signals."""
 
 from __future__ import annotations
 
@@ -89,6 +90,37 @@ def job_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def local_job_options(command: F) -> F:
+    """`job_options` of a job that needs no Spark; with `--master` or `--conf` it runs there."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout, and no progress."),
+        click.option("--state", "state_dir", metavar="DIR", help="Where to remember what is done, to go on later."),
+        click.option(
+            "--conf",
+            "conf",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Run on Spark, with this setting; may be repeated.",
+        ),
+        click.option("--master", metavar="URL", help="Run on Spark, at this master; default is in this process."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def session_if_asked(
+    name: str, master: str | None, conf: tuple[str, ...], *, check: Callable[[], object]
+) -> Iterator[SparkSession | None]:
+    """A session for one job if the command line names a master or a setting of Spark; else None."""
+    if master is None and not conf:
+        check()
+        yield None
+        return
+    with spark_session(name, master, conf, check=check) as spark:
+        yield spark
 
 
 def source_options(command: F) -> F:

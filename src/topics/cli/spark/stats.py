@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ import click
 import msgspec
 
 from topics.cli.remote import show_rows
-from topics.cli.spark.spark_job import job_options, progress, resumable, source_options, spark_session
+from topics.cli.spark.spark_job import local_job_options, progress, resumable, session_if_asked, source_options
 
 if TYPE_CHECKING:
     from topics.spark.jobs.stats import StatsRow
@@ -22,7 +23,7 @@ COLUMNS = ("topic", "from", "tag", "records", "bytes", "records/s")
 @source_options
 @click.option("--bucket", default="1h", show_default=True, metavar="TIME", help="Time bucket, such as 30s, 15m, 1d.")
 @click.option("--tag-delimiter", default=":", show_default=True, help="A tag's prefix ends here.")
-@job_options
+@local_job_options
 def stats(
     *,
     path: str | None,
@@ -43,15 +44,19 @@ def stats(
     topics stats --path /var/lib/topics --bucket 15m
     topics stats --url http://localhost:4000 --topic 'orders*' --json
     """
+    from topics.client.arrow_pages import needs_pyarrow
     from topics.spark.jobs.job import JobSource
     from topics.spark.jobs.stats import bucket_seconds
     from topics.spark.jobs.stats import stats as run
+    from topics.spark.planning.cut import LossWarning
 
     bucket_seconds(bucket)
+    needs_pyarrow("topics stats")
+    warnings.simplefilter("ignore", LossWarning)  # it is logged too
     source = JobSource(path=path, cold_path=cold_path, url=url, api_key_file=api_key_file, topics=topics)
     with (
         resumable(),
-        spark_session("stats", master, conf, check=source.cuts) as spark,
+        session_if_asked("stats", master, conf, check=source.cuts) as spark,
         progress(as_json=as_json) as reporter,
     ):
         rows = run(spark, source, bucket=bucket, tag_delimiter=tag_delimiter, reporter=reporter, state_dir=state_dir)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from topics.cli.remote import show_rows
-from topics.cli.spark.spark_job import job_options, progress, resumable, spark_session
+from topics.cli.spark.spark_job import local_job_options, progress, resumable, session_if_asked
 
 if TYPE_CHECKING:
     from topics.spark.jobs.verify import Report
@@ -21,7 +21,7 @@ COLUMNS = ("topic", "seqs", "problem", "tier", "offset", "file")
 @click.command()
 @click.option("--path", required=True, metavar="DIR", help="A data directory, a cold directory, or a copy of either.")
 @click.option("--cold", "cold_path", metavar="DIR", envvar="TOPICS_COLD_DIR", help="Cold root to check with it.")
-@job_options
+@local_job_options
 def verify(
     *,
     path: str,
@@ -36,6 +36,7 @@ def verify(
     \b
     topics verify --path /var/lib/topics
     topics verify --path /var/lib/topics --cold s3://bucket/topics --json
+    topics verify --path s3://bucket/copy --master spark://host:7077
     """
     from topics.spark.jobs.verify import verify as run
     from topics.spark.logs.directory import layout
@@ -43,7 +44,7 @@ def verify(
 
     with (
         resumable(),
-        spark_session("verify", master, conf, check=lambda: layout(open_files(path))) as spark,
+        session_if_asked("verify", master, conf, check=lambda: layout(open_files(path))) as spark,
         progress(as_json=as_json) as reporter,
     ):
         report = run(spark, path=path, cold_path=cold_path, reporter=reporter, state_dir=state_dir)

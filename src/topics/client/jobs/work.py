@@ -2,23 +2,22 @@
 
 A job is acked when the loop comes back for the next one, unless the body has acked or nacked it itself. Leaving the
 loop (by `break` or an exception) gives back what is open, so finish a last job with `job.ack()` before a `break`.
-Inside `with queue.work() as jobs:` a job whose body raised comes again after a pause, as with a worker."""
+Inside `with queue.work() as jobs:` a job whose body raised is given back with its error, as by a worker."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
 from topics.client.blocking_handles import BlockingQueue, run
-from topics.client.jobs.claims import Claims, TaskClaims, ThreadClaims, log
-from topics.client.jobs.worker import WorkerOptions, retry_delay_ms
-from topics.client.verbs import QueueVerbs
-from topics.errors import TopicsError
+from topics.client.jobs.claims import Claims, TaskClaims, ThreadClaims
+from topics.client.jobs.handling import failed
+from topics.client.queue_verbs import QueueVerbs
 from topics.model.results import Job
+from topics.model.values import Span, span_ms
 
 
 class OpenJob:
@@ -45,13 +44,17 @@ class OpenJob:
         """Somebody else has, or will get, this job: to ack or nack it changes nothing any more."""
         return self._claims.is_lost(self.job)
 
-    async def _ack(self) -> bool:
+    async def _ack(self, result: object = None) -> bool:
         self._close()
-        return bool((await self._claims.queue.ack([self.job], node=self._claims.node)).acked)
+        results = () if result is None else (result,)
+        return bool((await self._claims.queue.ack([self.job], node=self._claims.node, results=results)).acked)
 
-    async def _nack(self, delay_ms: int) -> bool:
+    async def _nack(self, delay_ms: int | None, delay: Span | None, error: str | None, final: bool) -> bool:
         self._close()
-        done = await self._claims.queue.nack([self.job], node=self._claims.node, delay_ms=delay_ms)
+        if delay is not None:
+            delay_ms = span_ms(delay, "delay")
+        node = self._claims.node
+        done = await self._claims.queue.nack([self.job], node=node, delay_ms=delay_ms, error=error, final=final)
         return bool(done.nacked)
 
     def _close(self) -> None:
@@ -62,25 +65,41 @@ class OpenJob:
 class HeldJob(OpenJob):
     """A job in the hands of a loop. Finish it once, by `ack` or `nack`; what is left open is acked by the loop."""
 
-    def ack(self) -> bool:
-        """Done. False if the job was no longer ours."""
-        return run(self._ack())
+    def ack(self, result: object = None) -> bool:
+        """Done; the result goes to the history of a queue with `done`. False if the job was no longer ours."""
+        return run(self._ack(result))
 
-    def nack(self, delay_ms: int = 0) -> bool:
-        """Not done; somebody may try again after the delay. False if the job was no longer ours."""
-        return run(self._nack(delay_ms))
+    def nack(
+        self,
+        delay_ms: int | None = None,
+        *,
+        delay: Span | None = None,
+        error: str | None = None,
+        final: bool = False,
+    ) -> bool:
+        """Not done; somebody may try again after the delay, or when the queue's `retry` says. `final`: it goes to the
+        dead letters at once. False if the job was no longer ours."""
+        return run(self._nack(delay_ms, delay, error, final))
 
 
 class AsyncHeldJob(OpenJob):
     """A job in the hands of a loop. Finish it once, by `ack` or `nack`; what is left open is acked by the loop."""
 
-    async def ack(self) -> bool:
-        """Done. False if the job was no longer ours."""
-        return await self._ack()
+    async def ack(self, result: object = None) -> bool:
+        """Done; the result goes to the history of a queue with `done`. False if the job was no longer ours."""
+        return await self._ack(result)
 
-    async def nack(self, delay_ms: int = 0) -> bool:
-        """Not done; somebody may try again after the delay. False if the job was no longer ours."""
-        return await self._nack(delay_ms)
+    async def nack(
+        self,
+        delay_ms: int | None = None,
+        *,
+        delay: Span | None = None,
+        error: str | None = None,
+        final: bool = False,
+    ) -> bool:
+        """Not done; somebody may try again after the delay, or when the queue's `retry` says. `final`: it goes to the
+        dead letters at once. False if the job was no longer ours."""
+        return await self._nack(delay_ms, delay, error, final)
 
 
 class WorkLoop:
@@ -101,26 +120,21 @@ class WorkLoop:
         self._current = None
         stop = self._claims.stop
         while not self._claimed and not stop.is_set():
-            jobs = await self._claims.take(self._max)
+            jobs = await self._claims.take(self._max, wait=not self._until_empty)
             self._claimed.extend(jobs)
             if not jobs and self._until_empty:
                 stop.set()
-            elif not jobs:
-                await self._claims.wait()
         if stop.is_set():
             await self._end()
             return None
         return self._claimed.popleft()
 
-    async def _fail(self) -> None:
-        """The body failed: its job comes again after a while."""
+    async def _fail(self, error: Exception) -> None:
+        """The body failed: its job comes again when its queue says."""
         held = self._current
         if held is not None and not held.is_done:
-            try:
-                await held._nack(retry_delay_ms(WorkerOptions(), held.job.deliveries, random.random()))
-            except TopicsError as error:
-                name = self._claims.queue.name
-                log.info("job %d of queue %r comes back when its lease runs out: %s", held.job.seq, name, error)
+            held.is_done = True
+            await self._claims.finish([failed(held.job, error)])
 
     async def _end(self) -> None:
         self._claims.stop.set()
@@ -171,8 +185,8 @@ class Work(WorkLoop):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and issubclass(kind, Exception):
-            run(self._fail())
+        if isinstance(error, Exception):
+            run(self._fail(error))
         self.close()
 
 
@@ -205,6 +219,6 @@ class AsyncWork(WorkLoop):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and issubclass(kind, Exception):
-            await self._fail()
+        if isinstance(error, Exception):
+            await self._fail(error)
         await self.close()

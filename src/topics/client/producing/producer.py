@@ -25,7 +25,7 @@ from topics.client.routes import append_call, piece_of, record_piece
 from topics.client.transport.forks import tell_of_forks
 from topics.errors import InvalidRequest, Throttled, TopicsError, Unreachable
 from topics.limits import SIGNAL_LOOK_S
-from topics.model.values import several
+from topics.model.values import Event, several
 
 CLOSED = "the producer is closed"
 CANCELLED = "the producer's task was cancelled"
@@ -82,6 +82,12 @@ class Sender:
             error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+def _piece_of(value: Any) -> bytes:
+    if type(value) is Event and value.unique is not None:  # a job that is kept out has no seq to report
+        raise InvalidRequest("a producer takes no unique keys; `queue.append_many` does")
+    return piece_of(value)
 
 
 def _no_topic() -> str:
@@ -151,7 +157,7 @@ class Producer(Sender):
 
     def append_many(self, records: Iterable[Any], *, topic: str | None = None, report: Report | None = None) -> None:
         """Give values or `Event`s, in order. They need not end up in one batch."""
-        pieces = list(map(piece_of, several(records)))
+        pieces = list(map(_piece_of, several(records)))
         name, at = topic or self._topic or _no_topic(), 0
         with self._lock:
             while at < len(pieces):
@@ -305,7 +311,7 @@ class AsyncProducer(Sender):
         self, records: Iterable[Any], *, topic: str | None = None, report: Report | None = None
     ) -> None:
         """Give values or `Event`s, in order. They need not end up in one batch."""
-        pieces = list(map(piece_of, several(records)))
+        pieces = list(map(_piece_of, several(records)))
         name, at = topic or self._topic or _no_topic(), 0
         while at < len(pieces):
             await self._wait_for_space()

@@ -14,7 +14,7 @@ import time
 from typing import Protocol
 
 from topics.client.transport.address import Address
-from topics.client.transport.http_messages import ClientAnswer, ResponseReader, error_of
+from topics.client.transport.http_messages import ClientAnswer, ResponseReader, error_of, plain_answer
 from topics.errors import ConfigError, TopicsError, Unreachable
 
 READ_BYTES = 64 * 1024  # the C library maps a larger block anew for every read, which costs more than the read
@@ -123,7 +123,13 @@ class Connection:
                 return await self.answer()
             except Unreachable:
                 raise failure from None
-        return await self.answer(wait_ms=wait_ms)
+        data = await self._received(self._timeout_s + wait_ms / 1000)
+        answer = plain_answer(data)
+        if answer is None:
+            self._reader.feed(data)
+            return await self.answer(wait_ms=wait_ms)
+        self._reader.keeps_alive = True
+        return answer
 
     async def send(self, request: bytes) -> None:
         try:
@@ -159,13 +165,16 @@ class Connection:
 
     async def _receive(self, timeout_s: float) -> None:
         """Wait for some bytes and let the reader have them."""
+        self._reader.feed(await self._received(timeout_s))
+
+    async def _received(self, timeout_s: float) -> bytes:
         try:
             data = await self.stream.receive(timeout_s=timeout_s)
         except OSError as error:
             raise Unreachable(f"no answer from {self._where}: {_why(error)}", sent=True) from None
         if not data:
             raise Unreachable(f"{self._where} closed the connection before its answer was whole", sent=True)
-        self._reader.feed(data)
+        return data
 
     def close(self) -> None:
         self.stream.close()

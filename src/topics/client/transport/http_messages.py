@@ -5,8 +5,10 @@ state is in doubt is never used again. Used by the blocking and by the asyncio c
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import httptools
@@ -20,15 +22,17 @@ T = TypeVar("T")
 
 ANSWER_BYTES_MAX = 256 * MIB  # 30 times the largest page a server renders: more is not ours
 WARNED_MAX = 1000  # warnings that a process remembers to have told
+JSON = b"application/json"
 _CONTINUE = 100
 _OK = 200
 _REDIRECTS = 300
 
 
 class ClientCall(Generic[T]):
-    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer."""
+    """One call as a value. `repeatable`: twice does no harm. `wait_ms`: the server may take this much longer. `accept`:
+    the kind of body that `decode` takes."""
 
-    __slots__ = ("body", "decode", "method", "repeatable", "target", "wait_ms")
+    __slots__ = ("accept", "body", "decode", "method", "repeatable", "target", "wait_ms")
 
     def __init__(
         self,
@@ -39,7 +43,9 @@ class ClientCall(Generic[T]):
         body: bytes | None = None,
         repeatable: bool = True,
         wait_ms: int = 0,
+        accept: bytes = JSON,
     ) -> None:
+        self.accept = accept
         self.method = method
         self.target = target
         self.decode = decode
@@ -50,7 +56,7 @@ class ClientCall(Generic[T]):
 
 class ClientAnswer(NamedTuple):
     status: int
-    headers: dict[bytes, bytes]  # lower-case names
+    headers: Mapping[bytes, bytes]  # lower-case names
     body: bytes
 
     @property
@@ -59,13 +65,30 @@ class ClientAnswer(NamedTuple):
 
 
 def render_request(
-    call: ClientCall[Any], fixed: bytes, *, base: str = "", accept: bytes = b"application/json", extra: bytes = b""
+    call: ClientCall[Any], fixed: bytes, *, base: str = "", accept: bytes | None = None, extra: bytes = b""
 ) -> bytes:
     """`fixed` and `extra` are whole header lines."""
-    head = b"%b %b HTTP/1.1\r\n%bAccept: %b\r\n%b" % (call.method, (base + call.target).encode(), fixed, accept, extra)
+    target, accept = (base + call.target).encode(), accept or call.accept
     if call.body is None:
-        return head + b"\r\n"
-    return b"%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (head, len(call.body), call.body)
+        return b"%b %b HTTP/1.1\r\n%bAccept: %b\r\n%b\r\n" % (call.method, target, fixed, accept, extra)
+    form = b"%b %b HTTP/1.1\r\n%bAccept: %b\r\n%bContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+    return form % (call.method, target, fixed, accept, extra, len(call.body), call.body)
+
+
+# The head of nearly every answer, byte for byte as a server of ours writes it. What has any other line in it, such as
+# what a proxy adds, is parsed.
+_find_plain_head = re.compile(
+    rb"HTTP/1\.1 200 OK\r\nDate: [\w ,:]+\r\nContent-Type: application/json\r\nContent-Length: (\d{1,9})\r\n\r\n"
+).match
+_NO_HEADERS: Mapping[bytes, bytes] = MappingProxyType({})
+
+
+def plain_answer(data: bytes) -> ClientAnswer | None:
+    """The answer that came whole, alone, and with a head that says nothing unusual; None if it has to be parsed."""
+    head = _find_plain_head(data)
+    if head is None or len(data) - head.end() != int(head[1]):
+        return None
+    return ClientAnswer(_OK, _NO_HEADERS, data[head.end() :])
 
 
 class ResponseReader:

@@ -39,7 +39,7 @@ def apply_lease(topic: TopicLog, op: LeaseEvent) -> Effect:
             lease_id=op.lease_id,
             deadline=op.deadline,
             deliveries=op.deliveries,
-            stream=op.stream,
+            stream=op.stream_id or int(op.stream),
             ts=op.ts,
         )
         return Effect(OpResult.APPLIED, topic.id)

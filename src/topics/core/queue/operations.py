@@ -187,7 +187,8 @@ def claim_events(
             lease_id=lease_id + at,
             deadline=now + lease_ms,
             deliveries=(jobs[seq].deliveries if seq in jobs else 0) + 1,
-            stream=stream,
+            stream=stream != 0,
+            stream_id=stream,
             ts=now,
         )
         for at, seq in enumerate(seqs)
@@ -235,6 +236,7 @@ def held_by(queue: QueueState, node: str, seqs: Sequence[int], fences: Sequence[
         if (
             job is None
             or job.state != LEASED
+            or seq in queue.ending
             or job.node != node
             or (fence is not None and fence != job.lease_id)
             or seq in seen

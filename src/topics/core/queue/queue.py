@@ -22,6 +22,7 @@ from topics.core.queue.fields import JobFields, UniqueKeys
 from topics.core.queue.lines import BEFORE_FRESH, EVERY_RANK, Lines, TakenJob, rank
 from topics.core.queue.queue_job import ACKING, DELAYED, LEASED, MOVING, READY, STUCK, LostLease, QueueJob
 from topics.core.queue.queue_rules import QueueRules, TokenBucket
+from topics.model.results import JobProgress
 
 if TYPE_CHECKING:
     from topics.core.retention.floors import Floors
@@ -45,6 +46,7 @@ class QueueState:
         "dead_lettered_then",
         "delayed",
         "due",
+        "ending",
         "fields",
         "in_flight",
         "jobs",
@@ -54,6 +56,7 @@ class QueueState:
         "lost_in_flight",
         "moving",
         "next_lease_id",
+        "progress",
         "rules",
         "streams",
         "unique",
@@ -68,6 +71,7 @@ class QueueState:
         self.due = DueTimes()  # of the delayed jobs in `fields`
         self.lines = Lines(rules)
         self.untold: dict[int, None] = {}  # jobs whose tag has to be read before a rule about tags can judge them
+        self.ending: set[int] = set()  # jobs whose end the history is told at this moment: nobody else may end them
         self.cursor = 0
         self.in_flight = 0
         self.delayed = 0
@@ -79,6 +83,7 @@ class QueueState:
         self.lost: dict[int, LostLease] = {}  # by seq, oldest first, until the lease would have been over
         self._lost_due = 0  # when the first of them will be over
         self.lost_in_flight = 0  # leased jobs that retention took, since the start
+        self.progress: dict[int, JobProgress] = {}  # by seq: what holders said of their work; of no log and no snapshot
         self.streams: dict[int, set[int]] = {}  # work stream -> the seqs it holds
         self._bucket: TokenBucket | None = None
         self._timers: list[tuple[int, int, int]] = []  # due_at, seq, lease_id
@@ -245,6 +250,8 @@ class QueueState:
         if state in (LEASED, ACKING):
             self.in_flight -= 1
             self._free_slot(job)
+            if self.progress:
+                self.progress.pop(job.seq, None)
             if job.counted:
                 job.counted = False
                 self.lines.unleased(job.tag)
@@ -304,7 +311,10 @@ class QueueState:
             row = self.fields.get(seq)
             return row.ready_at == 0 if row is not None else self.rules.by_tag and live(seq)
 
-        return self.lines.take(now, BEFORE_FRESH if before_fresh else EVERY_RANK, is_ready)
+        below = EVERY_RANK
+        if before_fresh:  # a serial tag may have a fresh job that comes first, as long as it lies above the cursor
+            below = rank(0, self.cursor + 1) if self.rules.serial else BEFORE_FRESH
+        return self.lines.take(now, below, is_ready)
 
     def allowance(self, wanted: int, now: int) -> int:
         """How many of so many jobs the queue as a whole may hand out now."""
@@ -434,5 +444,6 @@ class QueueState:
         self._timers.clear()
         self._front.clear()
         self.lost.clear()
+        self.progress.clear()
         self.in_flight = self.delayed = self.moving = 0
         self.cursor = 0

@@ -30,6 +30,7 @@ class QueueJob:
         "last_ts",
         "lease_id",
         "node",
+        "origin",
         "priority",
         "seq",
         "state",
@@ -51,6 +52,7 @@ class QueueJob:
         self.final = False  # its worker has given it up
         self.first_ts = 0  # when it was claimed for the first time, and for the last
         self.last_ts = 0
+        self.origin: tuple[int, bytes | None] | None = None  # time and tag of its record, for the history
         self.tag: bytes | None = None
         self.tag_known = False
         self.counted = False  # in flight, as far as rules about tags are concerned

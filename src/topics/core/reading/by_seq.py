@@ -10,6 +10,7 @@ A seq that is not live when its turn comes is left out. Same four doors as `core
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,12 +27,13 @@ Found = dict[int, tuple[RecordRun, int]]
 
 
 class PickWalk:
-    __slots__ = ("_extent", "_left", "_recent", "_topic", "found", "missed")
+    __slots__ = ("_at", "_extent", "_left", "_recent", "_topic", "found", "missed")
 
     def __init__(self, topic: TopicLog, seqs: Sequence[int], recent: RecentCache) -> None:
         self._topic = topic
         self._recent = recent
         self._left = sorted(seqs)
+        self._at = 0  # the first of them that is still wanted
         self._extent: Extent | None = None
         self.found: Found = {}
         self.missed: list[int] = []
@@ -58,7 +60,8 @@ class PickWalk:
     def skip(self) -> None:
         """The first record wanted cannot be read, for good."""
         self._extent = None
-        self.missed.append(self._left.pop(0))
+        self.missed.append(self._left[self._at])
+        self._at += 1
         self._advance()
 
     def _take(self, run: RecordRun) -> None:
@@ -66,20 +69,23 @@ class PickWalk:
             self.found[run.seq(at)] = run, at
 
     def _drop_to(self, seq: int) -> None:
-        self._left = [left for left in self._left if left > seq]
+        self._at = bisect_right(self._left, seq, self._at)
+
+    def _below(self, seq: int) -> list[int]:
+        """Those left below `seq` that are live."""
+        return list(filter(self._topic.live, self._left[self._at : bisect_left(self._left, seq, self._at)]))
 
     def _advance(self) -> None:
-        while self._left and self._extent is None:
-            seq = self._left[0]
+        while self._at < len(self._left) and self._extent is None:
+            seq = self._left[self._at]
             chunk = self._recent.find(self._topic.id, seq) or self._topic.resident.find(seq)
             try:
                 if not self._topic.live(seq):
-                    self._left.pop(0)
+                    self._at += 1
                 elif chunk is None:
                     self._locate(seq)
                 else:
-                    here = [wanted for wanted in self._left if wanted < chunk.next_seq and self._topic.live(wanted)]
-                    self._take(chunk.pick(np.array(here, np.int64)))
+                    self._take(chunk.pick(np.array(self._below(chunk.next_seq), np.int64)))
                     self._drop_to(chunk.next_seq - 1)
             except ColdUnavailable:
                 sealed = self._topic.sealed.find(seq)
@@ -91,8 +97,7 @@ class PickWalk:
         if isinstance(block, Sealed) and block.first_seq in self._topic.awaiting:
             self._extent = index_of(block, seq)
             return
-        here = [wanted for wanted in self._left if wanted < block.next_seq and self._topic.live(wanted)]
-        slots = np.array(here, np.int64) - block.first_seq
+        slots = np.array(self._below(block.next_seq), np.int64) - block.first_seq
         lo = int(slots[0])
         sizes = block.sizes_of(lo, int(slots[-1]) + 1)[slots - lo]
         self._extent = extent_of(block, slots, sizes)

@@ -7,6 +7,7 @@ reach the log decides between them, live and in replay. What a cursor holds back
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from topics.core.effects import Effect, OpResult
 from topics.core.retention.removal import blocks_from
 from topics.core.retention.rules import trim_to_cap
 from topics.core.slots.sealed_slots import Sealed
+from topics.core.slots.slot_range import Slots
 from topics.core.slots.tail import TailRun
 from topics.core.topic import TopicLog
 from topics.errors import ColdUnavailable
@@ -38,9 +40,10 @@ def apply_cursor(topic: TopicLog, op: CursorChange) -> Effect:
             return Effect(OpResult.IGNORED, topic.id)
         del topic.cursors[op.name]
     elif op.event == CURSOR_COMMIT:
-        if known is not None and (op.fence or 0) != known.fence:
+        cursor = known or NamedCursor(name=op.name)
+        if (op.fence or 0) != cursor.fence:
             return Effect(OpResult.IGNORED, topic.id)
-        topic.cursors[op.name] = _committed(known or NamedCursor(name=op.name), op)
+        topic.cursors[op.name] = _committed(cursor, op)
     else:
         topic.cursors[op.name] = _put(known or NamedCursor(name=op.name), op)
     held = known is not None and known.hold is not None
@@ -66,29 +69,55 @@ def _put(cursor: NamedCursor, op: CursorChange) -> NamedCursor:
 
 
 def lag_of(topic: TopicLog, seq: int, *, now: int) -> Lag:
-    """The lag of a reader that has seen everything up to `seq`. A sealed segment that the position lies in counts by
-    the share of it that is behind the position."""
-    seq = max(seq, topic.earliest_seq - 1)
-    if seq >= topic.head:
-        return Lag(0, 0, 0)
-    records = size = 0
-    oldest: int | None = None
-    for block in blocks_from(topic, seq + 1):
-        behind = block.next_seq - max(block.first_seq, seq + 1)
-        if isinstance(block, Sealed):
-            share = behind / block.count
-            live, live_bytes = round(block.live * share), round(block.live_bytes * share)
-            ts = _time_within(block, 1 - share)
-        else:
-            assert isinstance(block, TailRun)
-            lo = block.count - behind
-            live, live_bytes = block.live_totals(lo, block.count)
-            ts = block.ts[lo]
-        records += live
-        size += live_bytes
-        if oldest is None and live:
-            oldest = ts
-    return Lag(min(records, topic.head - seq), size, 0 if oldest is None else max(now - oldest, 0))
+    """The lag of a reader that has seen everything up to `seq`."""
+    return TopicLags(topic, now=now, from_seq=seq).of(seq)
+
+
+class TopicLags:
+    """Lags of many readers of one topic at one moment: its blocks are added up once, from the newest down, and each
+    reader looks only into the block that its position lies in. A sealed segment counts there by the share of it that is
+    behind the position. `from_seq` is the lowest position that is asked for."""
+
+    def __init__(self, topic: TopicLog, *, now: int, from_seq: int = 0) -> None:
+        self._topic = topic
+        self._now = now
+        self._blocks = list(blocks_from(topic, max(from_seq + 1, topic.earliest_seq)))
+        self._behind: list[_Totals] = [(0, 0, None)] * (len(self._blocks) + 1)
+        """Of each block: live records, their bytes and the time of the first of them, in it and all behind it. Only
+        those behind a reader's own block are asked for, so the first one is left out."""
+        for at in range(len(self._blocks) - 1, 0, -1):
+            self._behind[at] = _added(_within(self._blocks[at], 0), self._behind[at + 1])
+
+    def of(self, seq: int) -> Lag:
+        seq = max(seq, self._topic.earliest_seq - 1)
+        at = bisect_right(self._blocks, seq + 1, key=_next_seq)
+        if seq >= self._topic.head or at == len(self._blocks):
+            return Lag(0, 0, 0)
+        block = self._blocks[at]
+        records, size, oldest = _added(_within(block, max(seq + 1 - block.first_seq, 0)), self._behind[at + 1])
+        ms = 0 if oldest is None else max(self._now - oldest, 0)
+        return Lag(min(records, self._topic.head - seq), size, ms)
+
+
+_Totals = tuple[int, int, int | None]
+
+
+def _added(first: _Totals, rest: _Totals) -> _Totals:
+    oldest = first[2] if first[0] and first[2] is not None else rest[2]
+    return first[0] + rest[0], first[1] + rest[1], oldest
+
+
+def _within(block: Slots, lo: int) -> _Totals:
+    """Live records of a block from a slot on, their bytes, and the time of the first slot."""
+    if isinstance(block, Sealed):
+        share = (block.count - lo) / block.count
+        return round(block.live * share), round(block.live_bytes * share), _time_within(block, 1 - share)
+    assert isinstance(block, TailRun)
+    return *block.live_totals(lo, block.count), block.ts[lo]
+
+
+def _next_seq(block: Slots) -> int:
+    return block.next_seq
 
 
 def _time_within(block: Sealed, share: float) -> int | None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topics.core.slots.slot_range import FEW
-from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun, RunSource
+from topics.model.run import PRESENCE_MASK, WAL_BODY_AT, RecordRun
 
 CHUNK_BYTES = 64 * 1024  # small writes share a chunk up to here; larger ones are chunks as they are, uncopied
 JOIN_BYTES_MAX = 8 * 1024  # a batch this small is copied behind the previous one
@@ -27,14 +27,16 @@ _LEN = Struct("<I")  # a WAL frame starts with the number of bytes behind this o
 _PRESENCE = bytes(flags & PRESENCE_MASK for flags in range(256))  # a run's flags say only what is there
 
 
-class Chunk(RunSource):
-    """Consecutive records as whole WAL frames in one buffer."""
+class Chunk:
+    """Consecutive records as whole WAL frames in one buffer; if that is a bytearray, more may follow them."""
 
-    __slots__ = ("first_seq",)
+    __slots__ = ("body_offs", "buf", "first_seq", "flags")
 
     def __init__(self, first_seq: int, buf: bytes | bytearray, body_offs: array[int], flags: array[int]) -> None:
-        super().__init__(buf, body_offs, flags)
         self.first_seq = first_seq
+        self.buf = buf
+        self.body_offs = body_offs
+        self.flags = flags
 
     @property
     def next_seq(self) -> int:
@@ -46,7 +48,8 @@ class Chunk(RunSource):
 
     def run(self, lo: int, hi: int) -> RecordRun:
         """Records `lo..hi-1`."""
-        return self.cut(lo - self.first_seq, hi - self.first_seq)
+        first, end = lo - self.first_seq, hi - self.first_seq
+        return RecordRun(self.buf, self.body_offs[first:end], self.flags[first:end].tobytes())
 
     def pick(self, seqs: npt.NDArray[np.int64]) -> RecordRun:
         """Some of the records, ascending."""

@@ -78,7 +78,8 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     belongs to a reader that is going to read on. `in_turn`: records of a segment whose pages are in memory are read at
     once, on the owner's thread. It is for readers that ask for one page; a stream or a router that reads on would take
     turn after turn. `shows_floor` is off where nothing but a tombstone tells the reader of the topic's
-    `earliest_seq`."""
+    `earliest_seq`. `examined_max` is how many seqs may be looked at, if that is more than
+    `READ_EXAMINED_MAX`: for large pages of a reader that leaves nothing out."""
 
     from_seq: int
     limit: int = 256
@@ -91,6 +92,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ahead: ReadAhead | None = None
     in_turn: bool = False
     shows_floor: bool = True
+    examined_max: int = 0
 
 
 class ReadOutcome(NamedTuple):

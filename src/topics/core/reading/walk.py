@@ -89,6 +89,7 @@ class ReadWalk:
         "_count",
         "_done",
         "_examined",
+        "_examined_max",
         "_extent",
         "_head",
         "_loaded",
@@ -99,6 +100,7 @@ class ReadWalk:
         "_runs",
         "_scanned",
         "_start",
+        "_tag",
         "_tombstone",
         "_topic",
     )
@@ -109,8 +111,11 @@ class ReadWalk:
         self._recent = recent
         self._ahead = request.ahead
         self._nodes = request.nodes if request.nodes and topic.config.dedupe_node else None
+        tag = request.tag
+        self._tag = tag.value.encode() if tag is not None and tag.op == "Eq" else None  # what filters can be asked for
         self._runs: list[RecordRun] = []
         self._count = self._bytes = self._examined = self._scanned = 0
+        self._examined_max = max(limits.READ_EXAMINED_MAX, request.examined_max)
         self._extent: Extent | None = None
         self._loaded: Slots | None = None  # the segment whose columns were loaded for this walk last
         self._matches: tuple[Slots, I64] | None  # a block, and its slots whose tag matches
@@ -213,7 +218,7 @@ class ReadWalk:
 
     def _advance(self) -> None:
         while not self._done and self._extent is None:
-            if self._examined >= limits.READ_EXAMINED_MAX:  # also by what was fetched
+            if self._examined >= self._examined_max:  # also by what was fetched
                 self._done = True
             elif not self._overtaken():
                 seq = self._at + 1
@@ -262,6 +267,9 @@ class ReadWalk:
         first_seq = block.first_seq
         lo, hi = max(start - first_seq, 0), min(stop - first_seq, block.count)
         if lo < hi:  # else it is dead by position: its files may be gone already
+            if self._tag is not None and (behind := self._behind_lacking(block, stop)):
+                self._at = behind - 1
+                return
             needed = self._index_needed(block)
             try:
                 if needed is None and self._request.tag is not None:
@@ -280,6 +288,22 @@ class ReadWalk:
                 self._extent = index_of(needed, max(seq, needed.first_seq))
                 return
         self._pass(first_seq + lo - 1)
+
+    def _behind_lacking(self, block: Slots, stop: int) -> int:
+        """Where to go on behind this segment and those that follow it without a gap, as long as they are known to lack
+        the tag; at most `stop`, 0 if this one may have it. Each is one step, so that a walk stays bounded."""
+        topic, tag, behind = self._topic, self._tag, 0
+        assert tag is not None
+        if not isinstance(block, Sealed) or topic.awaiting:
+            return 0
+        for sealed in topic.sealed.from_seq(block.first_seq):
+            if behind not in (0, sealed.first_seq) or behind >= stop or self._examined >= self._examined_max:
+                break
+            if not sealed.view.lacks(tag) or (topic.config.ttl_ms and index_needed(topic, sealed) is not None):
+                break
+            behind = sealed.next_seq
+            self._examined += 1
+        return min(behind, stop)
 
     def _index_needed(self, block: Slots) -> Sealed | None:
         """The segment whose columns have to be loaded before this block can be looked at: they would be read from a
@@ -303,7 +327,7 @@ class ReadWalk:
 
     def _take(self, block: Slots, lo: int, hi: int, matching: I64 | None = None) -> None:
         """The slot `lo` is live, or else these are: collect from it on, from memory, or ask for a fetch."""
-        room, steps = self._request.limit - self._count, limits.READ_EXAMINED_MAX - self._examined
+        room, steps = self._request.limit - self._count, self._examined_max - self._examined
         slots, sizes, gaps = _chosen(block, lo, hi, matching, room=min(room, steps), steps=steps)
         fit = self._fitting(sizes)
         if fit == 0:

@@ -197,6 +197,8 @@ def trim_to_cap(topic: TopicLog, *, now: int) -> Removal | None:
     config = topic.config
     if config.cap_records == 0 or topic.count <= config.cap_records or config.discard != "old":
         return None
+    if topic.awaiting:
+        return None  # the count still has what a floor or a delete took from a cold segment: postponed, as below
     excess = topic.count - config.cap_records
     try:
         if topic.replaying:

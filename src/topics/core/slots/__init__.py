@@ -4,6 +4,7 @@
     tail          records that are in the log or in the active segment, in typed arrays; their tags
     sealed_slots  sealed segments, as storage shows them, and what has died in them
     extent        records to be fetched from one place
+    tag_walk      the live records of tags in byte order, block by block
     checkpoint    how records move from the tail to segments
     restore       a topic's slots as a start finds them
 

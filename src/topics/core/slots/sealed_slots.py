@@ -9,7 +9,7 @@ and `live_bytes` count the slots that are neither deleted nor below the topic's 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
@@ -64,6 +64,13 @@ class SegmentView(Protocol):
 
     def tag_slots(self, match: TagMatch) -> I64:
         """Ascending slots whose tag matches, dead ones perhaps among them; cost follows the matches."""
+
+    def lacks(self, tag: bytes) -> bool:
+        """Is it known, without reading a file, that no slot has this tag? False: perhaps one has."""
+
+    def tags_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[tuple[bytes, I64]]:
+        """Up to so many tags with this prefix behind `after` (None: from the first on) in byte order, each with its
+        slots, ascending, dead ones perhaps among them."""
 
     @property
     def loaded(self) -> bool:
@@ -303,6 +310,11 @@ class SealedRun:
         if at and seq < self._segments[at - 1].next_seq:
             return self._segments[at - 1]
         return None
+
+    def last_below(self, seq: int) -> Sealed | None:
+        """The last segment that begins below `seq`."""
+        at = bisect_left(self._firsts, seq)
+        return self._segments[at - 1] if at else None
 
     def by_first_seq(self, first_seq: int) -> Sealed | None:
         found = self.find(first_seq)

@@ -228,6 +228,7 @@ def _grown(column: "array[int]", more: "array[int]") -> "array[int]":
     return column
 
 
+KEYS_MIN = 8  # tags that a chunk is asked for at a time
 CHUNK_SEQS = 4096  # tagged seqs per chunk: what may linger after its records have left, and what a Glob sorts at a time
 
 
@@ -275,6 +276,43 @@ class _Chunk:
             return list(seqs[bisect_left(seqs, lo) : bisect_left(seqs, hi)])
         tags = self._tags_with_prefix(wanted)
         return sorted(seq for tag in tags for seq in self._index[tag] if lo <= seq < hi)
+
+    @property
+    def is_indexed(self) -> bool:
+        return not self._tags and self._keys is not None
+
+    def index(self) -> None:
+        self._index_pending()
+        if self._keys is None:
+            self._keys = sorted(self._index)
+
+    def keys_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[bytes]:
+        """Up to so many tags with this prefix behind `after`, ascending."""
+        self.index()
+        keys = self._keys
+        assert keys is not None
+        at = bisect_left(keys, prefix)
+        if after is not None:
+            at = max(at, bisect_right(keys, after))
+        found = keys[at : at + limit]
+        if found and not found[-1].startswith(prefix):
+            found = [key for key in found if key.startswith(prefix)]
+        return found
+
+    def seqs_of(self, tag: bytes) -> list[int]:
+        """Of a chunk that is indexed."""
+        return self._index.get(tag, [])
+
+    def keep(self, tag: bytes, live: set[int], below: int) -> None:
+        """Entries of the tag below the bound stay only if they are live."""
+        seqs = self._index.get(tag)
+        if seqs is not None and seqs[0] < below:
+            seqs = [seq for seq in seqs if seq >= below or seq in live]
+            if seqs:
+                self._index[tag] = seqs
+            else:
+                del self._index[tag]
+                self._keys = None
 
     def _index_pending(self) -> None:
         if not self._tags:
@@ -370,6 +408,40 @@ class TailTags:
                 matching = reversed(chunk.between(match, max(lo, found + 1), hi))
                 found = next(filter(is_live, matching), found)
         return found
+
+    def index_some(self, chunks: int) -> bool:
+        """Index so many chunks that `tags_after` would have to index; False if there are more of them."""
+        waiting = [chunk for chunk in self._chunks if not chunk.is_indexed]
+        for chunk in waiting[:chunks]:
+            chunk.index()
+        return len(waiting) <= chunks
+
+    def tags_after(
+        self, after: bytes | None, prefix: bytes, limit: int, *, since: int, below: int
+    ) -> tuple[list[tuple[bytes, list[int]]], bool]:
+        """Some tags with this prefix behind `after`, ascending, about so many, each with all its seqs below the bound,
+        ascending, dead ones perhaps among them; and whether others follow. Only tags of chunks that reach beyond
+        `since` are looked for."""
+        recent = [chunk for chunk in self._chunks if chunk.last_seq > since]
+        share = max(2 * limit // max(len(recent), 1), KEYS_MIN)
+        keys_of = {chunk: chunk.keys_after(after, prefix, share) for chunk in recent}
+        cut_off = min((keys[-1] for keys in keys_of.values() if len(keys) == share), default=None)
+        chosen = {key for keys in keys_of.values() for key in keys if cut_off is None or key <= cut_off}
+        found: dict[bytes, list[int]] = {key: [] for key in sorted(chosen)}
+        for chunk in self._chunks:
+            chunk.index()
+            for key in keys_of.get(chunk, found):
+                more, seqs = chunk.seqs_of(key), found.get(key)
+                if more and seqs is not None:
+                    seqs += more if more[-1] < below else more[: bisect_left(more, below)]
+        rows = [(key, seqs if all(map(lt, seqs, seqs[1:])) else sorted(seqs)) for key, seqs in found.items()]
+        return rows, cut_off is not None
+
+    def keep_live(self, tag: bytes, live: Iterable[int], *, below: int) -> None:
+        """Drop the entries of a tag below the bound but those of live seqs."""
+        kept = set(live)
+        for chunk in self._chunks:
+            chunk.keep(tag, kept, below)
 
     def drop_below(self, seq: int) -> None:
         """The tail has no slot below `seq` any more."""

@@ -23,6 +23,7 @@ from topics.engine.delivery.sync_limits import SyncLimits
 from topics.engine.delivery.watched import DeferredRouters, Watched, Watcher
 from topics.engine.reading.reads import Reads
 from topics.engine.ticket import guarded
+from topics.model.latency import LatencyHistogram
 
 
 def bytes_since(topic: TopicLog, seq: int) -> int:
@@ -63,11 +64,13 @@ class DeliveryLoop:
         self.on_sample: list[Callable[[float], None]] = []
         """Told the pressure after each sample: the commit window follows it."""
         self.services_total = 0
+        self.latency = LatencyHistogram()
+        """From publication to the hand-over to those who watch."""
         self._hold_ms = 0.0
         self._scheduled = False
         self._timer_at: float | None = None
         self._sample_at = self.now_ms() + self.tuning.sample_ms
-        context.on_published.append(self.published)
+        context.on_published.append((self._watched, self.published))
         context.on_deleted.append(self._deleted)
 
     def now_ms(self) -> float:
@@ -129,12 +132,11 @@ class DeliveryLoop:
     # --- marks ----------------------------------------------------------------------------------------------------
 
     def published(self, topic: TopicLog) -> None:
-        """Records of a topic became visible: all the write path does for delivery."""
-        watched = self._watched.get(topic.id)
-        if watched is not None:
-            if watched.strong:
-                self.synced.published(topic)
-            self._mark_published(watched)
+        """Records of a watched topic became visible: all the write path does for delivery."""
+        watched = self._watched[topic.id]
+        if watched.strong:
+            self.synced.published(topic)
+        self._mark_published(watched)
 
     def wake(self, watched: Watched, watcher: Watcher) -> None:
         """A watcher is behind and can take a batch: it has just come, or its client has read something."""
@@ -230,7 +232,11 @@ class DeliveryLoop:
         if isinstance(entry, DeferredRouters):
             return self._route(entry)
         assert isinstance(entry, Watched)
-        return entry.serve(self._reads, now)
+        was_published, since_ms = entry.has_published, entry.enqueued_at
+        more = entry.serve(self._reads, now)
+        if was_published:
+            self.latency.observe((self.now_ms() - since_ms) / 1000)
+        return more
 
     def _route(self, entry: DeferredRouters) -> bool:
         routing, entry.routing = entry.routing, None

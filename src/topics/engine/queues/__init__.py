@@ -4,6 +4,7 @@
     claim_pass    one cohort of claimers is dealt its jobs; lease ids
     waiting       claims that wait for a job; what wakes them and the streams
     entering_writes  writes whose records have job fields
+    job_ends      jobs leave, and the history learns of it
     dead_letters  exhausted jobs move to another topic
     job_lists     what is in a queue and who works on it
     job_actions   cancel, retry now, move, redrive

@@ -2,7 +2,7 @@
 `docs/spec/semantics.md#sec-16-6`).
 
     obstacles   routers into the queue, due floors, cold indexes, tags, lease ids: waited for, one after the other
-    deal        without interruption: expire, pick, deal, lease, log
+    deal        without interruption: pick, deal, lease, log
     deliver     when the leases are logged, the dead letters moved and the payloads read
 
 Always holds: leases are decided and applied in the same instant, so no job is dealt twice; a pass that fails gives all
@@ -136,6 +136,7 @@ class ClaimPass:
             self._feed,
             self._log_floors,
             self._load_index,
+            self._expire,
             self._learn,
             self._reserve_ids,
         ]
@@ -197,6 +198,11 @@ class ClaimPass:
         )
         return loaded
 
+    def _expire(self) -> None:
+        """Before the tags are read: a job whose delay is over may come before others of its tag. What is over later is
+        for the next pass."""
+        queue_of(self._topic).expire(self._ctx.clock.now_ms())
+
     def _learn(self) -> Ticket[None] | None:
         """Where a rule is about tags, read those of the jobs that come next, a portion in each pass; and all of those
         that were handed out before, since they may hold others up."""
@@ -238,11 +244,14 @@ class ClaimPass:
         queue = queue_of(topic)
         if topic.config.keeps_leases:
             self._ctx.commit.check_writable(self._ctx.group_of(topic.id), reclaims=True)
-        queue.expire(now)
+        if queue.untold and not queue.rules.paused:  # another call took note of them while this one waited
+            self._steps += [self._learn, self._reserve_ids]
+            self._go_on()
+            return
         picked = pick(topic, self._wanted, now)
         if not picked.seqs and not picked.exhausted and self._may_learn_more():
             self._learned = 0
-            self._steps += [self._learn, self._reserve_ids]
+            self._steps += [self._load_index, self._learn, self._reserve_ids]  # the next jobs may lie in a cold segment
             self._go_on()
             return
         for claimer, places in zip(self._cohort, deal(len(picked.seqs), [c.max for c in self._cohort]), strict=True):
@@ -289,11 +298,21 @@ class ClaimPass:
     def _jobs(self, share: list[LeaseEvent], payload: Payload) -> list[ClaimedJob]:
         """A record that died since it was leased is left out; its lease went with it."""
         found = payload.found
+        if self._topic.config.done is not None:
+            self._note_origins(payload)
         return [
             ClaimedJob(event.seq, event.lease_id, event.deadline, event.deliveries, *found[event.seq])
             for event in share
             if event.seq in found
         ]
+
+    def _note_origins(self, payload: Payload) -> None:
+        """The history wants to know them when the job ends; now they are at hand."""
+        jobs = queue_of(self._topic).jobs
+        for seq, (run, at) in payload.found.items():
+            if (job := jobs.get(seq)) is not None:
+                record = run.record(at)
+                job.origin = record.ts, record.tag
 
     def _answer(self, claimer: Claimer, share: list[LeaseEvent], jobs: list[ClaimedJob], payload: Payload) -> None:
         if share and not jobs and payload.error is not None:
@@ -326,4 +345,5 @@ class ClaimPass:
 
     def _fail(self, error: BaseException) -> None:
         for claimer in self._cohort:
+            self._queues.waiting.leave(claimer)  # a later pass must not answer it once more
             claimer.ticket.abandon(error)

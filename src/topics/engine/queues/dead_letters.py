@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from topics.core.delete import decide_delete_seqs
 from topics.core.meta import with_keys
 from topics.core.queue.operations import queue_of
 from topics.core.queue.queue_job import MOVING, QueueJob
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
-from topics.engine.deletes import Deletes
+from topics.engine.queues.job_ends import JobEnd, JobEnds
 from topics.engine.reading.reads import Payload, PayloadSearch
 from topics.engine.ticket import Ticket, failed
 from topics.errors import RecordTooLarge, RequestRefused
 from topics.limits import MIB
-from topics.model.payload import make_blob, split_blob
-from topics.model.record import WriteBatch
+from topics.model.config import TopicConfig, config_beside
+from topics.model.payload import split_blob
+from topics.model.record import WriteBatch, stored_batch
 from topics.model.results import Appended, DeleteResult
 from topics.model.run import StoredRecord
 
@@ -46,20 +46,11 @@ class DeadLetter(NamedTuple):
 
 
 def letter_batch(queue: str, letters: Sequence[DeadLetter]) -> WriteBatch:
-    """The write that moves these jobs to the dead-letter topic. It is built without checks: limits do not apply to what
-    we add, and the job itself passed them once."""
-    texts = [_texts(queue, letter) for letter in letters]
-    sizes = [len(data) + len(meta) for data, meta in texts]
-    tags = [letter.record.tag for letter in letters]
-    return WriteBatch(
-        blobs=[make_blob(data, meta) for data, meta in texts],
-        sizes=sizes,
-        tags=None if all(tag is None for tag in tags) else tags,
+    """The write that moves these jobs to the dead-letter topic."""
+    return stored_batch(
+        [_texts(queue, letter) for letter in letters],
+        tags=[letter.record.tag for letter in letters],
         nodes=[letter.record.node for letter in letters],
-        key=None,
-        count=len(letters),
-        total_bytes=sum(sizes),
-        max_bytes=max(sizes),
     )
 
 
@@ -81,7 +72,7 @@ def _texts(queue: str, letter: DeadLetter) -> tuple[bytes, bytes]:
 
 log = logging.getLogger("topics.queues")
 
-Append = Callable[[str, WriteBatch], Ticket[Appended]]
+Append = Callable[[str, WriteBatch, TopicConfig], Ticket[Appended]]
 
 PORTION_JOBS = 1000
 PORTION_BYTES = 8 * MIB
@@ -89,16 +80,16 @@ PORTION_BYTES = 8 * MIB
 
 
 class DeadLetters:
-    """`append` writes to a topic by name and creates it if it is not there."""
+    """`append` writes to a topic by name and creates it, with this config, if it is not there."""
 
-    def __init__(self, context: Context, deletes: Deletes, append: Append) -> None:
+    def __init__(self, context: Context, ends: JobEnds, append: Append) -> None:
         self._ctx = context
-        self._deletes = deletes
+        self._ends = ends
         self._append = append
 
     def move(self, topic: TopicLog, seqs: Sequence[int]) -> Ticket[None]:
         """Resolves when every one of these jobs is gone, or ready again in its queue."""
-        move = _Move(self._ctx, self._deletes, self._append, topic, seqs)
+        move = _Move(self._ctx, self._ends, self._append, topic, seqs)
         move.next()
         return move.over
 
@@ -107,11 +98,9 @@ class _Move:
     """A portion of the jobs at a time, in one write if the dead-letter topic takes that, else one by one. Each step may
     end at once or later, so the steps are a loop and not calls inside calls."""
 
-    def __init__(
-        self, context: Context, deletes: Deletes, append: Append, topic: TopicLog, seqs: Sequence[int]
-    ) -> None:
+    def __init__(self, context: Context, ends: JobEnds, append: Append, topic: TopicLog, seqs: Sequence[int]) -> None:
         self._ctx = context
-        self._deletes = deletes
+        self._ends = ends
         self._append = append
         self._topic = topic
         self._seqs = sorted(seqs)
@@ -155,7 +144,7 @@ class _Move:
             if (job := queue.jobs.get(seq)) is not None:
                 queue.set_aside(job)
         for seq, (run, at) in sorted(payload.found.items()):
-            if (job := queue.jobs.get(seq)) is not None:
+            if (job := queue.jobs.get(seq)) is not None and seq not in queue.ending:
                 self._left.append(DeadLetter.of(run.record(at), job))
         if self._left:
             self._send(self._left)
@@ -168,7 +157,7 @@ class _Move:
             self._end()
             return
         try:
-            ticket = self._append(target, letter_batch(self._topic.name, letters))
+            ticket = self._append(target, letter_batch(self._topic.name, letters), config_beside(self._topic.config))
         except Exception as error:
             ticket = failed(error)
         ticket.then(partial(self._sent, letters), self._kept)
@@ -199,11 +188,8 @@ class _Move:
         if not self._ctx.exists(self._topic):
             self._end()
             return
-        op = decide_delete_seqs(self._topic, tuple(seqs), reason="dead_letter")
-        if op.seqs:
-            self._deletes.log(self._topic, op).then(self._deleted, self._kept)
-        else:
-            self.next()
+        left = [JobEnd(seq) for seq in seqs if seq not in queue_of(self._topic).ending]
+        self._ends.end(self._topic, "failed", left).then(self._deleted, self._kept)
 
     def _deleted(self, done: Ticket[DeleteResult]) -> None:
         if done.error is not None:

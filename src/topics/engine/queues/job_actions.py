@@ -18,14 +18,15 @@ from topics.core.meta import without_keys
 from topics.core.queue.operations import queue_of, ready_events
 from topics.core.queue.queue_job import ACKING, LEASED, MOVING
 from topics.core.topic import TopicLog
+from topics.engine.queues.job_ends import JobEnd
 from topics.engine.queues.job_lists import live_seqs
 from topics.engine.reading.reads import Payload, PayloadSearch
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import BatchTooLarge, InvalidRequest, NotAQueue
 from topics.limits import DAY_MS, MIB, SEQS_PER_CALL_MAX
 from topics.model.names import TagMatch
-from topics.model.payload import make_blob, split_blob
-from topics.model.record import JobField, WriteBatch
+from topics.model.payload import split_blob
+from topics.model.record import JobField, WriteBatch, stored_batch
 from topics.model.results import CancelResult, DeleteResult, MoveResult, RedriveResult, RetryResult
 from topics.model.run import StoredRecord
 
@@ -51,6 +52,7 @@ class Redrive(NamedTuple):
     from_seq: int = 0
     limit: int = SEQS_PER_CALL_MAX
     rate: float | None = None
+    delay_ms: int = 0
     dry_run: bool = False
 
 
@@ -65,9 +67,11 @@ class JobActions:
         """Delete jobs, whoever holds them."""
 
         def act(topic: TopicLog, now: int) -> Ticket[CancelResult]:
-            chosen = [seq for seq in dict.fromkeys(seqs) if topic.may_be_live(seq)]
+            ending = queue_of(topic).ending
+            chosen = [seq for seq in dict.fromkeys(seqs) if topic.may_be_live(seq) and seq not in ending]
             answer = CancelResult(topic.name, len(chosen), _rest(seqs, chosen))
-            return chain(self._delete(topic, chosen), lambda _: resolved(answer))
+            gone = self._queues.ends.end(topic, "cancelled", [JobEnd(seq) for seq in chosen])
+            return chain(gone, lambda _: resolved(answer))
 
         return self._on_queue(name, seqs, act)
 
@@ -122,7 +126,7 @@ class JobActions:
         records = [_record(payload, seq) for seq in seqs if seq in payload.found and not _is_held(topic, seq)]
         moved = [record.seq for record in records]
         answer = MoveResult(topic.name, to, len(moved), _rest(asked, moved))
-        return chain(self._transfer(topic, to, records, "$move", None), lambda _: resolved(answer))
+        return chain(self._transfer(topic, to, records, "$move", Redrive()), lambda _: resolved(answer))
 
     # --- redrive --------------------------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class JobActions:
             return resolved(answer)
         done: Ticket[None] = resolved(None)
         for target, records in targets.items():
-            step = partial(self._transfer, topic, target, records, "$redrive", asked.rate)
+            step = partial(self._transfer, topic, target, records, "$redrive", asked)
             done = chain(done, lambda _, step=step: step())  # type: ignore[misc]
         return chain(done, lambda _: resolved(answer))
 
@@ -192,7 +196,7 @@ class JobActions:
     # --- from one topic to another, once --------------------------------------------------------------------------
 
     def _transfer(
-        self, topic: TopicLog, to: str, records: Sequence[StoredRecord], kind: str, rate: float | None
+        self, topic: TopicLog, to: str, records: Sequence[StoredRecord], kind: str, asked: Redrive
     ) -> Ticket[None]:
         if not records:
             return resolved(None)
@@ -200,7 +204,7 @@ class JobActions:
         if target.queue is None:
             raise NotAQueue(to)
         keys = [f"{kind}:{topic.epoch:x}:{record.seq}" for record in records]
-        appended = self._queues.append(to, _batch(records, keys, rate))
+        appended = self._queues.append(to, _batch(records, keys, asked), target.config)
 
         def gone(_: object) -> Ticket[None]:
             """The keys have done their work; a crash before this leaves them until their time is over."""
@@ -213,21 +217,13 @@ class JobActions:
         return chain(deleted, gone)
 
 
-def _batch(records: Sequence[StoredRecord], keys: Sequence[str], rate: float | None) -> WriteBatch:
-    """Built without checks: the jobs passed them once."""
-    texts = [_texts(record) for record in records]
-    sizes = [len(data) + len(meta or b"") for data, meta in texts]
-    tags = [record.tag for record in records]
-    waits = [0 if rate is None else int(at * 1000 / rate) for at in range(len(records))]
-    return WriteBatch(
-        blobs=[make_blob(data, meta) for data, meta in texts],
-        sizes=sizes,
-        tags=None if all(tag is None for tag in tags) else tags,
+def _batch(records: Sequence[StoredRecord], keys: Sequence[str], asked: Redrive) -> WriteBatch:
+    apart_ms = 0.0 if asked.rate is None else 1000 / asked.rate
+    waits = [asked.delay_ms + int(at * apart_ms) for at in range(len(records))]
+    return stored_batch(
+        [_texts(record) for record in records],
+        tags=[record.tag for record in records],
         nodes=[record.node for record in records],
-        key=None,
-        count=len(records),
-        total_bytes=sum(sizes),
-        max_bytes=max(sizes),
         jobs=[JobField(delay_ms=wait, key=key, for_ms=KEY_MS) for key, wait in zip(keys, waits, strict=True)],
     )
 

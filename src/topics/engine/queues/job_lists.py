@@ -14,7 +14,7 @@ from topics.core.retention.removal import blocks_from
 from topics.core.topic import TopicLog
 from topics.engine.reading.reads import Payload, PayloadSearch
 from topics.engine.ticket import Ticket, chain, resolved
-from topics.model.results import JobInfo, JobPage, JobState, WorkerInfo, WorkerPage
+from topics.model.results import JobInfo, JobPage, JobState, WorkerInfo, WorkerPage, lease_text
 from topics.model.run import StoredRecord
 
 if TYPE_CHECKING:
@@ -154,8 +154,9 @@ def _info(topic: TopicLog, record: StoredRecord) -> JobInfo:
         job.deliveries,
         job.priority,
         node=job.node if leased else None,
-        lease_id=job.lease_id if leased else None,
+        lease_id=lease_text(job.lease_id) if leased else None,
         deadline=job.deadline if leased else None,
         due=job.due_at if state == "delayed" else None,
         error=job.error or None,
+        progress=queue.progress.get(job.seq),
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from topics import limits
 from topics.core.apply import apply
-from topics.core.delete import decide_delete_seqs
 from topics.core.queue.image import note_position
 from topics.core.queue.leases import RELEASED
 from topics.core.queue.operations import (
@@ -37,14 +37,25 @@ from topics.engine.lifecycle import Lifecycle
 from topics.engine.queues.claim_pass import Claimed, Claimer, ClaimPass, LeaseIds
 from topics.engine.queues.dead_letters import Append, DeadLetters
 from topics.engine.queues.job_actions import JobActions
+from topics.engine.queues.job_ends import JobEnd, JobEnds
 from topics.engine.queues.job_lists import JobLists
 from topics.engine.queues.waiting import QueueWaker, WaitingClaims
 from topics.engine.queues.work_streams import WorkStream, WorkStreams
 from topics.engine.routers.forwarding import Forwarding
 from topics.engine.ticket import Ticket, chain, either_way, gathered, resolved
+from topics.engine.writing.writes import Writes
 from topics.errors import BatchTooLarge, ColdUnavailable, InvalidRequest, NotAQueue, TopicNotFound, TopicsError
 from topics.model.ops import LeaseEvent
-from topics.model.results import AckResult, DeleteResult, ExtendResult, NackResult, PauseResult, QueueCounters
+from topics.model.results import (
+    AckResult,
+    DeleteResult,
+    ExtendResult,
+    JobProgress,
+    NackResult,
+    PauseResult,
+    QueueCounters,
+)
+from topics.model.values import ProgressReport
 
 log = logging.getLogger("topics.queues")
 
@@ -68,7 +79,7 @@ class Window(NamedTuple):
 
 
 class Queues:
-    """`append` writes dead letters to a topic by name, and creates it if it is not there."""
+    """`append` writes dead letters to a topic by name, and creates it, with a given config, if it is not there."""
 
     def __init__(
         self,
@@ -77,6 +88,7 @@ class Queues:
         forwarding: Forwarding,
         lifecycle: Lifecycle,
         deletes: Deletes,
+        writes: Writes,
         append: Append,
     ) -> None:
         self.context = context
@@ -85,10 +97,11 @@ class Queues:
         self._lifecycle = lifecycle
         self.deletes = deletes
         self.append = append
+        self.ends = JobEnds(context, lifecycle, deletes, writes)
         self._windows: dict[int, Window] = {}
         self._lost_in_flight = 0  # in queues that are gone
         self.ids = LeaseIds(context)
-        self.dead_letters = DeadLetters(context, deletes, append)
+        self.dead_letters = DeadLetters(context, self.ends, append)
         self.waker = QueueWaker(self, wanted=self._is_wanted, serve=self._serve)
         self.waiting = WaitingClaims(self)
         self.streams = WorkStreams(self)
@@ -183,19 +196,30 @@ class Queues:
 
     # --- ack ------------------------------------------------------------------------------------------------------
 
-    def ack(self, name: str, *, node: str, seqs: Sequence[int], fences: Fences = None) -> Ticket[Acked]:
-        """Delete jobs that this node holds."""
-        return self._on_held(name, node, seqs, fences, self._ack)
+    def ack(
+        self,
+        name: str,
+        *,
+        node: str,
+        seqs: Sequence[int],
+        fences: Fences = None,
+        results: Sequence[bytes | None] = (),
+    ) -> Ticket[Acked]:
+        """Delete jobs that this node holds. `results`, one JSON text for each seq, go to the queue's history."""
+        if results and len(results) != len(seqs):
+            raise InvalidRequest(f"{len(results)} results were given for {len(seqs)} seqs")
+        by_seq = dict(zip(seqs, results, strict=True)) if results else {}
+        return self._on_held(name, node, seqs, fences, partial(self._ack, by_seq))
 
-    def _ack(self, topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Acked]:
+    def _ack(self, results: dict[int, bytes | None], topic: TopicLog, held: HeldJobs, now: int) -> Ticket[Acked]:
         if not held.jobs:
             return resolved(self._acked(topic, held))
         events = ack_events(topic, held.jobs, now)
         for event in events:
             apply(self.context.state, event)
-        op = decide_delete_seqs(topic, tuple(event.seq for event in events), reason="ack")
+        ends = [JobEnd(event.seq, results.get(event.seq)) for event in events]
         try:
-            ticket = self.deletes.log(topic, op, leases=events if topic.config.keeps_leases else ())
+            ticket = self.ends.end(topic, "acked", ends, leases=events if topic.config.keeps_leases else ())
         except BaseException:
             self._ack_failed(topic, events)
             raise
@@ -267,14 +291,25 @@ class Queues:
         return NackResult(topic.name, len(held.jobs), held.skipped, ready, queue.in_flight, held.lost)
 
     def extend(
-        self, name: str, *, node: str, seqs: Sequence[int], lease_ms: int, fences: Fences = None
+        self,
+        name: str,
+        *,
+        node: str,
+        seqs: Sequence[int],
+        lease_ms: int,
+        fences: Fences = None,
+        progress: Sequence[ProgressReport | None] = (),
     ) -> Ticket[ExtendResult]:
-        """Set the deadline of leases to `lease_ms` from now."""
+        """Set the deadline of leases to `lease_ms` from now. `progress`, one for each seq: how far the work is."""
         lease_ms = limits.LEASE_MS(lease_ms)
+        told = dict(zip(seqs, progress, strict=True)) if progress else {}
 
         def act(topic: TopicLog, held: HeldJobs, now: int) -> Ticket[ExtendResult]:
             events = extend_events(topic, held.jobs, lease_ms=lease_ms, now=now)
             deadlines = {event.seq: event.deadline for event in events}
+            for seq in deadlines if told else ():
+                if (report := told[seq]) is not None:
+                    queue_of(topic).progress[seq] = JobProgress(report.fraction, report.text, ts=now)
             done = ExtendResult(topic.name, len(events), held.skipped, deadlines, held.lost)
             return chain(self.change(topic, events), lambda _: resolved(done))
 
@@ -357,10 +392,6 @@ class Queues:
             log.debug("released leases of %r were not logged: %s", topic.name, error)
 
     # --- time, positions, the end ---------------------------------------------------------------------------------
-
-    def turn(self) -> None:
-        """The end of a turn: serve those who wait at queues with news."""
-        self.waker.turn()
 
     def set_paused(self, name: str, paused: bool) -> Ticket[PauseResult]:
         """Stop or start the hand-out; the rest of the config is not touched."""

@@ -30,17 +30,17 @@ class QueueWaker:
         self._ctx = queues.context
         self._wanted = wanted
         self._serve = serve
-        self._dirty: dict[int, TopicLog] = {}
+        self.dirty: dict[int, TopicLog] = {}
+        """Queues that have news in this turn."""
         self._due: dict[int, int] = {}
-        self._ctx.on_published.append(self.mark_dirty)
         self._ctx.on_removed.append(lambda topic, _: self.mark_dirty(topic))
         self._ctx.on_config.append(lambda topic, _: self.mark_dirty(topic))
         self._ctx.on_deleted.append(self._deleted)
 
     def mark_dirty(self, topic: TopicLog) -> None:
         """Something about this queue changed."""
-        if topic.queue is not None and topic.id not in self._dirty and self._wanted(topic.id):
-            self._dirty[topic.id] = topic
+        if topic.queue is not None and topic.id not in self.dirty and self._wanted(topic.id):
+            self.dirty[topic.id] = topic
             self._ctx.commit.wake()
 
     def plan(self, topic: TopicLog) -> None:
@@ -56,10 +56,10 @@ class QueueWaker:
             self._ctx.wake_at(due)
 
     def turn(self) -> None:
-        if self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for topic in dirty.values():
-                self._look_at(topic)
+        """The end of a turn: serve those who wait at queues with news."""
+        dirty, self.dirty = self.dirty, {}
+        for topic in dirty.values():
+            self._look_at(topic)
 
     def tick(self, now: int) -> None:
         for topic_id in [topic_id for topic_id, due in self._due.items() if due <= now]:
@@ -78,7 +78,7 @@ class QueueWaker:
 
     def _deleted(self, topic: TopicLog) -> None:
         self._due.pop(topic.id, None)
-        self._dirty.pop(topic.id, None)
+        self.dirty.pop(topic.id, None)
 
 
 class WaitingClaims:
@@ -89,6 +89,7 @@ class WaitingClaims:
         self._numbers = count(1)
         self._deadlines: list[tuple[int, int, int]] = []  # heap: by the running clock, topic id, number
         self._is_closed = False
+        self._ctx.on_published.append((self._by_topic, queues.waker.mark_dirty))
         self._ctx.on_deleted.append(self._deleted)
 
     def __contains__(self, topic_id: int) -> bool:

@@ -139,6 +139,7 @@ class WorkStreams:
         self._ctx = queues.context
         self._numbers = count(1)
         self._by_topic: dict[int, dict[int, WorkStream]] = {}
+        self._ctx.on_published.append((self._by_topic, self.mark_dirty))
         self._ctx.on_deleted.append(self._deleted)
 
     def __contains__(self, topic_id: int) -> bool:

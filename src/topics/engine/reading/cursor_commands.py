@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal
 
 import msgspec
 
 from topics.core.apply import apply
 from topics.core.lineage import epoch_of, is_foreign
-from topics.core.reading.named_cursors import lag_of
+from topics.core.reading.named_cursors import TopicLags
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
@@ -22,28 +22,14 @@ from topics.engine.reading.queries import names_from
 from topics.engine.reading.starts import Starts
 from topics.engine.ticket import Ticket, chain, resolved
 from topics.errors import CursorFenced, CursorForeign, CursorNotFound, Throttled
-from topics.model.cursor import CURSORS_MAX, NamedCursor, check_cursor_name
-from topics.model.ops import CURSOR_COMMIT, CURSOR_DROP, CURSOR_PUT, CursorChange, CursorHold
+from topics.model.cursor import CURSORS_MAX, CursorPut, NamedCursor, PositionCommit, check_cursor_name
+from topics.model.ops import CURSOR_COMMIT, CURSOR_DROP, CURSOR_PUT, CursorChange
 from topics.model.position import Position, token
 from topics.model.results import CursorDropped, CursorLag, CursorState
 from topics.model.submission import Submission
 
-
-class PositionCommit(NamedTuple):
-    position: Position
-    fence: int | None = None
-    meta: bytes | None = None
-    sync: bool = False
-
-
-class CursorPut(NamedTuple):
-    """`to` is "start", "end", a position, or None for where it stands; `from_ts` resets by time."""
-
-    to: str | Position | None = None
-    from_ts: int | None = None
-    owner: str | None = None
-    meta: bytes | None = None
-    hold: CursorHold | None = None
+ReaderKind = Literal["cursor", "router", "queue"]
+READERS_MAX = 1 << 30
 
 
 class CursorCommands:
@@ -123,8 +109,8 @@ class CursorCommands:
                 raise Throttled.cap("max_cursors", max=CURSORS_MAX)
 
     def _check_fence(self, topic: TopicLog, cursor: str, fence: int | None) -> None:
-        known = topic.cursors.get(cursor)
-        if known is not None and (fence or 0) != known.fence:
+        known = topic.cursors.get(cursor) or NamedCursor(name=cursor)
+        if (fence or 0) != known.fence:
             raise CursorFenced(topic.name, cursor, owner=known.owner, fence=known.fence)
 
     def _log(self, topic: TopicLog, op: CursorChange, *, fence: int | None, durable: bool) -> Ticket[CursorState]:
@@ -138,7 +124,7 @@ class CursorCommands:
                 owner, stands = (None, 0) if known is None else (known.owner, known.fence)
                 raise CursorFenced(topic.name, op.name, owner=owner, fence=stands)
             moved = before is None or known.seq != before.seq
-            return resolved(self._shown(topic, known, moved=moved, created=before is None))
+            return resolved(self._shown_alone(topic, known, moved=moved, created=before is None))
 
         return chain(done, answer)
 
@@ -154,7 +140,7 @@ class CursorCommands:
         known = topic.cursors.get(cursor)
         if known is None:
             raise CursorNotFound(name, cursor)
-        return self._shown(topic, known)
+        return self._shown_alone(topic, known)
 
     def page(
         self,
@@ -170,8 +156,16 @@ class CursorCommands:
         shown = list(found)
         return shown[:page_size], len(shown) > page_size
 
-    def of_topic(self, name: str, router_visible: Callable[[str], bool] = lambda _: True) -> list[CursorState]:
-        return list(self._readers(self._ctx.state.topic(name), router_visible))
+    def of_topic(
+        self,
+        name: str,
+        router_visible: Callable[[str], bool] = lambda _: True,
+        *,
+        after: tuple[str, str] | None = None,
+        size: int = READERS_MAX,
+    ) -> list[CursorState]:
+        """Readers of a topic, after one of this kind and name."""
+        return list(islice(self._readers(self._ctx.state.topic(name), router_visible, after), size))
 
     def _from(
         self,
@@ -182,43 +176,58 @@ class CursorCommands:
     ) -> Iterator[CursorState]:
         state = self._ctx.state
         if after is not None and after[0] in state.topics and visible(after[0]):
-            for reader in self._readers(state.topics[after[0]], router_visible):
-                if (reader.kind, reader.cursor) > after[1:]:
-                    yield reader
+            yield from self._readers(state.topics[after[0]], router_visible, after[1:])
         for name in filter(visible, names_from(state, prefix=prefix, after=None if after is None else after[0])):
             yield from self._readers(state.topics[name], router_visible)
 
-    def _readers(self, topic: TopicLog, router_visible: Callable[[str], bool]) -> Iterator[CursorState]:
-        """In order of kind, then name: cursors, the queue, routers."""
-        for name in sorted(topic.cursors):
-            yield self._shown(topic, topic.cursors[name])
-        if topic.queue is not None:
-            yield self._reader(topic, topic.name, "queue", topic.earliest_seq - 1)
-        for router in sorted(self._ctx.state.routers.from_source(topic.id), key=lambda router: router.name):
-            if router_visible(router.name):
-                yield self._reader(topic, router.name, "router", router.cursor)
+    def _readers(
+        self, topic: TopicLog, router_visible: Callable[[str], bool], after: tuple[str, str] | None = None
+    ) -> Iterator[CursorState]:
+        """In order of kind, then name: cursors, the queue, routers. What stands before them costs nothing."""
+        cursors = sorted(name for name in topic.cursors if after is None or ("cursor", name) > after)
+        routers = sorted(
+            (router for router in self._ctx.state.routers.from_source(topic.id) if router_visible(router.name)),
+            key=lambda router: router.name,
+        )
+        if not cursors and not routers and topic.queue is None:
+            return
+        lags = TopicLags(topic, now=self._ctx.clock.now_ms())
+        for name in cursors:
+            yield self._shown(topic, topic.cursors[name], lags)
+        if topic.queue is not None and (after is None or ("queue", topic.name) > after):
+            yield self._reader(topic, topic.name, "queue", topic.earliest_seq - 1, lags)
+        for router in routers:
+            if after is None or ("router", router.name) > after:
+                yield self._reader(topic, router.name, "router", router.cursor, lags)
 
-    def _reader(self, topic: TopicLog, name: str, kind: str, seq: int) -> CursorState:
+    def _reader(self, topic: TopicLog, name: str, kind: ReaderKind, seq: int, lags: TopicLags) -> CursorState:
         return CursorState(
             topic=topic.name,
             cursor=name,
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             seq=seq,
             position=token(seq, epoch_of(topic, seq)),
-            lag=CursorLag(*lag_of(topic, seq, now=self._ctx.clock.now_ms())),
+            lag=CursorLag(*lags.of(seq)),
             updated_ts=None,
         )
 
-    def _shown(self, topic: TopicLog, cursor: NamedCursor, **more: bool) -> CursorState:
-        shown = self._reader(topic, cursor.name, "cursor", min(cursor.seq, topic.head))
+    def _shown_alone(self, topic: TopicLog, cursor: NamedCursor, **more: bool) -> CursorState:
+        return self._shown(topic, cursor, TopicLags(topic, now=self._ctx.clock.now_ms(), from_seq=cursor.seq), **more)
+
+    def _shown(self, topic: TopicLog, cursor: NamedCursor, lags: TopicLags, **more: bool) -> CursorState:
+        seq = min(cursor.seq, topic.head)
         hold = None if cursor.hold is None else dict(zip(("records", "bytes"), cursor.hold, strict=True))
-        meta = msgspec.UNSET if cursor.meta is None else msgspec.Raw(cursor.meta)
-        return msgspec.structs.replace(
-            shown,
+        return CursorState(
+            topic=topic.name,
+            cursor=cursor.name,
+            kind="cursor",
+            seq=seq,
+            position=token(seq, epoch_of(topic, seq)),
+            lag=CursorLag(*lags.of(seq)),
             updated_ts=cursor.updated_ts,
             fence=cursor.fence,
             owner=cursor.owner,
             hold=None if hold is None else {key: value for key, value in hold.items() if value},
-            meta=meta,
+            meta=msgspec.UNSET if cursor.meta is None else msgspec.Raw(cursor.meta),
             **more,
         )

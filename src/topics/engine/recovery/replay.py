@@ -29,11 +29,11 @@ from topics.engine.routers.evidence import pin_of
 from topics.formats.buffers import Buffer
 from topics.formats.file_names import topic_dir_name
 from topics.formats.wal import WalColumns
-from topics.formats.wal.bodies import CkptMark, OpenMark, RouterCreate, RouterDelete, TierMark, TopicMark
+from topics.formats.wal.bodies import CkptMark, OpenMark, RouterCreate, TierMark, TopicMark
 from topics.formats.wal.frame import FrameType
 from topics.model import ops
 from topics.model.config import DEFAULT_CONFIG
-from topics.model.ops import Append, Evict, HeadMark, Op, RouterMark, RouterPut, TopicCreate, TopicDelete
+from topics.model.ops import Append, Evict, HeadMark, Op, RouterDelete, RouterMark, RouterPut, TopicCreate, TopicDelete
 
 Rows = npt.NDArray[np.int64]
 
@@ -44,22 +44,23 @@ def recovered_name(topic_id: int) -> str:
 
 
 class Replay:
-    """`created` is called with each topic that the log brings back, so that its segments can be attached to it. Topics
-    in `skipped` are left out, with the routers that feed them."""
+    """`created` is called with each topic that the log brings back, so that its segments can be attached to it,
+    `progress` with the frames of each file that is done. Topics in `skipped` are left out, with the routers that feed
+    them."""
 
     def __init__(
         self,
         state: State,
         *,
         created: Callable[[TopicLog], None],
-        yield_gil: Callable[[int], None],
+        progress: Callable[[int], None],
         read: Read,
         skipped: frozenset[int] = frozenset(),
     ) -> None:
         self._state = state
         self._skipped = skipped
         self._created = created
-        self._yield_gil = yield_gil
+        self._progress = progress
         self._known_ids = set(state.by_id)
         self._first_new_id = state.next_topic_id
         self._held: dict[int, list[Append]] = {}
@@ -102,8 +103,7 @@ class Replay:
                     if routers.get(body.name) is not known:
                         last_marks.pop(body.name, None)
                 elif isinstance(body, CkptMark):
-                    marks = (RouterMark(**msgspec.structs.asdict(mark)) for mark in body.routers)
-                    last_marks.update({mark.name: mark for mark in marks if routers.get(mark.name) is not None})
+                    last_marks.update({mark.name: mark for mark in body.routers if routers.get(mark.name) is not None})
         self.router_recovery.begin(marked)
         for topic in self._state.by_id.values():
             self.router_recovery.watch(topic)
@@ -115,12 +115,12 @@ class Replay:
         if not len(columns):
             return
         # Marks are left out: a file's first mark has the wall clock's time, which the engine may not have believed.
-        timed = columns.ts[columns.type != FrameType.CHECKPOINT_MARK]
-        self.highest_ts = max(self.highest_ts, int(timed.max(initial=0)))
+        is_timed = columns.type != FrameType.CHECKPOINT_MARK
+        self.highest_ts = max(self.highest_ts, int(columns.ts.max(initial=0, where=is_timed)))
         for topic_id, rows in _rows_by_topic(columns):
             if topic_id not in self._skipped:
                 self._topic_rows(topic_id, rows, columns, buffer, file)
-            self._yield_gil(len(rows))
+        self._progress(len(columns))
 
     def _topic_rows(self, topic_id: int, rows: Rows, columns: WalColumns, buffer: Buffer, file: int) -> None:
         controls = np.flatnonzero(columns.type[rows] != FrameType.APPEND)
@@ -360,7 +360,7 @@ class Replay:
 def _rows_by_topic(columns: WalColumns) -> list[tuple[int, Rows]]:
     order = np.argsort(columns.topic_id, kind="stable")
     ids = columns.topic_id[order]
-    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    bounds = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), len(ids)]
     pieces = [(int(ids[lo]), order[lo:hi]) for lo, hi in pairwise(bounds)]
     return [*(piece for piece in pieces if piece[0]), *(piece for piece in pieces if not piece[0])]
 
@@ -369,7 +369,8 @@ def _seq_runs(columns: WalColumns, rows: Rows) -> Iterator[Rows]:
     """Rows split where their seqs do not follow each other."""
     if not len(rows):
         return
-    breaks = np.flatnonzero(np.diff(columns.seq[rows].astype(np.int64)) != 1) + 1
+    seqs = columns.seq[_as_slice(rows)]
+    breaks = np.flatnonzero(seqs[1:] - seqs[:-1] != 1) + 1
     yield from np.split(rows, breaks)
 
 

@@ -149,7 +149,7 @@ class RouterCheckpoints:
         """The topic is gone and its routers with it, or its deletion failed. The TopicDelete ends the routers in memory
         and in a replay; their own RouterDelete frames are written too, but nothing depends on them."""
         self._ctx.evidence.release(topic)
-        gone = [RouterDelete(router.name) for router in routers if self._table.get(router.name) is None]
+        gone = [RouterDelete(name=router.name) for router in routers if self._table.get(router.name) is None]
         for op in gone:
             self._forget(op.name)
         if not gone:

@@ -45,23 +45,19 @@ class Forwarding:
         self._losses = LossHops(context.state)
         self._steps: dict[str, Step] = {}
         self._backoffs: dict[str, Backoff] = {}
-        self._dirty: dict[int, None] = {}
+        self.dirty: dict[int, None] = {}
+        """Ids of sources whose routers have something to do in this turn."""
         self._checkpoint_asked = False
-        context.on_published.append(self._published)
+        context.on_published.append((context.state.routers.by_source, lambda source: self._mark_dirty(source.id)))
+        context.on_published.append((context.fed, self._watch_memory))
         context.on_removed.append(lambda topic, _: self._space_appeared(topic))
         context.on_config.append(lambda topic, _: self._space_appeared(topic))
 
     # --- waking ---------------------------------------------------------------------------------------------------
 
-    def _published(self, topic: TopicLog) -> None:
-        if self._ctx.state.routers.from_source(topic.id):
-            self._mark_dirty(topic.id)
-        if topic.id in self._ctx.fed:
-            self._watch_memory(topic)
-
     def _mark_dirty(self, source_id: int) -> None:
-        if source_id not in self._dirty:
-            self._dirty[source_id] = None
+        if source_id not in self.dirty:
+            self.dirty[source_id] = None
             self._ctx.commit.wake()
 
     def _space_appeared(self, dest: TopicLog) -> None:
@@ -87,9 +83,7 @@ class Forwarding:
 
     def turn(self) -> None:
         """Every router of a dirty source makes one step."""
-        if not self._dirty:
-            return
-        dirty, self._dirty = self._dirty, {}
+        dirty, self.dirty = self.dirty, {}
         for source_id in dirty:
             source = self._ctx.state.by_id.get(source_id)
             go = partial(self._step_all, source_id)

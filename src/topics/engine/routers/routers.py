@@ -25,8 +25,7 @@ from topics.errors import InvalidRequest, RouterCycle, RouterNotFound, Throttled
 from topics.model.config import DEFAULT_CONFIG
 from topics.model.names import check_router_name, check_topic_name
 from topics.model.ops import RouterDelete, RouterPut, TopicCreate, TopicDelete
-from topics.model.results import RouterSummary
-from topics.model.router import RouterDef
+from topics.model.router import RouterDef, RouterSummary
 
 
 def check_router(state: State, definition: RouterDef, *, routers_max: int) -> RouterProgress | None:
@@ -216,7 +215,7 @@ class Routers:
 
     def _undo(self, create: TopicCreate) -> Ticket[None]:
         topic = self._ctx.state.by_id[create.topic_id]
-        op = TopicDelete(create.topic_id, create.name, create.epoch)
+        op = TopicDelete(topic_id=create.topic_id, name=create.name, epoch=create.epoch)
         try:
             return self._checkpoints.log([op], lambda: self._ctx.deleted(topic), topic_id=create.topic_id)
         except Exception as error:
@@ -273,4 +272,6 @@ class Routers:
         router = self._table.get(name)
         if router is None:
             return resolved(False)
-        return self._checkpoints.when_durable(router, lambda: self._checkpoints.log([RouterDelete(name)], lambda: True))
+        return self._checkpoints.when_durable(
+            router, lambda: self._checkpoints.log([RouterDelete(name=name)], lambda: True)
+        )

@@ -25,7 +25,7 @@ from topics.errors import CommitFailed, ReadOnlyCause, WalFull, log_refusal
 from topics.model.submission import Submission
 
 if TYPE_CHECKING:
-    from topics.engine.writing.writes import CoalescedWrite
+    from topics.engine.writing.coalesced_write import CoalescedWrite
 
 log = logging.getLogger("topics.engine")
 
@@ -164,6 +164,7 @@ class Commit:
             raise WalFull()
         if self.growing:
             self._stop_growing(submission.topic_id)
+            self._stop_growing(submission.rider_topic_id)
         ticket = CommitTicket(finish=finish, on_failure=on_failure, gate=gate, barrier=barrier, answer=answer)
         submission.ticket = ticket
         state.queued.append(submission)
@@ -241,7 +242,8 @@ class Commit:
             if self._must_wait(state, submission, ticket):
                 state.awaiting.append(submission)
                 if ticket.barrier:
-                    state.waiting[submission.topic_id] = state.waiting.get(submission.topic_id, 0) + 1
+                    for topic_id in _topics_of(submission):
+                        state.waiting[topic_id] = state.waiting.get(topic_id, 0) + 1
                 waiting += 1
             else:
                 state.depth -= submission.writes
@@ -252,6 +254,8 @@ class Commit:
     @staticmethod
     def _must_wait(state: _Group, submission: Submission, ticket: CommitTicket) -> bool:
         if submission.durable or submission.topic_id in state.waiting:
+            return True
+        if submission.rider_topic_id and submission.rider_topic_id in state.waiting:
             return True
         return ticket.gate is not None and ticket.gate()
 
@@ -265,7 +269,8 @@ class Commit:
             ticket: CommitTicket = submission.ticket  # type: ignore[assignment]
             ticket.synced_s = now_s
             if ticket.barrier:
-                self._release_barrier(state, submission.topic_id)
+                for topic_id in _topics_of(submission):
+                    self._release_barrier(state, topic_id)
             state.depth -= submission.writes
             self._apply(submission, ticket)
         for tell in self.on_synced:
@@ -388,3 +393,9 @@ class Commit:
         if waiters:
             for _ in range(len(waiters)):
                 guarded(waiters.popleft())
+
+
+def _topics_of(submission: Submission) -> tuple[int, ...]:
+    """Whose order it keeps."""
+    rider = submission.rider_topic_id
+    return (submission.topic_id, rider) if rider else (submission.topic_id,)

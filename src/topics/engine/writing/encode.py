@@ -6,8 +6,9 @@ none; an `Append` of an ephemeral topic has no frames at all. The inverse, frame
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+import msgspec
 
 from topics.core.append import Reservation, make_append
 from topics.core.topic import TopicLog
@@ -15,14 +16,13 @@ from topics.formats.wal import bodies
 from topics.formats.wal.bodies import encode_body, kind_of
 from topics.formats.wal.frame import encode_appends, encode_frame
 from topics.model import ops
-from topics.model.names import TagMatch
 from topics.model.record import WriteBatch
 from topics.model.submission import Submission
 
 
 def control_frame(op: ops.Op, *, ts: int, durable: bool, more: bool) -> bytes:
     """The frame of any op but an Append."""
-    body = _BODIES[type(op)](op)
+    body = _body_of(op)
     return encode_frame(
         kind_of(body),
         ts=ts,
@@ -54,8 +54,9 @@ def encode_append(
         durable=durable,
         runs=runs,
     )
-    offs, lens = array("I", encoded.offsets), array("I", encoded.lengths)
-    return make_append(topic, reservation, batch, frames=encoded.buffer, offs=offs, lens=lens, ts=times)
+    return make_append(
+        topic, reservation, batch, frames=encoded.buffer, offs=encoded.offsets, lens=encoded.lengths, ts=times
+    )
 
 
 def append_submission(append: ops.Append, *, durable: bool) -> Submission:
@@ -64,12 +65,12 @@ def append_submission(append: ops.Append, *, durable: bool) -> Submission:
     count = append.count
     return Submission(
         [append.frames],
-        frame_count=count,
+        len(append.frames),
+        count,
         client_frames=count,
         durable=durable,
         ops=[append],
         topic_id=append.topic_id,
-        size=len(append.frames),
     )
 
 
@@ -84,7 +85,7 @@ def submission(
         frame = control_frame(op, ts=ts, durable=durable, more=append is not None or at < last)
         frames.append(frame)
         size += len(frame)
-    every: list[ops.Op] = list(controls)
+    every: list[object] = list(controls)
     count = len(controls)
     if append is not None:
         assert append.frames is not None
@@ -95,7 +96,8 @@ def submission(
         every.append(append)
     return Submission(
         frames,
-        frame_count=count,
+        size,
+        count,
         client_frames=client_frames,
         durable=durable,
         ops=every,
@@ -103,126 +105,25 @@ def submission(
     )
 
 
-def _marks(routed: Sequence[ops.RouterMark]) -> tuple[bodies.RouterMark, ...]:
-    return tuple(
-        bodies.RouterMark(name=m.name, cursor=m.cursor, forwarded_total=m.forwarded_total, dest_base=m.dest_base)
-        for m in routed
-    )
-
-
-def _selector(match: TagMatch | None) -> bodies.Selector | None:
-    return None if match is None else (match.op, match.value)
-
-
-def _topic_create(op: ops.TopicCreate) -> bodies.TopicCreate:
-    return bodies.TopicCreate(name=op.name, epoch=op.epoch, config=op.config.to_dict(), created_ts=op.created_ts)
-
-
-def _router_put(op: ops.RouterPut) -> bodies.RouterCreate:
-    r = op.router
-    return bodies.RouterCreate(
-        name=r.name,
-        source=r.source,
-        dest=r.dest,
-        source_id=op.source_id,
-        dest_id=op.dest_id,
-        preserve_node=r.preserve_node,
-        preserve_tag=r.preserve_tag,
-        create_dest=r.create_dest,
-        allow_cycle=r.allow_cycle,
-        guarantee=r.guarantee,
-        filter=_selector(r.filter),
-        initial_cursor=op.initial_cursor,
-        initial_dest_base=op.initial_dest_base,
-        created_ts=op.created_ts,
-        rev=op.rev,
-    )
-
-
-def _delete(op: ops.Delete) -> bodies.Delete:
-    return bodies.Delete(
-        before_seq=op.before_seq,
-        match=_selector(op.match),
-        seqs=op.seqs,
-        bound_head=op.bound_head,
-        reason=op.reason,
-        routed=_marks(op.routed),
-    )
-
-
-def _evict(op: ops.Evict) -> bodies.EvictWatermark:
-    return bodies.EvictWatermark(
-        evict_floor=op.evict_floor,
-        cap_lost=op.cap_lost,
-        ttl_lost=op.ttl_lost,
-        trim_lost=op.trim_lost,
-        restart_lost=op.restart_lost,
-        earliest_seq=op.earliest_seq,
-        routed=_marks(op.routed),
-    )
-
-
-def _head(op: ops.HeadMark) -> bodies.HeadWatermark:
-    pin = op.pin
-    return bodies.HeadWatermark(
-        ceiling=op.ceiling,
-        resume_at=op.resume_at,
-        lost=tuple(bodies.LostRange(first, last, reason) for first, last, reason in op.lost),
-        pin=None
-        if pin is None
-        else bodies.Pin(
-            router=pin.router, cursor=pin.cursor, forwarded_total=pin.forwarded_total, dest_base=pin.dest_base
-        ),
-        lease_ceiling=op.lease_ceiling,
-        fork=None if op.fork is None else bodies.Fork(*op.fork),
-    )
-
-
-def _lease(op: ops.LeaseEvent) -> bodies.Lease:
-    return bodies.Lease(
-        event=op.event,
-        node=op.node,
-        lease_id=op.lease_id,
-        deadline=op.deadline,
-        deliveries=op.deliveries,
-        ready_at=op.ready_at,
-        stream=op.stream != 0,
-        error=op.error,
-        final=op.final,
-    )
-
-
-def _jobs_added(op: ops.JobsAdded) -> bodies.JobsFrame:
-    return bodies.JobsFrame(
-        first=op.first_seq,
-        ready_at=op.ready_at,
-        priority=op.priority,
-        unique=tuple(None if key is None else bodies.UniqueItem(*key) for key in op.unique),
-    )
-
-
-def _cursor(op: ops.CursorChange) -> bodies.CursorFrame:
-    return bodies.CursorFrame(
-        name=op.name,
-        event=op.event,
-        seq=op.seq,
-        fence=op.fence,
-        owner=op.owner,
-        meta=op.meta,
-        hold=None if op.hold is None else bodies.CursorHoldRow(*op.hold),
-    )
-
-
-_BODIES: dict[type[Any], Callable[[Any], bodies.Body]] = {
-    ops.TopicCreate: _topic_create,
-    ops.TopicDelete: lambda op: bodies.TopicDelete(name=op.name, epoch=op.epoch),
-    ops.ConfigUpdate: lambda op: bodies.ConfigUpdate(name=op.name, config=op.config.to_dict()),
-    ops.RouterPut: _router_put,
-    ops.RouterDelete: lambda op: bodies.RouterDelete(name=op.name),
-    ops.Delete: _delete,
-    ops.Evict: _evict,
-    ops.HeadMark: _head,
-    ops.LeaseEvent: _lease,
-    ops.JobsAdded: _jobs_added,
-    ops.CursorChange: _cursor,
-}
+def _body_of(op: ops.Op) -> bodies.Body:
+    match op:
+        case ops.FrameOp():
+            return op
+        case ops.TopicCreate():
+            return bodies.TopicCreateBody(
+                name=op.name, epoch=op.epoch, config=op.config.to_dict(), created_ts=op.created_ts
+            )
+        case ops.ConfigUpdate():
+            return bodies.ConfigUpdateBody(name=op.name, config=op.config.to_dict())
+        case ops.RouterPut():
+            return bodies.RouterCreate(
+                **msgspec.structs.asdict(op.router),
+                source_id=op.source_id,
+                dest_id=op.dest_id,
+                initial_cursor=op.initial_cursor,
+                initial_dest_base=op.initial_dest_base,
+                created_ts=op.created_ts,
+                rev=op.rev,
+            )
+        case _:
+            raise TypeError(f"{type(op).__name__} is no op of a control frame")

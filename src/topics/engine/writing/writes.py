@@ -10,13 +10,11 @@ Always holds: a refused write has consumed no seq and left no trace; a write is 
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
-from typing import Protocol
 
 from topics.core.append import (
+    ExpectedCheck,
     IndexNeeded,
     Repeat,
     Reservation,
@@ -24,6 +22,7 @@ from topics.core.append import (
     note_tags,
     release,
     reserve,
+    total_bytes,
 )
 from topics.core.apply import apply
 from topics.core.delete import decide_delete_seqs
@@ -34,149 +33,22 @@ from topics.core.slots.extent import index_of
 from topics.core.topic import TopicLog
 from topics.engine.context import Context
 from topics.engine.floor_log import FloorLog
-from topics.engine.ticket import Ticket, callback_failed, chain, either_way, guarded, resolved
+from topics.engine.ticket import Ticket, chain, either_way, resolved
+from topics.engine.writing.coalesced_write import BYTES_MAX, AppendWaiter, CoalescedWrite, WriteTicket
 from topics.engine.writing.commit import CommitTicket
 from topics.engine.writing.encode import append_submission, encode_append, submission
 from topics.engine.writing.job_controls import job_controls
+from topics.engine.writing.riding import ALONE, Riding
 from topics.errors import CommitFailed, Throttled, TopicsError
-from topics.limits import KIB
 from topics.model.ops import RESIDENT, Append, HeadMark, Op
-from topics.model.record import WriteBatch, joined
+from topics.model.record import WriteBatch
 from topics.model.results import Appended
 from topics.model.submission import Submission
 
 LEAST_MS = 0.001
 """A wait that happened is shown as more than nothing."""
-WRITES_MAX = 1024
-BYTES_MAX = 256 * KIB
-"""Of one coalesced submission: what grows must end before it holds up the turn that writes it."""
 RECORDS_EACH_MAX = 256
 """Of one write that travels with others; a larger one gains nothing by it."""
-
-
-class AppendWaiter(Protocol):
-    """Whoever waits for one of the writes of a submission, or for several that came together."""
-
-    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
-        """They are committed and published."""
-
-    def fail(self, error: BaseException) -> None:
-        """They are not, for all that is known."""
-
-    def abandon(self, error: BaseException) -> None:
-        """As `fail`, for those that are not answered."""
-
-
-class WriteTicket(Ticket[Appended]):
-    """The ticket of one of the writes of a submission: an `AppendWaiter`."""
-
-    __slots__ = ("submitted_s",)
-
-    def __init__(self) -> None:
-        self.done = False
-        self.value = None
-        self.error = None
-        self._waiters = None
-        self.submitted_s = perf_counter()
-
-    def written(self, first_seq: int, count: int, *, epoch: int, written_s: float, sync_ms: float) -> None:
-        append_ms = (written_s - self.submitted_s) * 1e3
-        self.resolve(Appended(first_seq, count, first_seq + count - 1, epoch, append_ms=append_ms, sync_ms=sync_ms))
-
-
-class CoalescedWrite(Submission):
-    """Plain writes of one topic and one turn as one submission: encoded, written, applied and published together. Each
-    is still a run of its own in the log and is answered for itself.
-
-    Always holds: the seqs of its writes are consecutive, in order of arrival, and their times do not fall; all have one
-    class and one config. Opened and filled by `Writes`, sealed by `Commit` when it is taken to be written."""
-
-    __slots__ = (
-        "_batches",
-        "_moments",
-        "_runs",
-        "_waiters",
-        "bytes",
-        "config",
-        "count",
-        "first_seq",
-        "group",
-        "topic",
-        "ts",
-    )
-
-    def __init__(self, topic: TopicLog, *, group: int, first_seq: int, ts: int, writes: int) -> None:
-        super().__init__([], frame_count=0, durable=topic.config.durability == "fsync", topic_id=topic.id, size=0)
-        self.writes = writes
-        self.topic = topic
-        self.group = group
-        self.config = topic.config
-        self.first_seq = first_seq
-        self.ts = ts  # of the last write
-        self.count = 0  # records
-        self.bytes = 0  # accounted
-        self._moments = [(ts, 0)]  # times, and the number of records before each
-        self._batches: list[WriteBatch] = []
-        self._runs: list[int] = []  # records of each write
-        self._waiters: list[tuple[AppendWaiter, int]] = []  # with the number of records each waits for
-
-    def takes(self, writes: int, size: int) -> bool:
-        """Whether more writes can be like the others: all that would differ is checked here."""
-        is_alike = self.config is self.topic.config
-        return is_alike and self.bytes + size <= BYTES_MAX and self.writes + writes <= WRITES_MAX
-
-    def move_on(self, ts: int) -> None:
-        """Whatever is added from now on has this time."""
-        self.ts = ts
-        self._moments.append((ts, self.count))
-
-    def add(self, batch: WriteBatch, waiter: AppendWaiter, runs: list[int]) -> None:
-        """Take in writes, `runs` of records, whose seqs are the next ones."""
-        assert not self.ops, "a write was added to a submission that is sealed"
-        self.count += batch.count
-        self.bytes += batch.total_bytes
-        self._batches.append(batch)
-        self._runs += runs
-        self._waiters.append((waiter, batch.count))
-
-    def reservation(self) -> Reservation:
-        return Reservation(self.first_seq, self.count, self.bytes, self.ts, None)
-
-    def seal(self) -> None:
-        """All are there: encode them. The op is `ops[0]` from now on."""
-        batch = self._batches[0] if len(self._batches) == 1 else joined(self._batches)
-        times = None if len(self._moments) == 1 else self._times()
-        op = encode_append(self.topic, batch, self.reservation(), durable=self.durable, times=times, runs=self._runs)
-        assert op.frames is not None
-        self.ops.append(op)
-        self.frames.append(op.frames)
-        self.size = len(op.frames)
-        self.frame_count = self.client_frames = self.count
-
-    def _times(self) -> array[int]:
-        """The time of each record."""
-        ends = [at for _, at in self._moments[1:]] + [self.count]
-        times: array[int] = array("Q")
-        for (ts, at), end in zip(self._moments, ends, strict=True):
-            times += array("Q", (ts,)) * (end - at)
-        return times
-
-    def answer(self, done: Ticket[float]) -> None:
-        """It is committed, or failed: so are all of its writes."""
-        commit: CommitTicket = self.ticket  # type: ignore[assignment]
-        self.ticket = None  # the ticket knows us: a cycle would be left to the collector
-        if done.error is not None:
-            for waiter, _ in self._waiters:
-                guarded(waiter.fail, done.error)
-            return
-        written_s, sync_ms = commit.written_s, done.value or 0.0
-        seq, epoch = self.first_seq, self.topic.epoch
-        for waiter, count in self._waiters:
-            try:
-                waiter.written(seq, count, epoch=epoch, written_s=written_s, sync_ms=sync_ms)
-            except Exception as error:
-                callback_failed(error, waiter.abandon)
-            seq += count
 
 
 class Writes:
@@ -255,8 +127,20 @@ class Writes:
         if not ctx.commit.has_room(group, writes):
             return None
         reservation = reserve(topic, count=records.count, size=size, now=now, tags=records.tags)
+        ts = reservation.ts
         coalesced = CoalescedWrite(
-            topic, group=group, first_seq=reservation.first_seq, ts=reservation.ts, writes=writes
+            [],
+            0,
+            0,
+            durable=config.durability == "fsync",
+            topic_id=topic.id,
+            writes=writes,
+            topic=topic,
+            config=config,
+            group=group,
+            first_seq=reservation.first_seq,
+            ts=ts,
+            moments=[(ts, 0)],
         )
         try:
             ctx.commit.submit(
@@ -291,23 +175,41 @@ class Writes:
 
     # --- writes that are decided by themselves --------------------------------------------------------------------
 
-    def decide(self, topic: TopicLog, batch: WriteBatch, now: int, replaced: tuple[int, ...] = ()) -> Ticket[Appended]:
-        """`replaced` are jobs that are deleted in the same submission."""
+    def append_with(self, topic: TopicLog, batch: WriteBatch, plan: Callable[[], Riding]) -> Ticket[Appended]:
+        """Append together with what `plan` says when the write is decided; without a key and unique keys."""
+        self._ctx.check_exists(topic)
+        now = self._ctx.clock.now_ms()
+        wait = self._ctx.changing.get(topic.id) or self.wait_before(topic, batch, now)
+        if wait is not None:
+            return chain(wait, lambda _: self.append_with(topic, batch, plan))
+        return self.decide(topic, batch, now, riding=plan())
+
+    def decide(
+        self,
+        topic: TopicLog,
+        batch: WriteBatch,
+        now: int,
+        replaced: tuple[int, ...] = (),
+        riding: Riding = ALONE,
+        check: ExpectedCheck | None = None,
+    ) -> Ticket[Appended]:
+        """`replaced` are jobs that are deleted in the same submission; `check` has looked for some of what the write
+        expects already."""
         wait = self.wait_before(topic, batch, now)
         if wait is not None:
-            return chain(wait, lambda _: self.append_again(topic, batch))
-        decision = decide_append(topic, batch, now)
+            return chain(wait, lambda _: self.append_again(topic, batch, check))
+        decision = decide_append(topic, batch, now, check)
         if isinstance(decision, Repeat):
             memo = decision.memo
             epoch = epoch_of(topic, memo.first_seq + memo.count - 1)
             return resolved(Appended(memo.first_seq, memo.count, memo.head, epoch, deduped=True))
         if isinstance(decision, IndexNeeded):
             loaded = self._ctx.files.fetch(topic, index_of(decision.block, decision.block.first_seq))
-            return chain(loaded, lambda _: self.append_again(topic, batch))
+            return chain(loaded, lambda _: self.append_again(topic, batch, decision.check))
         assert isinstance(decision, Reservation), "a write whose key is busy was waited for"
         try:
             self.check_quota(batch.total_bytes)
-            ticket = self._commit(topic, batch, decision, replaced)
+            ticket = self._commit(topic, batch, decision, replaced, riding)
         except BaseException:
             release(topic, decision, reuse_seqs=True)
             self._ctx.ceilings.forget(topic.id)  # a mark that was refused with it is not on its way
@@ -320,8 +222,10 @@ class Writes:
     def wait_before(self, topic: TopicLog, batch: WriteBatch, now: int) -> Ticket[None] | None:
         """What to wait for before a write can be decided; None if nothing."""
         config = topic.config
-        if config.ttl_ms and config.discard == "reject" and due(topic, now) is not None:
-            # Expired records make place for new ones, so their floor must be logged before the decision.
+        asks_for_tags = batch.expected is not None and bool(batch.expected.tags)
+        if (asks_for_tags or (config.ttl_ms and config.discard == "reject")) and due(topic, now) is not None:
+            # Expired records make place for new ones and have no version, so their floor must be logged before the
+            # decision.
             return self._floor_log.ensure_logged(topic)
         if batch.key is not None and batch.key in topic.idem.staged and not self.is_known(topic, batch):
             # Wait for the write that has the key now, then look again: it has appended, or failed without a trace.
@@ -331,13 +235,15 @@ class Writes:
     def _key_is_free(self, topic_id: int, key: bytes, _: Ticket[Appended]) -> None:
         self._by_key.pop((topic_id, key), None)
 
-    def append_again(self, topic: TopicLog, batch: WriteBatch) -> Ticket[Appended]:
+    def append_again(self, topic: TopicLog, batch: WriteBatch, check: ExpectedCheck | None = None) -> Ticket[Appended]:
         """A config that is in the log already would come between the decision and the records, so it is waited for. A
         drop is not: whoever came before it may go with the topic."""
         self._ctx.check_exists(topic)
         change = self._ctx.changing.get(topic.id)
         if change is not None and not self.is_known(topic, batch):
-            return chain(change, lambda _: self.append_again(topic, batch))
+            return chain(change, lambda _: self.append_again(topic, batch, check))
+        if check is not None:
+            return self.decide(topic, batch, self._ctx.clock.now_ms(), check=check)
         return self.append(topic, batch)
 
     def is_known(self, topic: TopicLog, batch: WriteBatch) -> bool:
@@ -356,11 +262,15 @@ class Writes:
         return not cap or state.total_bytes + state.staged_bytes + size <= cap
 
     def _commit(
-        self, topic: TopicLog, batch: WriteBatch, reservation: Reservation, replaced: tuple[int, ...]
+        self,
+        topic: TopicLog,
+        batch: WriteBatch,
+        reservation: Reservation,
+        replaced: tuple[int, ...],
+        riding: Riding,
     ) -> Ticket[Appended]:
-        ctx = self._ctx
+        ctx, config = self._ctx, topic.config
         group = ctx.group_of(topic.id)
-        config = topic.config
         mark = None
         last_seq = reservation.last_seq
         if last_seq > topic.ceiling and (not config.is_fsync or topic.id in ctx.fed):
@@ -370,23 +280,31 @@ class Writes:
             op.jobs = None if batch.jobs is None else jobs_op(topic, batch.jobs, op.first_seq, reservation.ts)
             if replaced:
                 self._apply_control(topic, decide_delete_seqs(topic, replaced, reason="ack"))
-            return self._commit_resident(topic, op, reservation, group, mark)
+            return self._commit_resident(topic, op, reservation, group, mark, riding)
         controls = self._controls(topic, reservation, mark)
-        durable = config.is_fsync or bool(controls)
+        durable = config.is_fsync or bool(controls) or riding.durable
         if batch.jobs is not None:
             controls += job_controls(ctx, topic, batch.jobs, reservation, replaced)
         op = encode_append(topic, batch, reservation, durable=durable)
         sub = (
-            submission(controls, op, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=batch.count)
-            if controls
+            submission(
+                [*controls, *riding.ops],
+                op,
+                topic_id=topic.id,
+                ts=reservation.ts,
+                durable=durable,
+                client_frames=batch.count,
+            )
+            if controls or riding.ops
             else append_submission(op, durable=durable)
         )
+        sub.rider_topic_id = riding.topic_id
         # Above the applied ceiling although no mark of its own: a mark submitted earlier has yet to be synced.
         waits = not durable and last_seq > topic.ceiling
         ticket = ctx.commit.submit(
             group,
             sub,
-            finish=partial(self._finish, topic, batch.total_bytes),
+            finish=partial(self._finish, topic, batch.total_bytes, len(controls), riding),
             on_failure=partial(self._release, topic, reservation),
             gate=(lambda: op.last_seq > topic.ceiling) if waits else None,
         )
@@ -411,15 +329,15 @@ class Writes:
             late = not topic.config.is_ephemeral and unlogged(topic) is not None
             self._ctx.removed(topic, effect, flag_after=self._floor_log.log_floors(topic) if late else None)
 
-    def _finish(self, topic: TopicLog, size: int, sub: Submission) -> Appended:
+    def _finish(self, topic: TopicLog, size: int, controls: int, riding: Riding, sub: Submission) -> Appended:
         """The class is satisfied: publish."""
-        state = self._ctx.state
-        state.staged_bytes -= size
+        self._ctx.state.staged_bytes -= size
         op: Append = sub.ops[-1]  # type: ignore[assignment]
-        if len(sub.ops) > 1:
-            for control in sub.ops[:-1]:
+        if controls:
+            for control in sub.ops[:controls]:
                 self._apply_control(topic, control)  # type: ignore[arg-type]
             self._ctx.ceilings.release(topic)
+        riding.finish()
         op.file = sub.file
         op.base += sub.offset
         return self.publish(topic, op, sub)
@@ -449,31 +367,44 @@ class Writes:
         return self._commit_resident(topic, op, reservation, self._ctx.group_of(topic.id), mark)
 
     def _commit_resident(
-        self, topic: TopicLog, op: Append, reservation: Reservation, group: int, mark: HeadMark | None
+        self,
+        topic: TopicLog,
+        op: Append,
+        reservation: Reservation,
+        group: int,
+        mark: HeadMark | None,
+        riding: Riding = ALONE,
     ) -> Ticket[Appended]:
-        """Only the ceiling above the records is logged, if there is one to log."""
+        """Only the ceiling above the records is logged, if there is one to log, and what rides with them."""
         op.file = RESIDENT
         is_above_ceiling = reservation.last_seq > topic.ceiling
-        if not is_above_ceiling and reservation.first_seq == topic.head + 1:
+        if not is_above_ceiling and reservation.first_seq == topic.head + 1 and not riding.ops:
             self._ctx.ceilings.refill(topic, group, reservation.ts)
+            riding.finish()
             return resolved(self.publish(topic, op, None))
         # Without a mark the submission is empty. It keeps the order behind writes that are being committed; and if a
         # mark on its way has yet to cover the records, it shares the sync of that mark.
-        controls = [] if mark is None else [mark]
+        durable = is_above_ceiling or riding.durable
+        controls: list[Op] = [*riding.ops] if mark is None else [mark, *riding.ops]
+        sub = submission(controls, None, topic_id=topic.id, ts=reservation.ts, durable=durable, client_frames=0)
+        sub.rider_topic_id = riding.topic_id
         ticket = self._ctx.commit.submit(
             group,
-            submission(controls, None, topic_id=topic.id, ts=reservation.ts, durable=is_above_ceiling, client_frames=0),
-            finish=partial(self._finish_resident, topic, op, reservation.size),
+            sub,
+            finish=partial(self._finish_resident, topic, op, mark, riding),
             on_failure=partial(self._release, topic, reservation),
         )
         self._ctx.state.staged_bytes += reservation.size
         return ticket
 
-    def _finish_resident(self, topic: TopicLog, op: Append, size: int, sub: Submission) -> Appended:
-        self._ctx.state.staged_bytes -= size
-        for control in sub.ops:
-            apply(self._ctx.state, control)  # type: ignore[arg-type]
+    def _finish_resident(
+        self, topic: TopicLog, op: Append, mark: HeadMark | None, riding: Riding, _: Submission
+    ) -> Appended:
+        self._ctx.state.staged_bytes -= total_bytes(op.sizes)
+        if mark is not None:
+            apply(self._ctx.state, mark)
             self._ctx.ceilings.release(topic)
+        riding.finish()
         return self.publish(topic, op, None)
 
 

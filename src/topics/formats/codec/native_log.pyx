@@ -7,10 +7,9 @@ before anything behind it is touched.
 """
 
 from cpython cimport array
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from topics.formats.codec.native cimport *
@@ -20,7 +19,7 @@ from array import array as _array
 import numpy as np
 
 from topics.errors import Corruption
-from topics.formats.codec.plain_log import REASONS, EncodedAppends
+from topics.formats.codec.plain_log import REASONS, WAL_TYPES, EncodedAppends
 
 cdef array.array _UINTS = _array("I")
 
@@ -182,7 +181,6 @@ cdef void put_appends(uint8_t *out, const Source *rows, Py_ssize_t count, uint64
 
 
 cdef struct WalRow:
-    int64_t offset
     uint64_t topic_id
     uint64_t seq
     uint64_t ts
@@ -194,52 +192,104 @@ cdef struct WalRow:
     uint8_t flags
 
 
-cdef struct WalRows:
-    WalRow *rows
-    Py_ssize_t count
-    Py_ssize_t room
-    int64_t end
-    int reason
+# Where the columns lie that rows are put into.
+cdef struct WalOut:
+    int64_t *offset
+    uint32_t *length
+    uint8_t *kind
+    uint8_t *flags
+    uint64_t *topic_id
+    uint64_t *seq
+    uint64_t *ts
+    uint16_t *node_len
+    uint16_t *tag_len
+    uint32_t *data_len
 
 
 def scan_wal_frames(buffer, int64_t start, int64_t limit, bint verify):
-    cdef Py_buffer view
-    cdef WalRows found
-    found.rows, found.count, found.room, found.end, found.reason = NULL, 0, 0, start, OK
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    cdef Held held
+    cdef WalOut out
+    cdef Py_ssize_t room, count = 0
+    cdef int64_t end = start
+    cdef int reason
+    hold(&held, buffer)
     try:
-        if start < 0 or limit > view.len:
+        if start < 0 or limit > held.size:
             raise ValueError("the log's end lies outside of its buffer")
         if limit - start < GIL_FREE_BYTES:
-            walk_wal(<const uint8_t *>view.buf, limit, verify, &found)
+            room = count_lengths(held.data, start, limit)
         else:
             with nogil:
-                walk_wal(<const uint8_t *>view.buf, limit, verify, &found)
-        if found.reason < 0:
-            raise MemoryError
-        return wal_columns(&found)
+                room = count_lengths(held.data, start, limit)
+        columns = wal_columns(room, &out)
+        if limit - start < GIL_FREE_BYTES:
+            reason = walk_wal(held.data, limit, verify, &out, room, &count, &end)
+        else:
+            with nogil:
+                reason = walk_wal(held.data, limit, verify, &out, room, &count, &end)
     finally:
-        free(found.rows)
-        PyBuffer_Release(&view)
+        release(&held)
+    if count < room:
+        columns = [column[:count] for column in columns]
+    return (*columns, end, REASONS[reason])
 
 
-cdef void walk_wal(const uint8_t *log, int64_t limit, bint verify, WalRows *found) noexcept nogil:
-    cdef WalRow *row
-    while found.end < limit:
-        if found.count == found.room:
-            found.room = 2 * found.room if found.room else 64
-            row = <WalRow *>realloc(found.rows, found.room * sizeof(WalRow))
-            if row == NULL:
-                found.reason = -1
-                return
-            found.rows = row
-        row = found.rows + found.count
-        found.reason = check_wal(log + found.end, limit - found.end, verify, row)
-        if found.reason != OK:
-            return
-        row.offset = found.end
-        found.end += row.length
-        found.count += 1
+cdef Py_ssize_t count_lengths(const uint8_t *log, int64_t at, int64_t limit) noexcept nogil:
+    """How many frames there are at most: those that the length fields lead to."""
+    cdef Py_ssize_t count = 0
+    cdef uint32_t frame_len
+    while limit - at >= 4:
+        frame_len = u32(log + at)
+        if frame_len < WAL_OVERHEAD - 4 or frame_len > FRAME_LEN_MAX or <int64_t>frame_len + 4 > limit - at:
+            break
+        at += frame_len + 4
+        count += 1
+    return count
+
+
+cdef list wal_columns(Py_ssize_t room, WalOut *out):
+    cdef list columns = [np.empty(room, dtype) for dtype in WAL_TYPES]
+    out.offset = <int64_t *>address(columns[0])
+    out.length = <uint32_t *>address(columns[1])
+    out.kind = <uint8_t *>address(columns[2])
+    out.flags = <uint8_t *>address(columns[3])
+    out.topic_id = <uint64_t *>address(columns[4])
+    out.seq = <uint64_t *>address(columns[5])
+    out.ts = <uint64_t *>address(columns[6])
+    out.node_len = <uint16_t *>address(columns[7])
+    out.tag_len = <uint16_t *>address(columns[8])
+    out.data_len = <uint32_t *>address(columns[9])
+    return columns
+
+
+cdef int walk_wal(
+    const uint8_t *log, int64_t limit, bint verify, const WalOut *out, Py_ssize_t room, Py_ssize_t *count, int64_t *end,
+) noexcept nogil:
+    """Put the good frames from `end` on into the columns, and give what ends them. The log may be changed meanwhile by
+    its writer, so there may be more of them than were counted."""
+    cdef WalRow row
+    cdef int reason
+    cdef Py_ssize_t at = 0
+    while end[0] < limit:
+        reason = check_wal(log + end[0], limit - end[0], verify, &row)
+        if reason != OK:
+            return reason
+        if at == room:
+            return SHORT
+        out.offset[at] = end[0]
+        out.length[at] = row.length
+        out.kind[at] = row.kind
+        out.flags[at] = row.flags
+        out.topic_id[at] = row.topic_id
+        out.seq[at] = row.seq
+        out.ts[at] = row.ts
+        out.node_len[at] = row.node_len
+        out.tag_len[at] = row.tag_len
+        out.data_len[at] = row.data_len
+        end[0] += row.length
+        at += 1
+        count[0] = at
+    return OK
 
 
 cdef int check_wal(const uint8_t *frame, int64_t left, bint verify, WalRow *row) noexcept nogil:
@@ -269,7 +319,7 @@ cdef int check_wal(const uint8_t *frame, int64_t left, bint verify, WalRow *row)
         return FLAGS
     if (row.tag_len and not row.flags & HAS_TAG) or (row.node_len and not row.flags & HAS_NODE):
         return PRESENCE
-    if row.kind < 1 or row.kind > 13:
+    if row.kind < 1 or row.kind > 14:
         return TYPE
     if not is_utf8(frame + WAL_HEAD, row.node_len) or not is_utf8(frame + WAL_HEAD + row.node_len, row.tag_len):
         return UTF8
@@ -313,52 +363,11 @@ cdef bint is_utf8(const uint8_t *text, Py_ssize_t size) noexcept nogil:
     return True
 
 
-cdef tuple wal_columns(const WalRows *found):
-    cdef Py_ssize_t count = found.count, row
-    cdef const WalRow *from_
-    columns = (
-        np.empty(count, np.int64),
-        np.empty(count, np.uint32),
-        np.empty(count, np.uint8),
-        np.empty(count, np.uint8),
-        np.empty(count, np.uint64),
-        np.empty(count, np.uint64),
-        np.empty(count, np.uint64),
-        np.empty(count, np.uint16),
-        np.empty(count, np.uint16),
-        np.empty(count, np.uint32),
-    )
-    cdef int64_t *offset = <int64_t *>address(columns[0])
-    cdef uint32_t *length = <uint32_t *>address(columns[1])
-    cdef uint8_t *kind = <uint8_t *>address(columns[2])
-    cdef uint8_t *flags = <uint8_t *>address(columns[3])
-    cdef uint64_t *topic_id = <uint64_t *>address(columns[4])
-    cdef uint64_t *seq = <uint64_t *>address(columns[5])
-    cdef uint64_t *ts = <uint64_t *>address(columns[6])
-    cdef uint16_t *node_len = <uint16_t *>address(columns[7])
-    cdef uint16_t *tag_len = <uint16_t *>address(columns[8])
-    cdef uint32_t *data_len = <uint32_t *>address(columns[9])
-    with nogil:
-        for row in range(count):
-            from_ = found.rows + row
-            offset[row] = from_.offset
-            length[row] = from_.length
-            kind[row] = from_.kind
-            flags[row] = from_.flags
-            topic_id[row] = from_.topic_id
-            seq[row] = from_.seq
-            ts[row] = from_.ts
-            node_len[row] = from_.node_len
-            tag_len[row] = from_.tag_len
-            data_len[row] = from_.data_len
-    return (*columns, found.end, REASONS[found.reason])
-
-
 # --- log to segment ---------------------------------------------------------------------------------------------------
 
 
 def wal_to_segment(buffer, offsets, lengths, *, seqs=None, int64_t base, bint verify, str file):
-    cdef object starts = np.ascontiguousarray(offsets, np.int64), sizes = np.ascontiguousarray(lengths, np.int64), wanted = None
+    cdef object starts = int64s(offsets), sizes = int64s(lengths), wanted = None
     cdef Py_ssize_t count = len(starts), row
     cdef int64_t *offset = <int64_t *>address(starts)
     cdef int64_t *length = <int64_t *>address(sizes)
@@ -366,7 +375,7 @@ def wal_to_segment(buffer, offsets, lengths, *, seqs=None, int64_t base, bint ve
     cdef int64_t total = 0
     cdef int reason = OK
     cdef Py_ssize_t bad = 0
-    cdef Py_buffer view
+    cdef Held held
     if len(sizes) != count:
         raise ValueError(f"{len(sizes)} lengths for {count} offsets")
     if seqs is not None:
@@ -374,16 +383,16 @@ def wal_to_segment(buffer, offsets, lengths, *, seqs=None, int64_t base, bint ve
         if len(wanted) != count:
             raise ValueError(f"{len(wanted)} seqs for {count} offsets")
         seq = <uint64_t *>address(wanted)
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    hold(&held, buffer)
     try:
         for row in range(count):
-            if length[row] < WAL_OVERHEAD or offset[row] < 0 or offset[row] > view.len - length[row]:
+            if length[row] < WAL_OVERHEAD or offset[row] < 0 or offset[row] > held.size - length[row]:
                 raise Corruption(file=file, offset=offset[row], reason="short")
             total += length[row] - (WAL_OVERHEAD - SEGMENT_OVERHEAD)
         frames = PyBytes_FromStringAndSize(NULL, total)
         entries = np.zeros(count * ENTRY_BYTES, np.uint8)
         reason = convert_all(
-            <const uint8_t *>view.buf,
+            held.data,
             offset,
             length,
             seq,
@@ -396,7 +405,7 @@ def wal_to_segment(buffer, offsets, lengths, *, seqs=None, int64_t base, bint ve
             &bad,
         )
     finally:
-        PyBuffer_Release(&view)
+        release(&held)
     if reason != OK:
         raise Corruption(file=file, offset=offset[bad], reason=REASONS[reason])
     return frames, entries
@@ -445,28 +454,21 @@ cdef int convert(
 
 def encode_bodies(buffer, offsets, bytes flags):
     """Segment frames of bodies (`topics.model.run`), back to back, and where each begins."""
-    cdef object starts = np.ascontiguousarray(offsets, np.int64)
+    cdef object starts = int64s(offsets)
     cdef Py_ssize_t count = len(starts), row
     cdef int64_t *offset = <int64_t *>address(starts)
     cdef const uint8_t *bits = <const uint8_t *>PyBytes_AS_STRING(flags)
-    cdef const uint8_t *body
     cdef uint8_t *out
     cdef int64_t total = 0, size
-    cdef Py_buffer view
+    cdef Held held
     if PyBytes_GET_SIZE(flags) != count:
         raise ValueError(f"{len(flags)} flags for {count} records")
     bounds = _array("q", [0]) * (count + 1)
     cdef int64_t *bound = <int64_t *>address(bounds)
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    hold(&held, buffer)
     try:
         for row in range(count):
-            if offset[row] < 0 or offset[row] > view.len - 24:
-                raise ValueError("a body lies outside of its buffer")
-            body = <const uint8_t *>view.buf + offset[row]
-            size = 24 + <int64_t>u16(body + 16) + u16(body + 18) + u32(body + 20)
-            if offset[row] > view.len - size:
-                raise ValueError("a body lies outside of its buffer")
-            total += size + 14
+            total += body_size(&held, offset[row]) + 14
             bound[row + 1] = total
         frames = PyBytes_FromStringAndSize(NULL, total)
         out = <uint8_t *>PyBytes_AS_STRING(frames)
@@ -474,10 +476,10 @@ def encode_bodies(buffer, offsets, bytes flags):
             size = bound[row + 1] - bound[row] - 14
             put32(out, <uint32_t>(size + 10))
             out[4] = bits[row] & (HAS_TAG | HAS_NODE)
-            memcpy(out + 5, <const uint8_t *>view.buf + offset[row], size)
+            memcpy(out + 5, held.data + offset[row], size)
             put64(out + 5 + size, XXH3_64bits(out + 4, size + 1))
             out[13 + size] = 0
             out += size + 14
     finally:
-        PyBuffer_Release(&view)
+        release(&held)
     return frames, bounds

@@ -1,17 +1,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Segments in C: what `plain_segment` says, over whole batches; `native_log` has the rules that hold here too."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython cimport array
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy, memset
 
 from topics.formats.codec.native cimport *
+
+from array import array as _array
 
 import numpy as np
 
 from topics.formats.codec.plain_log import REASONS
+
+cdef array.array _LONGS = _array("q")
+
+cdef enum:
+    # Up to here reads are those of the thread that answers, which would have to wait until it has the GIL back.
+    OWNER_SLOTS_MAX = 4096
 
 
 # --- scan -------------------------------------------------------------------------------------------------------------
@@ -38,24 +46,24 @@ cdef struct SegmentRows:
 
 
 def scan_segment_frames(buffer, int64_t start, Py_ssize_t frames_max, bint verify):
-    cdef Py_buffer view
+    cdef Held held
     cdef SegmentRows found
     found.rows, found.count, found.room, found.end, found.reason = NULL, 0, 0, start, OK
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    hold(&held, buffer)
     try:
         if start < 0:
             raise ValueError("a scan starts inside of its buffer")
-        if view.len - start < GIL_FREE_BYTES:
-            walk_segment(<const uint8_t *>view.buf, view.len, frames_max, verify, &found)
+        if held.size - start < GIL_FREE_BYTES:
+            walk_segment(held.data, held.size, frames_max, verify, &found)
         else:
             with nogil:
-                walk_segment(<const uint8_t *>view.buf, view.len, frames_max, verify, &found)
+                walk_segment(held.data, held.size, frames_max, verify, &found)
         if found.reason < 0:
             raise MemoryError
         return segment_columns(&found)
     finally:
         free(found.rows)
-        PyBuffer_Release(&view)
+        release(&held)
 
 
 cdef void walk_segment(
@@ -63,13 +71,11 @@ cdef void walk_segment(
 ) noexcept nogil:
     cdef SegmentRow *row
     while found.end < limit and found.count < frames_max:
-        if found.count == found.room:
-            found.room = 2 * found.room if found.room else 64
-            row = <SegmentRow *>realloc(found.rows, found.room * sizeof(SegmentRow))
-            if row == NULL:
-                found.reason = -1
-                return
-            found.rows = row
+        row = <SegmentRow *>with_room(found.rows, found.count, &found.room, sizeof(SegmentRow))
+        if row == NULL:
+            found.reason = -1
+            return
+        found.rows = row
         row = found.rows + found.count
         found.reason = check_segment(data + found.end, limit - found.end, verify, row)
         if found.reason != OK:
@@ -161,18 +167,20 @@ cdef struct Decoding:
     const int64_t *offsets
     const int64_t *lengths
     Py_ssize_t count
+    int64_t first_slot
     int64_t first_seq
     int64_t base
     bint verify
     bint include_dead
     bint heads
     bint splits
-    # what is found
+    # what is found; a column that nobody wants is NULL
     int64_t *slot
     int64_t *seq
     int64_t *ts
     uint8_t *flags
     int64_t *texts[10]
+    int64_t *body
     Bad *bad
     Py_ssize_t kept
     Py_ssize_t bads
@@ -185,9 +193,9 @@ def decode_entries(buffer, entries, slots, int64_t first_seq, int64_t base, want
     size = len(raw) // ENTRY_BYTES
     job.entries = <const uint8_t *>address(raw)
     job.offsets = job.lengths = job.slots = NULL
-    job.count = size
+    job.count, job.first_slot = size, 0
     if slots is not None:
-        slots = np.ascontiguousarray(slots, np.int64)
+        slots = int64s(slots)
         job.slots = <const int64_t *>address(slots)
         job.count = len(slots)
         for row in range(job.count):
@@ -200,19 +208,19 @@ def decode_entries(buffer, entries, slots, int64_t first_seq, int64_t base, want
 
 def decode_at(buffer, offsets, lengths, want, bint verify, bint include_dead):
     cdef Decoding job
-    offsets, lengths = np.ascontiguousarray(offsets, np.int64), np.ascontiguousarray(lengths, np.int64)
+    offsets, lengths = int64s(offsets), int64s(lengths)
     if len(offsets) != len(lengths):
         raise ValueError(f"{len(lengths)} lengths for {len(offsets)} offsets")
     job.entries, job.slots = NULL, NULL
     job.offsets, job.lengths = <const int64_t *>address(offsets), <const int64_t *>address(lengths)
     job.count = len(offsets)
-    job.first_seq = job.base = 0
+    job.first_slot = job.first_seq = job.base = 0
     job.verify, job.include_dead = verify, include_dead
     return decoded(&job, buffer, want)
 
 
 cdef tuple decoded(Decoding *job, object buffer, object want):
-    cdef Py_buffer view
+    cdef Held held
     cdef Py_ssize_t count = job.count, at
     cdef bint failed = False
     job.heads = bool(want)
@@ -228,10 +236,10 @@ cdef tuple decoded(Decoding *job, object buffer, object want):
     job.slot, job.seq, job.ts = <int64_t *>address(slot), <int64_t *>address(seq), <int64_t *>address(ts)
     job.flags = <uint8_t *>address(flags)
     job.kept = job.bads = 0
-    job.bad = NULL
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    job.bad, job.body = NULL, NULL
+    hold(&held, buffer)
     try:
-        job.data, job.size = <const uint8_t *>view.buf, view.len
+        job.data, job.size = held.data, held.size
         if count < 256:
             failed = decode_all(job)
         else:
@@ -242,11 +250,52 @@ cdef tuple decoded(Decoding *job, object buffer, object want):
         bad = [(job.bad[at].slot, job.bad[at].offset, REASONS[job.bad[at].reason]) for at in range(job.bads)]
     finally:
         free(job.bad)
-        PyBuffer_Release(&view)
+        release(&held)
     columns = [slot, seq, ts, flags, *texts]
     if job.kept < count:
         columns = [None if column is None else column[: job.kept] for column in columns]
     return (*columns, bad)
+
+
+def live_bodies(buffer, entries, slots, int64_t first_seq):
+    cdef Decoding job
+    cdef Held held, index
+    cdef bint failed = False
+    cdef Py_ssize_t row, size
+    cdef array.array offsets
+    memset(&job, 0, sizeof(job))
+    job.first_seq, job.verify, job.heads = first_seq, True, True
+    job.count = len(slots)
+    if type(slots) is range and (not job.count or slots[job.count - 1] - slots[0] == job.count - 1):
+        job.first_slot = slots[0] if job.count else 0
+    else:
+        slots = int64s(slots)
+        job.slots = <const int64_t *>address(slots)
+    flags = PyBytes_FromStringAndSize(NULL, job.count)
+    offsets = array.clone(_LONGS, job.count, zero=False)
+    job.flags, job.body = <uint8_t *>PyBytes_AS_STRING(flags), <int64_t *>offsets.data.as_longlongs
+    hold(&index, entries)
+    try:
+        job.entries, size = index.data, index.size // ENTRY_BYTES
+        for row in range(job.count):
+            if not 0 <= (job.first_slot + row if job.slots == NULL else job.slots[row]) < size:
+                raise IndexError(f"a slot outside of {size}")
+        hold(&held, buffer)
+        job.data, job.size = held.data, held.size
+        if job.count < OWNER_SLOTS_MAX:
+            failed = decode_all(&job)
+        else:
+            with nogil:
+                failed = decode_all(&job)
+        release(&held)
+    finally:
+        free(job.bad)
+        release(&index)
+    if failed:
+        raise MemoryError
+    if job.bads:
+        return None
+    return (offsets, flags) if job.kept == job.count else (offsets[: job.kept], flags[: job.kept])
 
 
 cdef bint decode_all(Decoding *job) noexcept nogil:
@@ -257,7 +306,7 @@ cdef bint decode_all(Decoding *job) noexcept nogil:
     cdef int reason
     cdef Bad *bad
     for row in range(job.count):
-        slot = row if job.slots == NULL else job.slots[row]
+        slot = job.first_slot + row if job.slots == NULL else job.slots[row]
         if job.entries != NULL:
             entry = job.entries + slot * ENTRY_BYTES
             length = u32(entry + 4)
@@ -286,7 +335,7 @@ cdef inline int decode_one(
 ) noexcept nogil:
     """The row of one frame, if it is good and wanted."""
     cdef const uint8_t *frame
-    cdef int64_t node_len, tag_len, blob_len, blob_at, meta, wrap, row = job.kept
+    cdef int64_t node_len, tag_len, blob_len, blob_at, meta, wrap, seq, ts, row = job.kept
     cdef uint8_t flags
     cdef bint is_flagged
     if offset < 0 or length < 0 or offset > job.size - length:
@@ -298,9 +347,12 @@ cdef inline int decode_one(
     if is_flagged and not job.include_dead:
         return OK
     flags = frame[4] if entry == NULL else entry[16]
-    job.slot[row] = slot
-    job.seq[row] = u64(frame + 5) if entry == NULL else job.first_seq + slot
-    job.ts[row] = u64(frame + 13 if entry == NULL else entry + 8)
+    seq = u64(frame + 5) if entry == NULL else job.first_seq + slot
+    ts = u64(frame + 13 if entry == NULL else entry + 8)
+    if job.slot != NULL:
+        job.slot[row] = slot
+        job.seq[row] = seq
+        job.ts[row] = ts
     job.flags[row] = flags | ENTRY_DELETED if is_flagged else flags
     if not job.heads:
         job.kept += 1
@@ -316,18 +368,22 @@ cdef inline int decode_one(
     if job.verify:
         if not is_blob(job.data + blob_at, blob_len):
             return BLOB
-        if u64(frame + 5) != <uint64_t>job.seq[row]:
+        if u64(frame + 5) != <uint64_t>seq:
             return SEQ
-        if u64(frame + 13) != <uint64_t>job.ts[row] or frame[4] != flags & (HAS_TAG | HAS_NODE):
+        if u64(frame + 13) != <uint64_t>ts or frame[4] != flags & (HAS_TAG | HAS_NODE):
             return IDX
+    if job.body != NULL:
+        job.body[row] = offset + SEGMENT_HEAD - BODY_HEAD
+        job.flags[row] &= HAS_TAG | HAS_NODE
     if job.texts[0] != NULL:
         job.texts[0][row] = offset + SEGMENT_HEAD
         job.texts[1][row] = node_len
     if job.texts[2] != NULL:
         job.texts[2][row] = offset + SEGMENT_HEAD + node_len
         job.texts[3][row] = tag_len
-    job.texts[4][row] = blob_at
-    job.texts[5][row] = blob_len
+    if job.texts[4] != NULL:
+        job.texts[4][row] = blob_at
+        job.texts[5][row] = blob_len
     if job.splits:
         meta = meta_length(job.data + blob_at, blob_len)
         wrap = BLOB_MIN if meta < 0 else meta + 11
@@ -344,108 +400,72 @@ cdef inline int decode_one(
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-cdef int64_t meta_length(const uint8_t *blob, int64_t size) noexcept nogil:
-    """Of the meta text of one blob, -1 if it has none. Nearly every blob without meta is told by one pass over its bytes
-    that decides nothing byte by byte, so that it runs many of them at a time."""
-    cdef int64_t at
-    cdef uint8_t hit = 0
-    for at in range(5, size - 5):
-        hit |= (blob[at] == c",") & (blob[at + 2] == c"m") & (blob[at + 4] == c":")
-    return mark_length(blob, size) if hit else -1
+cdef class _Pieces:
+    """_Pieces of a buffer, all of which lie inside of it; the buffer is held as long as this lives."""
 
+    cdef Held held
+    cdef object starts, lengths
+    cdef const int64_t *start
+    cdef const int64_t *size
+    cdef Py_ssize_t count
 
-cdef int64_t mark_length(const uint8_t *blob, int64_t size) noexcept nogil:
-    """The same by reading the brackets and strings of the data text up to its end."""
-    cdef int64_t at = 5, depth = 0
-    while at < size - 1:
-        if blob[at] == c'"':
-            at += 1
-            while at < size - 1 and blob[at] != c'"':
-                at += 2 if blob[at] == c"\\" else 1
-        elif blob[at] == c"{" or blob[at] == c"[":
-            depth += 1
-        elif blob[at] == c"}" or blob[at] == c"]":
-            depth -= 1
-        elif depth == 0 and blob[at] == c"," and at + 5 < size and memcmp(blob + at, b',"m":', 5) == 0:
-            return size - 6 - at
-        at += 1
-    return -1
+    def __cinit__(self, buffer, starts, lengths):
+        cdef Py_ssize_t row
+        self.starts, self.lengths = int64s(starts), int64s(lengths)
+        self.start, self.size = <const int64_t *>address(self.starts), <const int64_t *>address(self.lengths)
+        self.count = len(self.starts)
+        hold(&self.held, buffer)
+        if len(self.lengths) != self.count:
+            raise ValueError(f"{len(self.lengths)} lengths for {self.count} pieces")
+        for row in range(self.count):
+            if self.start[row] < 0 or self.size[row] < 0 or self.start[row] > self.held.size - self.size[row]:
+                raise IndexError("a piece lies outside of its buffer")
+
+    def __dealloc__(self):
+        release(&self.held)
+
+    cdef const uint8_t *at(self, Py_ssize_t row) noexcept nogil:
+        return self.held.data + self.start[row]
 
 
 def meta_lengths(buffer, starts, lengths):
-    cdef object places = np.ascontiguousarray(starts, np.int64), sizes = np.ascontiguousarray(lengths, np.int64)
-    cdef Py_ssize_t count = len(places), row
-    cdef const int64_t *start = <const int64_t *>address(places)
-    cdef const int64_t *size = <const int64_t *>address(sizes)
-    cdef Py_buffer view
-    found = np.empty(count, np.int64)
+    cdef _Pieces pieces = _Pieces(buffer, starts, lengths)
+    cdef Py_ssize_t row
+    found = np.empty(pieces.count, np.int64)
     cdef int64_t *meta = <int64_t *>address(found)
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    try:
-        check_pieces(start, size, count, len(sizes), view.len)
-        with nogil:
-            for row in range(count):
-                meta[row] = meta_length(<const uint8_t *>view.buf + start[row], size[row])
-    finally:
-        PyBuffer_Release(&view)
+    with nogil:
+        for row in range(pieces.count):
+            meta[row] = meta_length(pieces.at(row), pieces.size[row])
     return found
 
 
 def hash_slices(buffer, starts, lengths):
-    cdef object places = np.ascontiguousarray(starts, np.int64), sizes = np.ascontiguousarray(lengths, np.int64)
-    cdef Py_ssize_t count = len(places), row
-    cdef const int64_t *start = <const int64_t *>address(places)
-    cdef const int64_t *size = <const int64_t *>address(sizes)
-    cdef Py_buffer view
-    found = np.empty(count, np.uint64)
+    cdef _Pieces pieces = _Pieces(buffer, starts, lengths)
+    cdef Py_ssize_t row
+    found = np.empty(pieces.count, np.uint64)
     cdef uint64_t *sums = <uint64_t *>address(found)
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    try:
-        check_pieces(start, size, count, len(sizes), view.len)
-        with nogil:
-            for row in range(count):
-                sums[row] = XXH3_64bits(<const uint8_t *>view.buf + start[row], size[row])
-    finally:
-        PyBuffer_Release(&view)
+    with nogil:
+        for row in range(pieces.count):
+            sums[row] = XXH3_64bits(pieces.at(row), pieces.size[row])
     return found
 
 
 def gather_texts(buffer, starts, lengths):
-    cdef object places = np.ascontiguousarray(starts, np.int64), sizes = np.ascontiguousarray(lengths, np.int64)
-    cdef Py_ssize_t count = len(places), row
-    cdef const int64_t *start = <const int64_t *>address(places)
-    cdef const int64_t *size = <const int64_t *>address(sizes)
-    cdef int64_t total = 0
-    cdef Py_buffer view
-    cdef uint8_t *out
-    bounds = np.empty(count + 1, np.int32)
-    cdef int32_t *bound = <int32_t *>address(bounds)
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    try:
-        check_pieces(start, size, count, len(sizes), view.len)
-        for row in range(count):
-            bound[row] = <int32_t>total
-            total += size[row]
-            if total > 0x7FFFFFFF:
-                raise ValueError("texts of one column have less than 2 GiB")
-        bound[count] = <int32_t>total
-        texts = PyBytes_FromStringAndSize(NULL, total)
-        out = <uint8_t *>PyBytes_AS_STRING(texts)
-        with nogil:
-            for row in range(count):
-                memcpy(out + bound[row], <const uint8_t *>view.buf + start[row], size[row])
-    finally:
-        PyBuffer_Release(&view)
-    return bounds, texts
-
-
-cdef int check_pieces(
-    const int64_t *start, const int64_t *size, Py_ssize_t count, Py_ssize_t sizes, int64_t limit
-) except -1:
+    cdef _Pieces pieces = _Pieces(buffer, starts, lengths)
     cdef Py_ssize_t row
-    if sizes != count:
-        raise ValueError(f"{sizes} lengths for {count} pieces")
-    for row in range(count):
-        if start[row] < 0 or size[row] < 0 or start[row] > limit - size[row]:
-            raise IndexError("a piece lies outside of its buffer")
-    return 0
+    cdef int64_t total = 0
+    cdef uint8_t *out
+    bounds = np.empty(pieces.count + 1, np.int32)
+    cdef int32_t *bound = <int32_t *>address(bounds)
+    for row in range(pieces.count):
+        bound[row] = <int32_t>total
+        total += pieces.size[row]
+        if total > 0x7FFFFFFF:
+            raise ValueError("texts of one column have less than 2 GiB")
+    bound[pieces.count] = <int32_t>total
+    texts = PyBytes_FromStringAndSize(NULL, total)
+    out = <uint8_t *>PyBytes_AS_STRING(texts)
+    with nogil:
+        for row in range(pieces.count):
+            memcpy(out + bound[row], pieces.at(row), pieces.size[row])
+    return bounds, texts

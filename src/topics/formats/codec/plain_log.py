@@ -147,11 +147,12 @@ def scan_wal_frames(buffer: Any, start: int, limit: int, verify: bool) -> tuple[
             frame_len, *fields = _HEAD.unpack_from(view, at)
             rows.append((at, frame_len + 4, *fields))
             at += frame_len + 4
-    columns = zip(*rows, strict=True) if rows else [()] * len(_WAL_TYPES)
-    return (*(np.array(column, kind) for column, kind in zip(columns, _WAL_TYPES, strict=True)), at, reason)
+    columns = zip(*rows, strict=True) if rows else [()] * len(WAL_TYPES)
+    return (*(np.array(column, kind) for column, kind in zip(columns, WAL_TYPES, strict=True)), at, reason)
 
 
-_WAL_TYPES: Final[tuple[npt.DTypeLike, ...]] = ("i8", "u4", "u1", "u1", "u8", "u8", "u8", "u2", "u2", "u4")
+WAL_TYPES: Final[tuple[npt.DTypeLike, ...]] = ("i8", "u4", "u1", "u1", "u8", "u8", "u8", "u2", "u2", "u4")
+"""Of the columns of `scan_wal_frames`."""
 
 
 def wal_frame_problem(view: memoryview, *, verify: bool) -> str:
@@ -173,7 +174,7 @@ def wal_frame_problem(view: memoryview, *, verify: bool) -> str:
         return "flags"
     if (tag_len and not flags & _HAS_TAG) or (node_len and not flags & _HAS_NODE):
         return "presence"
-    if not 1 <= kind <= 13:
+    if not 1 <= kind <= 14:
         return "type"
     tag_at = _HEAD.size + node_len
     if not (is_utf8(view[_HEAD.size : tag_at]) and is_utf8(view[tag_at : tag_at + tag_len])):

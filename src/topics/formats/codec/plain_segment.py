@@ -8,7 +8,8 @@ blob    {"d":<data>} or {"d":<data>,"m":<meta>}
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ _HEAD: Final = Struct("<IBQQHHI")
 _ENTRY: Final = Struct("<IIQB3x")
 _LEN: Final = Struct("<I")
 _SUM: Final = Struct("<Q")
-_OVERHEAD, _TAIL = 38, 9
+_OVERHEAD, _TAIL, _BODY_HEAD = 38, 9, 24
 _FRAME_LEN_MAX: Final = 64 << 20
 _HAS_TAG, _HAS_NODE, _DELETED = 1, 2, 4
 _PRESENCE: Final = _HAS_TAG | _HAS_NODE
@@ -106,6 +107,18 @@ def decode_at(
     return found.columns()
 
 
+def live_bodies(
+    buffer: Any, entries: npt.NDArray[np.void], slots: Sequence[int] | _I64, first_seq: int
+) -> tuple[array[int], bytes] | None:
+    """Where the bodies (`topics.model.run`) of the live ones among these slots lie, and which have a node and a tag.
+    None if a frame or its entry is damaged."""
+    *found, bad = decode_entries(buffer, entries, slots, first_seq, 0, {"node"}, True, False)
+    if bad:
+        return None
+    flags, node_offset = found[3], found[4]
+    return array("q", (node_offset - _BODY_HEAD).tobytes()), (flags & _PRESENCE).tobytes()
+
+
 class _Decoding:
     def __init__(self, buffer: Any, want: Collection[str], *, verify: bool, include_dead: bool) -> None:
         self.view = memoryview(buffer).cast("B")
@@ -160,7 +173,7 @@ class _Decoding:
         node_at = offset + _HEAD.size
         tag_at = node_at + node_len
         blob_at = tag_at + tag_len
-        meta_len = _meta_length(self.view[blob_at : blob_at + blob_len].tobytes())
+        meta_len = meta_length(self.view[blob_at : blob_at + blob_len].tobytes())
         end = blob_at + blob_len - 1
         data_len = blob_len - 6 if meta_len < 0 else blob_len - 11 - meta_len
         data = blob_at + 5, data_len
@@ -181,7 +194,7 @@ def _signed(value: int) -> int:
     return value - (value >> 63 << 64)
 
 
-def _meta_length(blob: bytes) -> int:
+def meta_length(blob: bytes) -> int:
     """Length of the meta text, -1 if there is none. A mark has bare quotes, so it lies in no string; it is the one
     between data and meta if no bracket of data is open in front of it."""
     at, depth, end = 5, 0, len(blob) - 1
@@ -203,7 +216,7 @@ def _meta_length(blob: bytes) -> int:
 
 def meta_lengths(buffer: Any, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> _I64:
     """Byte length of the meta text of every blob, -1 where there is none."""
-    return np.array([_meta_length(piece.tobytes()) for piece in _pieces(buffer, starts, lengths)], np.int64)
+    return np.array([meta_length(piece.tobytes()) for piece in _pieces(buffer, starts, lengths)], np.int64)
 
 
 def hash_slices(buffer: Any, starts: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.uint64]:

@@ -20,6 +20,8 @@ from topics.formats.segments.frame import HAS_NODE, HAS_TAG
 from topics.formats.segments.idx import Idx
 
 ALL: Final = frozenset({"node", "tag", "data", "meta"})
+BLOB: Final = frozenset({"blob"})
+"""Every check, and no column but the whole payload's, which all others have as well."""
 
 
 class BadSlot(NamedTuple):

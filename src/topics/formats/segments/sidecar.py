@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
@@ -51,6 +52,13 @@ def encode_filter(tags: Sequence[bytes]) -> bytes:
     return words.astype("<u8").tobytes()
 
 
+@lru_cache(maxsize=1024)
+def _place_and_mask(tag: bytes) -> tuple[int, int]:
+    """What chooses the word of a tag, and its bits; remembered, since one tag is asked for in many filters."""
+    found = xxh3(tag)
+    return found >> 32, 1 << (found & 63) | 1 << (found >> 6 & 63) | 1 << (found >> 12 & 63)
+
+
 class TagFilter:
     """A reader over the words of a filter."""
 
@@ -64,10 +72,17 @@ class TagFilter:
         words = self._words
         if not len(words):
             return False
-        found = xxh3(tag)
-        mask = 1 << (found & 63) | 1 << (found >> 6 & 63) | 1 << (found >> 12 & 63)
-        word: int = words[(found >> 32) % len(words)]
+        place, mask = _place_and_mask(tag)
+        word: int = words[place % len(words)]
         return word & mask == mask
+
+    @property
+    def nbytes(self) -> int:
+        return self._words.nbytes
+
+    def copy(self) -> TagFilter:
+        """The same words in memory of their own, so that it outlives the mapping."""
+        return TagFilter(memoryview(self._words.tobytes()))
 
 
 MAGIC: Final = b"TAG1"
@@ -129,7 +144,6 @@ class TagSidecar:
 
     __slots__ = (
         "_digest",
-        "_filter",
         "_posting_ends",
         "_postings",
         "_tag_ends",
@@ -137,6 +151,7 @@ class TagSidecar:
         "_view",
         "count",
         "data_len",
+        "filter",
         "sizes",
     )
 
@@ -152,7 +167,7 @@ class TagSidecar:
         if len(view) != starts[-1]:
             raise Corruption(file=file, offset=0, reason="length")
         self._view = view
-        self._filter = TagFilter(view[starts[0] : starts[1]])
+        self.filter = TagFilter(view[starts[0] : starts[1]])
         self.sizes: U32 = np.frombuffer(view, "<u4", self.count, starts[1])
         """Accounted bytes of each slot."""
         self._tag_ends = u32_view(view[starts[2] : starts[3]])
@@ -175,7 +190,7 @@ class TagSidecar:
 
     def lookup_eq(self, tag: bytes) -> U32:
         """Slots with exactly this tag, ascending."""
-        if not self._filter.may_have(tag):
+        if not self.filter.may_have(tag):
             return self._postings[:0]
         rank = self._rank(tag)
         if rank == len(self) or self.tag(rank) != tag:
@@ -188,6 +203,19 @@ class TagSidecar:
         high = self._rank_behind(prefix, low)
         slots = self._postings[self._first_posting(low) : self._first_posting(high)]
         return slots if high - low <= 1 else np.sort(slots)
+
+    def tags_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[tuple[bytes, U32]]:
+        """Up to so many tags with this prefix behind `after` (None: from the first on), ascending, and the slots of
+        each."""
+        rank = self._rank(prefix)
+        if after is not None and after >= prefix:
+            rank = max(rank, self._rank(after))
+            rank += rank < len(self) and self.tag(rank) == after
+        found: list[tuple[bytes, U32]] = []
+        while rank < len(self) and len(found) < limit and (tag := self.tag(rank)).startswith(prefix):
+            found.append((tag, self._postings[self._first_posting(rank) : self._first_posting(rank + 1)]))
+            rank += 1
+        return found
 
     def _first_posting(self, rank: int) -> int:
         return int(self._posting_ends[rank - 1]) if rank else 0

@@ -1,73 +1,22 @@
 """The write-ahead log's bytes (`docs/spec/storage.md#sec-3`), by name in one place.
 
-Frames are encoded in `frame`, control bodies are in `bodies`, scanning is in `wal_scan`, the search behind damage in
-`search`.
+frame    frames, encoded and cut
+blob     payloads inside of frames
+bodies   control bodies
+scan     a buffer's frames as columns, checked
+search   valid frames behind damage
 """
 
-from topics.formats.wal.bodies import (
-    CKPT_ITEMS_MAX,
-    ActiveSegmentItem,
-    Body,
-    CheckpointMark,
-    CkptMark,
-    ConfigUpdate,
-    Delete,
-    EvictWatermark,
-    HeadWatermark,
-    Lease,
-    LostRange,
-    LostReason,
-    OpenMark,
-    Pin,
-    RouterCreate,
-    RouterDelete,
-    RouterMark,
-    Selector,
-    TierMark,
-    TierMove,
-    TopicCreate,
-    TopicDelete,
-    TopicMark,
-    decode_body,
-    encode_body,
-    kind_of,
-)
 from topics.formats.wal.scan import Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.formats.wal.search import Behind, find_next_valid, scan_behind
 
 __all__ = [
-    "CKPT_ITEMS_MAX",
-    "ActiveSegmentItem",
     "Behind",
-    "Body",
-    "CheckpointMark",
-    "CkptMark",
-    "ConfigUpdate",
-    "Delete",
-    "EvictWatermark",
-    "HeadWatermark",
-    "Lease",
-    "LostRange",
-    "LostReason",
-    "OpenMark",
-    "Pin",
-    "RouterCreate",
-    "RouterDelete",
-    "RouterMark",
-    "Selector",
     "Stop",
-    "TierMark",
-    "TierMove",
-    "TopicCreate",
-    "TopicDelete",
-    "TopicMark",
     "WalColumns",
     "complete_count",
     "complete_end",
-    "decode_body",
-    "encode_body",
     "find_next_valid",
-    "kind_of",
     "scan_behind",
     "scan_wal",
 ]

@@ -59,6 +59,7 @@ class FrameType(IntEnum):
     HEAD_WATERMARK = 11
     JOBS_ADDED = 12
     CURSOR = 13
+    SCHEDULE = 14
 
 
 HAS_TAG: Final = 0x01
@@ -96,7 +97,7 @@ assert FRAME_LEN_MIN == 42
 assert FRAME_LEN_MAX == 67108864
 assert HEAD_DTYPE.fields is not None
 assert [HEAD_DTYPE.fields[name][1] for name in HEAD_DTYPE.names or ()] == [0, 4, 5, 6, 14, 22, 30, 32, 34]
-assert [int(kind) for kind in FrameType] == list(range(1, 14))
+assert [int(kind) for kind in FrameType] == list(range(1, 15))
 
 encode_appends: Final = codec.log.encode_appends
 

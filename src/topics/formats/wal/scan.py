@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class Stop(Enum):
     """The last frame ends exactly where the buffer does."""
     BAD = "bad"
     """A bad frame; `reason` says which check failed."""
+
+
+Rows: TypeAlias = slice | I64
+"""Some of the rows of columns, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,27 @@ class WalColumns:
     @property
     def tag_offset(self) -> I64:
         """Start of each tag text."""
-        return self.offset + (self.node_len.astype(np.int64) + HEAD_BYTES)
+        return self.tag_offset_of(slice(None))
 
     @property
     def data_offset(self) -> I64:
         """Start of each payload blob or body."""
-        return self.tag_offset + self.tag_len
+        return self.data_offset_of(slice(None))
+
+    def tag_offset_of(self, rows: Rows) -> I64:
+        """Start of the tag text of some rows."""
+        return self.offset[rows] + self.node_len[rows] + HEAD_BYTES
+
+    def data_offset_of(self, rows: Rows) -> I64:
+        """Start of the payload blob or body of some rows."""
+        return self.tag_offset_of(rows) + self.tag_len[rows]
+
+    def append_topics(self) -> set[int]:
+        """The topics that have records here. They lie in stretches, so only the first of each stretch is looked at."""
+        is_first = np.ones(len(self), np.bool_)
+        is_first[1:] = (self.topic_id[1:] != self.topic_id[:-1]) | (self.type[1:] != self.type[:-1])
+        firsts = np.flatnonzero(is_first)
+        return set(self.topic_id[firsts[self.type[firsts] == FrameType.APPEND]].tolist())
 
 
 _COLUMNS: Final = tuple(field.name for field in fields(WalColumns))[:10]
@@ -106,14 +125,11 @@ def complete_count(columns: WalColumns) -> int:
 
 def _with_bodies(view: memoryview, found: WalColumns) -> WalColumns:
     """With the bodies of control frames; the first that cannot be decoded ends the scan, as the last of the checks."""
-    controls = np.flatnonzero(found.type != FrameType.APPEND).tolist()
-    if not controls:
-        return found
-    starts, lengths = found.data_offset, found.data_len
-    for row in controls:
-        at = int(starts[row])
+    controls = np.flatnonzero(found.type != FrameType.APPEND)
+    starts = found.data_offset_of(controls).tolist()
+    for row, at, length in zip(controls.tolist(), starts, found.data_len[controls].tolist(), strict=True):
         try:
-            found.bodies[row] = decode_body(int(found.type[row]), view[at : at + int(lengths[row])])
+            found.bodies[row] = decode_body(int(found.type[row]), view[at : at + length])
         except Corruption:
             kept = {name: getattr(found, name)[:row] for name in _COLUMNS}
             return replace(found, **kept, end=int(found.offset[row]), stop=Stop.BAD, reason="body")

@@ -4,6 +4,7 @@
     checkpointer  records move from the log into segments
     snapshotter   metadata snapshots, and log files that may go
     janitor       dead segments, deleted topics, mostly dead segments
+    compactor     superseded records of topics that keep the latest per tag
     tiers         segments move between the hot and the cold store
     failure_log   a failure is told once, and once that it is over
     gather        one ticket for many

@@ -23,7 +23,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import msgspec
 import numpy as np
 
 from topics.config import Settings
@@ -35,8 +34,9 @@ from topics.engine.marks import checkpoint_submission, topic_mark
 from topics.engine.ticket import Ticket, chain, failed, forward, resolved
 from topics.engine.writing.encode import submission
 from topics.formats.kernel_choice import KERNEL
-from topics.formats.wal.bodies import RouterMark, TopicMark
+from topics.formats.wal.bodies import TopicMark
 from topics.model.config import TopicConfig
+from topics.model.ops import RouterMark
 from topics.model.submission import Submission
 from topics.runtime.background.failure_log import FailureLog
 from topics.runtime.background.gather import all_done, in_portions
@@ -116,7 +116,6 @@ class Checkpointer:
         )
         self.throttle = CheckpointThrottle(driver, self._backlog_bytes, calm_bytes=settings.snapshot_bytes)
         self._absorbed_bytes = 0  # of all that was written since the start
-        self._dirty: set[int] = set(engine.state.by_id)  # after a start, everything may lie in the log only
         self._seal_due_ms: int | None = None  # when the next active segment will be too old; None: there is none
         self._running: Ticket[Positions] | None = None
         self.trouble = FailureLog(log, "checkpoint")
@@ -127,9 +126,7 @@ class Checkpointer:
         self.failures_total = 0
         self.mark_bytes = 0
         """Of the log, all that marks took."""
-        engine.context.on_published.append(self._published)
         engine.context.on_config.append(self._config_changed)
-        engine.context.on_removed.append(lambda topic, _: self._published(topic))
 
     def _written_bytes(self) -> int:
         return sum(group.stats.bytes_written for group in self._store.groups)
@@ -138,13 +135,10 @@ class Checkpointer:
         """Log written and not absorbed yet, what a run under way is absorbing included."""
         return self._written_bytes() - self._absorbed_bytes
 
-    def _published(self, topic: TopicLog) -> None:
-        self._dirty.add(topic.id)
-
     def _config_changed(self, topic: TopicLog, old: TopicConfig) -> None:
         self._replaced.setdefault(topic.id, old)
         if old.is_ephemeral:  # runs have passed over what it holds
-            self._dirty.add(topic.id)
+            self._engine.context.changed_ids.add(topic.id)
 
     def config_at_barrier(self, topic: TopicLog) -> TopicConfig:
         """The config that was in force at the recorded position of the topic's group."""
@@ -152,8 +146,8 @@ class Checkpointer:
 
     @property
     def has_work(self) -> bool:
-        due_ms = self._seal_due_ms
-        return bool(self._dirty) or (due_ms is not None and self._engine.context.clock.now_ms() >= due_ms)
+        context, due_ms = self._engine.context, self._seal_due_ms
+        return bool(context.changed_ids) or (due_ms is not None and context.clock.now_ms() >= due_ms)
 
     @property
     def running(self) -> bool:
@@ -208,16 +202,16 @@ class Checkpointer:
         commit = self._engine.context.commit
         tickets = []
         for index, group in enumerate(self._store.groups):
-            floors = self._engine.floor_log.unlogged_floors(self._dirty_in(index))
+            floors = self._engine.floor_log.unlogged_floors(self._changed_in(index))
             now_ms = self._engine.context.clock.now_ms()
             sub = submission(floors, None, topic_id=0, ts=now_ms, durable=True, client_frames=0)
             finish = partial(self._at_barrier, index, group.key, positions)
             tickets.append(commit.submit(index, sub, finish=finish, internal=True))
         return chain(all_done(tickets), lambda _: resolved(positions))
 
-    def _dirty_in(self, index: int) -> Iterator[TopicLog]:
+    def _changed_in(self, index: int) -> Iterator[TopicLog]:
         context = self._engine.context
-        topics = (context.state.by_id.get(topic_id) for topic_id in self._dirty)
+        topics = (context.state.by_id.get(topic_id) for topic_id in context.changed_ids)
         return (topic for topic in topics if topic is not None and context.group_of(topic.id) == index)
 
     def _at_barrier(self, index: int, key: str, positions: Positions, sub: Submission) -> None:
@@ -232,7 +226,8 @@ class Checkpointer:
         }
 
     def _collect_and_write(self, positions: Positions) -> Ticket[Positions]:
-        dirty, self._dirty = self._dirty, set()
+        context = self._engine.context
+        dirty, context.changed_ids = context.changed_ids, set()
         written_bytes = self._written_bytes()
         works = {topic.id: work for topic, work in self._works(dirty)}
         cursors = self._engine.router_checkpoints.cursors()
@@ -241,12 +236,11 @@ class Checkpointer:
 
         def written(done: Ticket[CheckpointResult]) -> None:
             if done.error is not None:
-                self._dirty |= dirty
+                context.changed_ids |= dirty
                 ticket.fail(done.error)
                 return
             result = done.result()
-            routers = [RouterMark(**msgspec.structs.asdict(cursor)) for cursor in cursors]
-            marks = self._mark(result, positions, routers)
+            marks = self._mark(result, positions, list(cursors))
             marks.then(lambda done: self._engine.router_checkpoints.marked(cursors) if done.error is None else None)
             marks.then(lambda done: self._absorbed(written_bytes) if done.error is None else None)
             marks.then(partial(self._marked, result, positions, dirty, ticket), ticket.abandon)
@@ -346,7 +340,7 @@ class Checkpointer:
         marks: Ticket[None],
     ) -> None:
         if marks.error is not None:
-            self._dirty |= dirty
+            self._engine.context.changed_ids |= dirty
             error = marks.error
             carried_out(self._driver.run, result.abandon).then(lambda _: ticket.fail(error), ticket.abandon)
             return

@@ -71,6 +71,7 @@ class Scheduler:
             self._relocated = now
             self._kernel.tiers.sweep()
         self._kernel.tiers.go_on()
+        self._kernel.compactor.tick(now)
 
     def _checkpoint_if_due(self, now: int) -> None:
         checkpointer = self._kernel.checkpointer

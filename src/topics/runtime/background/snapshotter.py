@@ -24,7 +24,6 @@ from topics.formats.snapshot import (
     Snapshot,
     TopicItem,
 )
-from topics.formats.wal.bodies import LostRange
 from topics.model.config import TopicConfig
 from topics.runtime.background.checkpointer import Checkpointer, Positions
 from topics.runtime.background.failure_log import FailureLog
@@ -165,13 +164,14 @@ class Snapshotter:
             delete_below=image.delete_below,
             count=image.count,
             bytes=image.bytes,
-            lost=tuple(LostRange(*lost) for lost in image.lost),
+            lost=tuple(image.lost),
             dead=tuple(DeadRange(*dead) for dead in image.dead),
             segments=tuple(segments),
             queue=queue_item(topic, clean=clean),
             idem=tuple(IdemItem(*row) for row in image.idem),
             ancestors=tuple(AncestorItem(*row) for row in image.ancestors),
             cursors=tuple(CursorItem(*msgspec.structs.astuple(cursor)) for cursor in image.cursors),
+            schedules=tuple(image.schedules),
         )
 
     def _referenced(self) -> frozenset[int]:

@@ -51,12 +51,13 @@ class AioDriver:
         self._flush_scheduled = False
         self._flushing = False
         self._after_flush: deque[Callable[[], None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0  # uvloop gives a handle without a time where a timer is due at once
 
     def attach(self, *, flush: Callable[[], None], tick: Callable[[], None]) -> None:
         self._flush = flush
         self._tick = tick
-        self._timer = self._loop.call_later(TICK_S, self._on_tick)
+        self._tick_at(self._loop.time() + TICK_S)
 
     def post(self, step: Callable[[], None]) -> None:
         try:
@@ -83,9 +84,9 @@ class AioDriver:
     def tick_in(self, seconds: float) -> None:
         """The regular tick comes forward, if it would come later than that."""
         at = self._loop.time() + seconds
-        if self._timer is not None and at < self._timer.when():
+        if self._timer is not None and at < self._timer_at:
             self._timer.cancel()
-            self._timer = self._loop.call_at(at, self._on_tick)
+            self._tick_at(at)
 
     def run(self, job: Callable[[], T], done: Outcome[T]) -> None:
         self._pools.run(job, done)
@@ -132,8 +133,12 @@ class AioDriver:
             self._loop.call_exception_handler({"message": "a step after a flush failed", "exception": error})
 
     def _on_tick(self) -> None:
-        self._timer = self._loop.call_later(TICK_S, self._on_tick)
+        self._tick_at(self._loop.time() + TICK_S)
         self._tick()
+
+    def _tick_at(self, at: float) -> None:
+        self._timer = self._loop.call_at(at, self._on_tick)
+        self._timer_at = at
 
 
 def future_of(ticket: Ticket[T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:

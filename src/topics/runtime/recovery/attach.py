@@ -28,7 +28,8 @@ from topics.formats.file_names import topic_dir_name
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.formats.snapshot import TopicItem
 from topics.formats.wal import WalColumns
-from topics.formats.wal.bodies import CkptMark, ConfigUpdate, EvictWatermark, TierMark, TopicDelete, TopicMark
+from topics.formats.wal.bodies import CkptMark, ConfigUpdateBody, TierMark, TopicMark
+from topics.model.ops import Evict, TopicDelete
 from topics.model.run import BODY_HEAD_BYTES, EMPTY_RUN, PRESENCE_MASK, RecordRun
 from topics.storage.disk_spans import read_spans
 from topics.storage.fetch import Fetcher, SealedRead, WalRead
@@ -57,7 +58,7 @@ class Marks:
 
     def note(self, columns: WalColumns) -> None:
         for row, body in columns.bodies.items():
-            if isinstance(body, EvictWatermark):
+            if isinstance(body, Evict):
                 topic_id = int(columns.topic_id[row])
                 self._earliest[topic_id] = max(self._earliest.get(topic_id, 1), body.earliest_seq)
             elif isinstance(body, CkptMark):
@@ -68,7 +69,7 @@ class Marks:
                     self._moves.setdefault(move.id, {})[move.first] = Move(move.count, move.tier)
             elif isinstance(body, TopicDelete):
                 self.deleted.add(int(columns.topic_id[row]))
-            elif isinstance(body, ConfigUpdate):
+            elif isinstance(body, ConfigUpdateBody):
                 self.reconfigured.add(int(columns.topic_id[row]))
 
     def topic_ids(self) -> Iterable[int]:

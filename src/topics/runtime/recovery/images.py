@@ -8,6 +8,7 @@ from topics.core.capture import TopicImage, restore
 from topics.core.queue.image import QueueImage, capture_queue, restore_queue
 from topics.core.router import RouterProgress
 from topics.core.topic import TopicLog
+from topics.engine.recovery.decode import router_put
 from topics.formats.snapshot import (
     DelayedItem,
     DeliveriesItem,
@@ -20,9 +21,7 @@ from topics.formats.snapshot import (
 )
 from topics.model.config import TopicConfig
 from topics.model.cursor import NamedCursor
-from topics.model.names import TagMatch
 from topics.model.ops import RouterMark, RouterPut
-from topics.model.router import RouterDef
 
 
 def topic_from_item(item: TopicItem) -> TopicLog:
@@ -49,12 +48,13 @@ def topic_from_item(item: TopicItem) -> TopicLog:
             delete_below=item.delete_below,
             count=item.count,
             bytes=item.bytes,
-            lost=[(lost.first, lost.last, lost.reason) for lost in item.lost],
+            lost=list(item.lost),
             dead=[(dead.first, dead.last) for dead in item.dead],
             segments=[],
             active=(0, 0),
             idem=[(row.key, row.ts, row.first_seq, row.count, row.head) for row in item.idem],
             cursors=[NamedCursor(**msgspec.structs.asdict(row)) for row in item.cursors],
+            schedules=list(item.schedules),
         )
     )
     if topic.queue is not None and item.queue is not None:
@@ -98,20 +98,10 @@ def _queue_image(item: QueueItem) -> QueueImage:
 
 def router_item(router: RouterProgress, place: RouterMark) -> RouterItem:
     """A router with its place as of the checkpoint."""
-    definition = router.definition
-    match = definition.filter
     return RouterItem(
-        name=definition.name,
-        source=definition.source,
-        dest=definition.dest,
+        **msgspec.structs.asdict(router.definition),
         source_id=router.source_id,
         dest_id=router.dest_id,
-        preserve_node=definition.preserve_node,
-        preserve_tag=definition.preserve_tag,
-        create_dest=definition.create_dest,
-        allow_cycle=definition.allow_cycle,
-        guarantee=definition.guarantee,
-        filter=None if match is None else (match.op, match.value),
         initial_cursor=router.initial_cursor,
         initial_dest_base=router.initial_dest_base,
         created_ts=router.created_ts,
@@ -125,25 +115,6 @@ def router_item(router: RouterProgress, place: RouterMark) -> RouterItem:
 
 def router_from_item(item: RouterItem) -> tuple[RouterPut, RouterMark]:
     """What made a router, and where it stood."""
-    op = RouterPut(
-        router=RouterDef(
-            name=item.name,
-            source=item.source,
-            dest=item.dest,
-            preserve_node=item.preserve_node,
-            preserve_tag=item.preserve_tag,
-            create_dest=item.create_dest,
-            allow_cycle=item.allow_cycle,
-            guarantee=item.guarantee,
-            filter=None if item.filter is None else TagMatch.from_stored(list(item.filter)),
-        ),
-        source_id=item.source_id,
-        dest_id=item.dest_id,
-        initial_cursor=item.initial_cursor,
-        initial_dest_base=item.initial_dest_base,
-        created_ts=item.created_ts,
-        rev=item.rev,
-    )
     place = RouterMark(
         name=item.name,
         cursor=item.cursor,
@@ -151,4 +122,4 @@ def router_from_item(item: RouterItem) -> tuple[RouterPut, RouterMark]:
         dest_base=item.dest_base,
         dead=item.dead,
     )
-    return op, place
+    return router_put(item), place

@@ -22,7 +22,7 @@ from topics.engine.recovery.replay import Replay
 from topics.errors import MetadataLost
 from topics.formats.file_names import group_keys
 from topics.formats.snapshot import Snapshot, TopicItem
-from topics.formats.wal.bodies import RouterCreate, TopicCreate
+from topics.formats.wal.bodies import RouterCreate, TopicCreateBody
 from topics.model.ops import HeadMark
 from topics.runtime.recovery.attach import Attach, Marks, RecordReread
 from topics.runtime.recovery.images import router_from_item, topic_from_item
@@ -252,7 +252,7 @@ class Look:
             snapshot=snapshot,
             scans=scans,
             attach=attach,
-            replay=Replay(state, created=attach, yield_gil=self._report, read=read, skipped=skipped),
+            replay=Replay(state, created=attach, progress=self._report, read=read, skipped=skipped),
             topic_dirs=dirs,
             adopted=adopted,
         )
@@ -269,7 +269,7 @@ class Look:
                 sources.setdefault(router.dest_id, set()).add(router.source_id)
         for columns in (scanned.columns for scan in scans for scanned in scan.files):
             for row, body in columns.bodies.items():
-                if isinstance(body, TopicCreate):
+                if isinstance(body, TopicCreateBody):
                     names[int(columns.topic_id[row])] = body.name
                 elif isinstance(body, RouterCreate):
                     sources.setdefault(body.dest_id, set()).add(body.source_id)

@@ -1,15 +1,17 @@
 """A look without the lock: for readers of a directory whose server is running, stopped or gone.
 
-Files may move while they are read. So what looks like damage is looked at again a few times, and is believed only if it
-stays. What a server keeps in memory alone (records of `ephemeral` topics, router copies that no checkpoint has stored
-yet) is in no file, hence not for readers; losses that only a restart would declare are not declared to them either
-(`head_in_files`). Called by Spark's directory mode, `topics verify` and `topics inspect`."""
+Files may move while they are read: a segment may go to the cold store, or be dropped, between the log that tells where
+it was and the look at its files. The log tells of that before the files go, so whatever seems to be damaged or gone is
+looked at again, and is believed only if it stays. What a server keeps in memory alone (records of `ephemeral` topics,
+router copies that no checkpoint has stored yet) is in no file, hence not for readers; losses that only a restart would
+declare are not declared to them either (`head_in_files`). Called by Spark's directory mode, `topics verify` and
+`topics inspect`."""
 
 from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NoReturn
 
 import numpy as np
@@ -19,7 +21,7 @@ from topics.config import Settings
 from topics.core.delete import finish_cold_delete
 from topics.core.slots.sealed_slots import Sealed
 from topics.core.topic import TopicLog
-from topics.errors import MetadataLost
+from topics.errors import CorruptSegment, MetadataLost
 from topics.formats.file_names import parse_segment, segment_name, topic_dir_name
 from topics.formats.snapshot import Snapshot
 from topics.model.ops import RESIDENT
@@ -27,8 +29,13 @@ from topics.runtime.recovery.look import Look, Looked, Wanted
 from topics.storage.fs import Buffer, ReadFs, names_in, read_full
 from topics.storage.tiers.stores import NoSuchObject, Part, RangeOutOfBounds
 
-TRIES: Final = 5
+TRIES: Final = 20
+BELIEVED_AFTER: Final = 3
+"""Looks in a row that must find the same damage."""
 PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 0.2
+_MOVED: Final = (FileNotFoundError, NoSuchObject, RangeOutOfBounds, CorruptSegment, AssertionError)
+"""What a look meets where files have moved; flags that are newer than the log do not add up with it, for one."""
 
 Sleep = Callable[[float], None]
 
@@ -44,23 +51,47 @@ def look(
     cold: tuple[ReadFs, str] | None = None,
     wanted: Wanted = everything,
     now_ms: int = 0,
+    use: Callable[[Looked], None] = lambda _: None,
     sleep: Sleep = time.sleep,
 ) -> Looked:
-    """The wanted topics of the directory at `root`. MetadataLost if it changes faster than it can be read."""
-    changed: BaseException | None = None
+    """The wanted topics of the directory at `root`. `use` is part of the look: what it concludes from files counts only
+    if they stayed, else it is called again with another one. MetadataLost if they move faster than they can be read."""
+    doubts: list[frozenset[object]] = []
     for attempt in range(TRIES):
         if attempt:
-            sleep(PAUSE_S * attempt)
-        try:
-            looked = start_look(fs, root, cold=cold, wanted=wanted, now_ms=now_ms).run()
-        except (FileNotFoundError, AssertionError) as error:  # flags that are newer than the log do not add up with it
-            changed = error
-            continue
-        is_last = attempt + 1 == TRIES
-        if is_last or not (looked.is_damaged or any(missing(looked, topic) for topic in looked.state.by_id.values())):
-            return looked
-        looked.close()
-    raise MetadataLost(f"{root} changes faster than it can be read; try again") from changed
+            sleep(min(PAUSE_S * attempt, PAUSE_MAX_S))
+        looked, doubt, error = _try(start_look(fs, root, cold=cold, wanted=wanted, now_ms=now_ms), use)
+        doubts.append(doubt)
+        recent = doubts[-BELIEVED_AFTER:]
+        if not doubt or (len(recent) == BELIEVED_AFTER and all(doubt <= earlier for earlier in recent)):
+            if looked is not None:
+                return looked
+            assert error is not None
+            if isinstance(error, CorruptSegment):
+                raise error
+            break
+        if looked is not None:
+            looked.close()
+    raise MetadataLost(f"{root} changes faster than it can be read; try again") from error
+
+
+def _try(look: Look, use: Callable[[Looked], None]) -> tuple[Looked | None, frozenset[object], Exception | None]:
+    """One look, what makes it doubtful, and the error that it ended with."""
+    looked: Looked | None = None
+    try:
+        looked = look.run()
+        use(looked)
+    except _MOVED as error:
+        if looked is not None:
+            looked.close()
+        return None, frozenset([f"{type(error).__name__}: {error}"]), error
+    except BaseException:
+        if looked is not None:
+            looked.close()
+        raise
+    ends = [(scan.key, scan.end.number, scan.end.offset) for scan in looked.scans if scan.end.set_aside]
+    gone = [(topic.id, *found) for topic in looked.state.by_id.values() for found in _gone(looked, topic)]
+    return looked, frozenset([*ends, *gone]), None
 
 
 def start_look(
@@ -73,14 +104,41 @@ def start_look(
 
 def missing(looked: Looked, topic: TopicLog) -> list[tuple[int, int]]:
     """Half-open ranges of seqs whose segment is not where snapshot and log say."""
+    return [found for found in _gone(looked, topic) if found[1] > topic.floors.earliest_seq]
+
+
+def rests_on_missing(looked: Looked, topic: TopicLog, seq: int) -> bool:
+    """Whether a record lies in a segment whose files are gone: what is read of it then, its time say, is not true."""
+    return any(first <= seq < end for first, end in _gone(looked, topic))
+
+
+def _gone(looked: Looked, topic: TopicLog) -> list[tuple[int, int]]:
+    """Segments whose files are not there, below the floor only those that were looked for."""
     loaded = looked.attach.loaded.get(topic.id)
-    gone = set() if loaded is None else loaded.not_found
+    if loaded is None:
+        return []
+    floor = topic.floors.earliest_seq
     return [
-        (segment.first_seq, segment.next_seq)
-        for segment in topic.sealed
-        if segment.next_seq > topic.floors.earliest_seq
-        and (segment.first_seq in gone or (segment.view.tier == "hot" and _vanished(looked, topic, segment)))
+        *_unrecorded(looked, topic, floor),
+        *(
+            (segment.first_seq, segment.next_seq)
+            for segment in topic.sealed
+            if (segment.first_seq in loaded.not_found and segment.next_seq > floor)
+            or (segment.view.tier == "hot" and _vanished(looked, topic, segment))
+        ),
     ]
+
+
+def _unrecorded(looked: Looked, topic: TopicLog, floor: int) -> Iterator[tuple[int, int]]:
+    """The segment that a snapshot knew as the active one, if it lies nowhere and nothing says that it was dropped. It
+    was sealed since, and may have moved behind the end of the log that was read; its older records are in no log."""
+    item, active = looked.item(topic.id), looked.attach.active_of(topic.id)
+    for row in () if item is None else item.segments:
+        if row.sealed or row.first + row.count <= floor or (active is not None and active.first_seq == row.first):
+            continue
+        expected = looked.attach.marks.expected(topic.id, item)
+        if topic.sealed.by_first_seq(row.first) is None and row.first not in expected.gone():
+            yield row.first, row.first + row.count
 
 
 def _vanished(looked: Looked, topic: TopicLog, segment: Sealed) -> bool:

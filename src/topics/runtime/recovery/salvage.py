@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from topics.core.lineage import new_epoch
@@ -28,8 +27,8 @@ from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import recovered_name
 from topics.formats.file_names import group_keys, shard_of
 from topics.formats.wal import WalColumns
-from topics.formats.wal.bodies import TopicCreate
-from topics.formats.wal.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES, FrameType
+from topics.formats.wal.bodies import TopicCreateBody
+from topics.formats.wal.frame import APPEND_BYTES_MIN, OVERHEAD_BYTES
 from topics.limits import SEQ_RESERVE_MAX
 from topics.model.config import DEFAULT_CONFIG
 from topics.model.ops import HeadMark, Lost
@@ -41,8 +40,10 @@ def unexplained(dirs: Iterable[int], logs: Iterable[WalColumns], *, known_below:
     topic id, 1 without one."""
     found, created = set(dirs), set()
     for columns in logs:
-        found.update(np.unique(columns.topic_id[columns.type == FrameType.APPEND]).tolist())
-        created |= {int(columns.topic_id[row]) for row, body in columns.bodies.items() if isinstance(body, TopicCreate)}
+        found.update(columns.append_topics())
+        created |= {
+            int(columns.topic_id[row]) for row, body in columns.bodies.items() if isinstance(body, TopicCreateBody)
+        }
     return sorted(topic_id for topic_id in found - created - deleted if topic_id >= known_below)
 
 

@@ -1,7 +1,7 @@
 """Jobs over whole topics (`docs/spec/pipeline.md#sec-7`), and pipeline projects.
 
-Each is a function of plain values that runs on a Spark session, tells its progress to a `Reporter`, and remembers what
-it has finished, so that a second start resumes.
+Each is a function of plain values that runs on a Spark session (`verify` and `stats` also without one), tells its
+progress to a `Reporter`, and remembers what it has finished, so that a second start resumes.
 
 job             what jobs share: source, progress, ledger of finished work, the sentence behind a failure
 archive         topics into a table by topic and date, exactly once

@@ -3,7 +3,8 @@
 `JobSource` is where a job reads from, as options of the `topics` source. A `Reporter` takes its progress: a bar on a
 terminal, lines elsewhere, or nothing. A `Ledger` keeps what a job has finished, one JSON line each, so that a second
 start resumes; it belongs to one set of inputs (`title`), and a torn last line is work to do again. `failure_of` finds
-the sentence of our own error inside the text that Spark wraps around it.
+the sentence of our own error inside the text that Spark wraps around it. `run_all` runs the parts of a job, on Spark or
+without it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,39 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from topics.errors import ConfigError, TopicsError
 from topics.spark.logs.log import open_log
 from topics.spark.logs.read_files import local_path
 from topics.spark.options import read_options
-from topics.spark.planning.batch import address_of, wanted_cuts
 from topics.spark.planning.cut import TopicCut
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def run_all(spark: SparkSession | None, work: Callable[[A], B], items: Sequence[A]) -> list[B]:
+    """What `work` makes of each item: on Spark, or in this process, with a thread for each core. Threads are enough:
+    the work is reading files and native loops, which let other threads run."""
+    if spark is not None:
+        tasks = min(len(items), max(spark.sparkContext.defaultParallelism * 4, 1))
+        found: list[B] = spark.sparkContext.parallelize(items, tasks).map(work).collect()
+        return found
+    pool = ThreadPoolExecutor(min(len(items), os.cpu_count() or 1) or 1)
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +77,8 @@ class JobSource:
         """The topics at this moment; raises ConfigError for what cannot be read."""
         if (self.path is None) == (self.url is None):
             raise ConfigError("give exactly one of --path (a data directory) and --url (a running server)")
+        from topics.spark.planning.batch import address_of, wanted_cuts  # late: these need pyarrow
+
         options = read_options(self.options())
         with closing(open_log(address_of(options))) as log:
             return wanted_cuts(log, options)

@@ -1,8 +1,9 @@
 """Verify: every frame of every segment in every tier of a data directory, checked as recovery would
 (`docs/spec/pipeline.md#sec-7`).
 
-Executors check whole segments: index against data, checksums, density, order. The driver checks what lies between them:
-overlaps, times, floors, files that should be there. Nothing is changed; a finding names file, seqs and place.
+Executors of Spark, or threads of this process, check whole segments: index against data, checksums, density, order.
+What lies between them is checked where the job was started: overlaps, times, floors, files that should be there.
+Nothing is changed; a finding names file, seqs and place.
 """
 
 from __future__ import annotations
@@ -16,20 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 from topics.engine.recovery.replay import recovered_name
 from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
-from topics.formats.segments.columns import ALL, decode_columns
+from topics.formats.segments.columns import BLOB, decode_columns
 from topics.runtime.recovery.look import Looked
 from topics.runtime.recovery.reader import missing
-from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of
+from topics.spark.jobs.job import Ledger, Reporter, ledger_path, place_of, run_all
 from topics.spark.logs.directory import layout, look_at, segment_stems
-from topics.spark.logs.read_files import Files, open_files
-from topics.spark.scanning.task_scan import chunks
+from topics.spark.logs.read_files import Files, chunks, open_files
 from topics.storage.fs import read_full
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SEGMENTS_PER_WAVE: Final = 64
-"""Segments handed to Spark at a time: progress is told and remembered after each wave."""
+"""Segments that are checked at a time: progress is told and remembered after each wave."""
 LOOK_AGAIN_S: Final = 0.05
 """Longer than a server takes from the rename of one file of a pair to that of the other."""
 
@@ -107,14 +107,14 @@ class Report:
 
 
 def verify(
-    spark: SparkSession,
+    spark: SparkSession | None,
     *,
     path: str,
     cold_path: str | None = None,
     reporter: Reporter | None = None,
     state_dir: str | None = None,
 ) -> Report:
-    """Check everything below a data directory or cold root."""
+    """Check everything below a data directory or cold root, in this process if there is no session."""
     begun, tell = time.monotonic(), reporter or Reporter()
     plan = plan_verify(path, cold_path)
     places = place_of(path), place_of(cold_path or "")
@@ -125,9 +125,7 @@ def verify(
         tell.note(f"going on: {len(checked)} of {len(plan.segments)} segments were checked before")
     tell.start("verify", len(plan.segments), "segments")
     for at in range(0, len(todo), SEGMENTS_PER_WAVE):
-        wave = todo[at : at + SEGMENTS_PER_WAVE]
-        tasks = min(len(wave), max(spark.sparkContext.defaultParallelism * 4, 1))
-        found = spark.sparkContext.parallelize(wave, tasks).map(check_segment).collect()
+        found = run_all(spark, check_segment, todo[at : at + SEGMENTS_PER_WAVE])
         ledger.record_all({result.key: result.to_json() for result in found})
         checked += found
         tell.advance(len(checked), rows=sum(result.frames for result in checked))
@@ -246,7 +244,7 @@ def between(checked: Iterable[Checked]) -> Iterator[VerifyFinding]:
                 )
 
 
-# --- on executors -----------------------------------------------------------------------------------------------------
+# --- on executors or threads ------------------------------------------------------------------------------------------
 
 
 def check_segment(item: SegmentToCheck) -> Checked:
@@ -277,15 +275,15 @@ def _look(item: SegmentToCheck) -> Checked:
         data_len = size if not item.is_active else min(item.data_len, size)
         if item.is_active and size < item.data_len:
             finds.add(0, (item.count or 1) - 1, size, f"shorter than its mark: {size} of {item.data_len} bytes")
-        idx = _index(files, item, read_full(file, 0, data_len), finds)
+        data = memoryview(read_full(file, 0, data_len))
+        idx = _index(files, item, data, finds)
         frames = 0
         for a, b, start, size in chunks(idx, 0, len(idx)):
-            data = read_full(file, start, size)
             columns = decode_columns(
-                data,
+                data[start : start + size],
                 idx[a:b],
                 first_seq=item.first_seq + a,
-                want=ALL,
+                want=BLOB,
                 base=start,
                 include_dead=True,
             )
@@ -309,7 +307,7 @@ def _look(item: SegmentToCheck) -> Checked:
     )
 
 
-def _index(files: Files, item: SegmentToCheck, data: bytes, finds: _Findings) -> Idx:
+def _index(files: Files, item: SegmentToCheck, data: memoryview, finds: _Findings) -> Idx:
     """The index as it is, or rebuilt where it cannot be used, with a finding for every disagreement."""
     try:
         raw = files.read(f"{item.stem}.idx")

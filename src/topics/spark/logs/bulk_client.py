@@ -72,6 +72,9 @@ class Remote:
         """Safe to repeat only if the body carries an idempotency key, or repeating does no harm."""
         return self._call("POST", path, body, "application/json")
 
+    def put(self, path: str, body: bytes) -> RemoteAnswer:
+        return self._call("PUT", path, body, "application/json")
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Final, Literal, cast
 
@@ -26,7 +26,7 @@ from topics.core.slots.slot_range import Slots
 from topics.core.slots.tail import TailRun
 from topics.core.topic import TopicLog
 from topics.engine.recovery.replay import recovered_name
-from topics.errors import ConfigError
+from topics.errors import ConfigError, CorruptSegment
 from topics.formats import file_names as names
 from topics.formats.segments import ENTRY_BYTES
 from topics.model.config import DEFAULT_CONFIG
@@ -40,8 +40,12 @@ from topics.spark.planning.cut import I64, Block, LogBlock, LostSeqs, SegmentBlo
 from topics.storage.segments.loading.leftovers import list_topic_dir
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
+from topics.storage.tiers.stores import NoSuchObject
 
 _FILE_BITS: Final = np.uint64(32)
+_LOOKS_KEPT: Final = 3
+_QUESTIONS: Final = 10
+"""How often a question is asked again where files have moved."""
 
 
 class LeftOutWarning(UserWarning):
@@ -63,33 +67,40 @@ class DirectoryLog:
     def close(self) -> None:
         while self._looked:
             self._looked.pop().close()
+        self._topics.clear()  # by far the most of what a plan holds in memory
 
     def cuts(self, topics: TopicChoice, *, now_ms: int) -> dict[str, TopicCut]:
         wanted = topics.test()
         if layout(self._files) == "cold":
             self._topics = {topic.name: topic for topic in cold_only_topics(self._files, wanted)}
             return {name: cold_only_cut(topic, self._files) for name, topic in self._topics.items()}
-        looked = self._look(wanted, now_ms)
-        found = [topic for name, topic in looked.state.topics.items() if wanted(name)]
-        cuts = [
-            cut_of(looked, topic, self._files, self._cold, now_ms=now_ms)
-            for topic in found
-            if self._is_stored(topic, named=topics.names is not None)
-        ]
-        self._topics |= {topic.name: topic for topic in found}
-        return {cut.name: cut for cut in cuts}
+        cuts: dict[str, TopicCut] = {}
+
+        def cut(looked: Looked) -> None:
+            cuts.clear()
+            for topic in looked.state.topics.values():
+                if wanted(topic.name) and self._is_stored(topic, named=topics.names is not None):
+                    cuts[topic.name] = cut_of(looked, topic, self._files, self._cold, now_ms=now_ms)
+
+        looked = self._look(wanted, now_ms, cut)
+        self._keep(looked)
+        self._topics |= {name: topic for name, topic in looked.state.topics.items() if wanted(name)}
+        return cuts
 
     def names(self) -> list[str]:
         if layout(self._files) == "cold":
             return sorted(topic.name for topic in cold_only_topics(self._files, reader.everything))
-        return list(self._look(reader.everything, 0).state.topics)
+        with closing(self._look(reader.everything, 0)) as looked:
+            return list(looked.state.topics)
 
-    def _look(self, wanted: Wanted, now_ms: int) -> Looked:
-        looked = look_at(self._files, self._cold, wanted=wanted, now_ms=now_ms)
-        if len(self._looked) > 1:  # a plan asks about the cuts of two looks at most
+    def _look(self, wanted: Wanted, now_ms: int, use: Callable[[Looked], None] = lambda _: None) -> Looked:
+        return look_at(self._files, self._cold, wanted=wanted, now_ms=now_ms, use=use)
+
+    def _keep(self, looked: Looked) -> None:
+        """For questions about its topics. What is pushed out gives its descriptors back; it would open files anew."""
+        if len(self._looked) >= _LOOKS_KEPT:
             self._looked.pop(0).close()
         self._looked.append(looked)
-        return looked
 
     def _is_stored(self, topic: TopicLog, *, named: bool) -> bool:
         """A topic that is in no file cannot be read here: an error if it was asked for by name, else a warning."""
@@ -106,6 +117,9 @@ class DirectoryLog:
     # --- questions of a planner -----------------------------------------------------------------------------------
 
     def seq_at(self, cut: TopicCut, ts_ms: int) -> int:
+        return self._asked(cut, lambda: self._seq_at(cut, ts_ms))
+
+    def _seq_at(self, cut: TopicCut, ts_ms: int) -> int:
         """Times never fall, so the first block whose last slot is late enough has the answer."""
         blocks = self._blocks(cut, cut.earliest_seq)
         at = _first(len(blocks), lambda i: _loaded(blocks[i]).expired(ts_ms) < blocks[i].count)
@@ -115,6 +129,9 @@ class DirectoryLog:
         return min(max(found, cut.earliest_seq), cut.end_seq)
 
     def bytes_end(self, cut: TopicCut, lo: int, bytes_max: int) -> int:
+        return self._asked(cut, lambda: self._bytes_end(cut, lo, bytes_max))
+
+    def _bytes_end(self, cut: TopicCut, lo: int, bytes_max: int) -> int:
         left, started = bytes_max, False
         for block in self._blocks(cut, lo):
             first = max(lo - block.first_seq, 0)
@@ -129,6 +146,9 @@ class DirectoryLog:
         return cut.end_seq
 
     def first_live(self, cut: TopicCut, lo: int) -> int:
+        return self._asked(cut, lambda: self._first_live(cut, lo))
+
+    def _first_live(self, cut: TopicCut, lo: int) -> int:
         topic = self._topics.get(cut.name)
         if topic is None:
             return lo
@@ -137,6 +157,22 @@ class DirectoryLog:
             reader.load_indexes(topic)
             found = first_live(topic, lo)
         return min(found, cut.end_seq)
+
+    def _asked(self, cut: TopicCut, question: Callable[[], int]) -> int:
+        """The answer to a question about a cut; where files have moved since they are looked for again. Seqs mean the
+        same in every look, as long as it is the same topic."""
+        for _ in range(_QUESTIONS):
+            try:
+                return question()
+            except (FileNotFoundError, NoSuchObject, CorruptSegment) as error:
+                moved = error
+                looked = self._look(TopicChoice((cut.name,)).test(), 0)
+                topic = looked.state.topics.get(cut.name)
+                if topic is None or topic.epoch != cut.epoch:
+                    raise ConfigError(f"topic {cut.name!r} was deleted while the read was planned") from error
+                self._keep(looked)
+                self._topics[cut.name] = topic
+        raise moved
 
     def _blocks(self, cut: TopicCut, lo: int) -> list[Slots]:
         """Blocks of the cut with a slot at or above `lo`."""
@@ -179,11 +215,18 @@ def _first(count: int, holds: Callable[[int], bool]) -> int:
 # --- from a look to a cut ---------------------------------------------------------------------------------------------
 
 
-def look_at(files: Files, cold: Files | None, *, wanted: Wanted = reader.everything, now_ms: int = 0) -> Looked:
+def look_at(
+    files: Files,
+    cold: Files | None,
+    *,
+    wanted: Wanted = reader.everything,
+    now_ms: int = 0,
+    use: Callable[[Looked], None] = lambda _: None,
+) -> Looked:
     """The wanted topics of a data directory; what the operating system has against it, as one sentence."""
     with readable(files.shown()):
         store = None if cold is None else (cold.fs, cold.top)
-        return reader.look(files.fs, files.top, cold=store, wanted=wanted, now_ms=now_ms)
+        return reader.look(files.fs, files.top, cold=store, wanted=wanted, now_ms=now_ms, use=use)
 
 
 def cut_of(looked: Looked, topic: TopicLog, files: Files, cold: Files | None, *, now_ms: int) -> TopicCut:
@@ -231,7 +274,7 @@ def _apply_retention(looked: Looked, topic: TopicLog, now_ms: int) -> None:
     while topic.awaiting:
         reader.load_indexes(topic)
         evict = due(topic, now_ms)
-    if evict is not None:
+    if evict is not None and not reader.rests_on_missing(looked, topic, evict.evict_floor - 1):
         apply(looked.state, evict)
 
 

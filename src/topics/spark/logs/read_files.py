@@ -7,19 +7,26 @@ server may be running. Used on the driver, and by scans on executors, which open
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
 from topics.errors import ConfigError, Corruption
-from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx, rebuild_idx
+from topics.formats.segments import ENTRY_BYTES, Idx, idx_agrees, read_idx
 from topics.spark.planning.cut import SegmentBlock
 from topics.spark.secret import without_secrets
 from topics.storage.fs import Inode, ReadFile, ReadFs, read_full
 from topics.storage.osfs import OsFs
+from topics.storage.segments.loading.heal import heal
 
 _TRIES: Final = 4
 _PAUSE_S: Final = 0.02
+CHUNK_BYTES: Final = 4 << 20
+CHUNK_RECORDS: Final = 1 << 16
 
 
 class Files:
@@ -60,6 +67,16 @@ class Files:
             return read_full(file, offset, max(file.size() - offset, 0) if length is None else length)
         finally:
             file.close()
+
+    def read_up_to(self, path: str, size: int) -> bytes:
+        """A file that should have so many bytes, with the fewest calls there are; a longer one shows by one more."""
+        if not isinstance(self.fs, OsFs):
+            return self.read(path)
+        file = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(file, size + 1, 0)
+        finally:
+            os.close(file)
 
     def open(self, path: str) -> ReadFile:
         """One file, held open: it stays what it is when another takes its name."""
@@ -126,6 +143,11 @@ class ArrowFile:
         wanted = min(n, self._size - off)
         return bytes(self._file.read_at(wanted, off)) if wanted > 0 else b""
 
+    def pread_into(self, off: int, buf: memoryview) -> int:
+        found = self.pread(off, len(buf))
+        buf[: len(found)] = found
+        return len(found)
+
     def size(self) -> int:
         return self._size
 
@@ -147,10 +169,27 @@ class OpenPair:
     block."""
 
     def __init__(self, files: Files, block: SegmentBlock, file: ReadFile, idx: Idx) -> None:
+        self._files = files
         self.block = block
         self.data = file
         self.idx = idx
         self.name = files.shown(f"{block.stem}.data")
+
+    def replaced(self) -> bool:
+        """Whether the names are those of other files by now, or are gone: then nothing here proves damage."""
+        stem, files = self.block.stem, self._files
+        try:
+            file = files.open(f"{stem}.data")
+            inode = file.inode()
+            file.close()
+            raw = files.read(f"{stem}.idx", 0, self.block.count * ENTRY_BYTES)
+        except FileNotFoundError:
+            return True
+        now = read_idx(raw[: len(raw) // ENTRY_BYTES * ENTRY_BYTES])
+        same = len(now) == len(self.idx) and all(
+            np.array_equal(now[each], self.idx[each]) for each in ("offset", "len")
+        )
+        return inode != self.data.inode() or not same
 
     def close(self) -> None:
         self.data.close()
@@ -198,10 +237,31 @@ def _read_matching(files: Files, block: SegmentBlock, file: ReadFile) -> Idx | N
 
 def _rebuilt(files: Files, block: SegmentBlock, file: ReadFile) -> Idx:
     files.size(f"{block.stem}.data")  # gone by now: FileNotFoundError, and the caller plans anew
-    data_len = file.size() if block.is_sealed else min(file.size(), block.bytes)
-    rebuilt = rebuild_idx(read_full(file, 0, data_len), first_seq=block.first_seq, count=block.count)
-    if rebuilt.bad:
-        bad = rebuilt.bad[0]
-        name = files.shown(f"{block.stem}.data")
-        raise Corruption(file=name, offset=bad.offset, reason=f"no valid frame, seqs {bad.first_seq}..{bad.last_seq}")
-    return rebuilt.idx
+    data = read_full(file, 0, file.size() if block.is_sealed else min(file.size(), block.bytes))
+    try:
+        idx = memoryview(files.read(f"{block.stem}.idx"))
+    except FileNotFoundError:
+        idx = None
+    healed = heal(idx, memoryview(data), first_seq=block.first_seq, count=block.count, data_len=block.bytes)
+    if healed.bad is not None and healed.bad.any():
+        slots = np.flatnonzero(healed.bad)
+        offset, seq = int(healed.entries["offset"][slots[0]]), block.first_seq + int(slots[0])
+        reason = f"{healed.reason}, no valid frame for {len(slots)} records from seq {seq} on"
+        raise Corruption(file=files.shown(f"{block.stem}.data"), offset=offset, reason=reason)
+    return healed.entries
+
+
+def chunks(idx: Idx, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
+    """Slots `[a, b)` and the bytes they lie in, so that no chunk is much larger than CHUNK_BYTES."""
+    a = first
+    while a < last:
+        b = min(a + CHUNK_RECORDS, last)
+        lengths = idx["len"][a:b].astype(np.int64)
+        ends = np.cumsum(lengths)
+        if ends[-1] > CHUNK_BYTES:
+            b = a + max(int(np.searchsorted(ends, CHUNK_BYTES, side="right")), 1)
+            lengths, ends = lengths[: b - a], ends[: b - a]
+        used = np.flatnonzero(lengths)
+        start = int(idx["offset"][a + used[0]]) if len(used) else 0
+        yield a, b, start, int(ends[-1])
+        a = b

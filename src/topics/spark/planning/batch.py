@@ -23,6 +23,8 @@ from topics.spark.scanning.task_scan import ReadSpec
 PARALLELISM_ENV: Final = "_TOPICS_SPARK_PARALLELISM"  # for our own executors; a setting it is not
 """Cores of the session, told by `topics.spark.session()`: a source has no other way to learn it."""
 _NAMES_SHOWN: Final = 8
+WHOLE_TOPIC: Final = 1 << 62
+"""A limit that no topic reaches: with it one task reads all of a topic, in order."""
 
 WallClock = Callable[[], int]
 
@@ -82,7 +84,7 @@ def plan_batch(options: ReadOptions, *, clock: WallClock = now_ms) -> list[Task]
             [TopicRead(cut, ranges[name], gaps[name]) for name, cut in cuts.items()],
             partitions_min=options.min_partitions or parallelism(),
             records_max=options.max_records_per_partition,
-            limit=options.limit,
+            limit=WHOLE_TOPIC if options.latest_per_tag else options.limit,
         )
 
 

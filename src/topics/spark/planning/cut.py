@@ -13,7 +13,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,26 @@ class SegmentBlock:
     @property
     def end_seq(self) -> int:
         return self.first_seq + self.count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What `dataclass` does by itself takes ten times as long, and a task may have a hundred thousand blocks.
+        fields = (self.first_seq, self.count, self.bytes, self.is_sealed, self.tier, self.live)
+        return _segment_block, (self.root, self.stem, *fields)
+
+
+def _segment_block(
+    root: str, stem: str, first_seq: int, count: int, bytes: int, is_sealed: bool, tier: str, live: int | None
+) -> SegmentBlock:
+    return SegmentBlock(
+        root=root,
+        stem=stem,
+        first_seq=first_seq,
+        count=count,
+        bytes=bytes,
+        is_sealed=is_sealed,
+        tier=tier,
+        live=live,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from topics.errors import DataLoss
 from topics.model.position import Position
-from topics.spark.logs.bulk_client import Remote
+from topics.spark.logs.bulk_client import PLANNING_RETRIES, Remote
 from topics.spark.logs.log import open_log
 from topics.spark.option_values import Bound, TopicChoice
 from topics.spark.options import ReadOptions
@@ -35,6 +35,7 @@ from topics.spark.planning.offsets import (
     trim_before,
     waiting,
 )
+from topics.spark.planning.query_cursor import QueryCursor
 from topics.spark.planning.tasks import (
     Range,
     Task,
@@ -58,9 +59,15 @@ class StreamPlanner:
         self._target: Points | None = None
         self._latest: Points | None = None
         self._triggered_ms = 0
+        self._cursor: QueryCursor | None = None
+        if options.cursor is not None:
+            remote = Remote(address_of(options), retries=PLANNING_RETRIES)
+            self._cursor = QueryCursor(remote, options.cursor, query=options.query_name or options.cursor)
 
     def close(self) -> None:
         self._log.close()
+        if self._cursor is not None:
+            self._cursor.close()
 
     def initial(self) -> dict[str, Any]:
         """Where a new query begins: `startingOffsets`, by default the end of every topic."""
@@ -74,6 +81,11 @@ class StreamPlanner:
             for name, cut in cuts.items()
         }
         return to_json(starts)
+
+    def committed(self, offset: Mapping[str, Any]) -> None:
+        """The query has committed everything before this offset."""
+        if self._cursor is not None:
+            self._cursor.commit(from_json(offset))
 
     def latest(
         self,

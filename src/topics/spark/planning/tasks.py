@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from topics.errors import Corruption
 from topics.spark.planning.cut import Ancestors, Block, DeadRange, LogBlock, LostSeqs, TagDelete, TopicCut
@@ -52,6 +52,9 @@ class Slice:
     @property
     def weight(self) -> int:
         return (self.block.bytes + OPEN_BYTES) * self.count // max(self.block.count, 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slice, (self.block, self.lo, self.hi)  # as quick as it can be: see `SegmentBlock`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +113,12 @@ def resolve_in(log: Log, cut: TopicCut, lo: int, hi: int) -> Range:
 def slices_of(cut: TopicCut, wanted: Range) -> list[Slice]:
     """Slices of all blocks that reach into a range."""
     lo, hi = wanted.lo, wanted.hi
-    return [
+    found = [
         _trimmed(Slice(block, max(lo, block.first_seq), min(hi, block.end_seq)))
         for block in cut.blocks
         if block.first_seq < hi and block.end_seq > lo and lo < hi
     ]
+    return [piece for piece in found if piece.block.count]  # deleted records are no frames of the log to read
 
 
 def _trimmed(piece: Slice) -> Slice:
@@ -162,7 +166,8 @@ def _filled(pieces: Iterable[Placed], target: int, records_max: int) -> Iterator
             taken = count if fits else 0 if 4 * weight <= target else max(count * room // weight, 0 if run else 1)
             taken = min(taken, records)
             if taken:
-                run.append((at, piece if taken == count else _trimmed(replace(piece, hi=piece.lo + taken))))
+                part = piece if taken == count else _trimmed(replace(piece, hi=piece.lo + taken))
+                run += [(at, part)] if part.block.count else []
                 room, records = room - weight * taken // count, records - taken
             piece = _trimmed(replace(piece, lo=piece.lo + taken)) if taken < count else None
             if piece is not None or room <= 0:

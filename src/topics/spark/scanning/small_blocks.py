@@ -1,9 +1,11 @@
-"""Small blocks of any topics, read as one chunk: a segment of ten records costs two reads and no decoding of its own.
+"""Small blocks of any topics, read as one chunk: a segment of ten records costs one read and no decoding of its own.
 
-Whole sealed segments and pieces of the log are put one after the other, with their index entries, and decoded together;
-each row keeps the number of its block, which says its topic. Anything that is not as it should be (an index that does
-not tile, a bad frame, a seq that its slot does not have) makes the chunk `None`: the caller then reads block by block,
-which repairs what can be repaired and names what cannot. Called by `topics.spark.scanning.task_scan` on executors.
+Whole sealed segments and pieces of the log are put one after the other and decoded together; each row keeps the number
+of its block, which says its topic. Frames say themselves where they end and which seq they have, so the index of a
+segment is read only where frames are missing: then it has to show that their slots are empty. Anything that is not as
+it should be (bytes that hold no frame, a seq that is not the next one, an index that shows another place) makes the
+chunk `None`: the caller then reads block by block, which repairs what can be repaired and names what cannot. Called by
+`topics.spark.scanning.task_scan` on executors.
 """
 
 from __future__ import annotations
@@ -15,9 +17,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from topics.formats.segments import ENTRY_BYTES, read_idx, segment_frames_from_wal
+from topics.formats.segments import ENTRY_BYTES, idx_agrees, read_idx, scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import decode_frames
-from topics.formats.segments.idx import IDX_DELETED
 from topics.spark.logs.read_files import Files
 from topics.spark.planning.cut import I64, LogBlock, SegmentBlock
 from topics.spark.planning.tasks import Slice, TopicPart
@@ -30,14 +31,13 @@ SMALL_BYTES: Final = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class SmallBlock:
-    """One block: its frames back to back, and their index entries."""
+    """One block: its frames back to back, and where they are from."""
 
     part: TopicPart
     piece: Slice
     data: bytes
-    idx: bytes
-    seqs: bytes | None = None
-    """Seqs of the entries, where they are not one after the other from `piece.lo` on."""
+    files: Files
+    block: SegmentBlock | LogBlock
 
 
 def is_small(part: TopicPart, piece: Slice, block: SegmentBlock | LogBlock) -> bool:
@@ -53,7 +53,7 @@ def is_small(part: TopicPart, piece: Slice, block: SegmentBlock | LogBlock) -> b
 def read_small(files: Files, part: TopicPart, piece: Slice, block: SegmentBlock | LogBlock) -> SmallBlock:
     """Raises FileNotFoundError where the block is not there (any more)."""
     if isinstance(block, SegmentBlock):
-        return SmallBlock(part, piece, files.read(f"{block.stem}.data"), files.read(f"{block.stem}.idx"))
+        return SmallBlock(part, piece, files.read_up_to(f"{block.stem}.data", block.bytes), files, block)
     offsets, lengths = block.offset_array, block.length_array
     base, end = int(offsets[0]), int(offsets[-1] + lengths[-1])
     file = files.open(block.path)
@@ -64,47 +64,56 @@ def read_small(files: Files, part: TopicPart, piece: Slice, block: SegmentBlock 
     if len(raw) < end - base:
         raise FileNotFoundError(block.path)
     frames = segment_frames_from_wal(raw, offsets - base, lengths, file=block.path)
-    return SmallBlock(part, piece, bytes(frames.buffer), frames.idx.tobytes(), block.seqs)
+    return SmallBlock(part, piece, bytes(frames.buffer), files, block)
 
 
 def merged_batch(
     blocks: Sequence[SmallBlock], *, schema: pa.Schema, want: frozenset[str], tests: Sequence[TextTest], verify: bool
 ) -> pa.RecordBatch | None:
     """The rows of all blocks, in their order; None where something is wrong with one of them."""
-    counts = np.array([len(block.idx) // ENTRY_BYTES for block in blocks])
-    if any(len(block.idx) % ENTRY_BYTES for block in blocks) or (counts < _counts(blocks)).any():
+    data = b"".join([block.data for block in blocks])
+    frames = scan_segment(data, verify=verify)
+    if frames.reason:
         return None
-    sizes = np.array([len(block.data) for block in blocks])
-    idx = read_idx(b"".join(block.idx for block in blocks))
-    number = np.repeat(np.arange(len(blocks)), counts)
-    lengths = idx["len"].astype(np.int64)
-    ends = np.cumsum(lengths)
-    bases = np.cumsum(sizes) - sizes
-    offsets = idx["offset"].astype(np.int64) + bases[number]
-    used = (lengths > 0) & ((idx["flags"] & IDX_DELETED) == 0)
-    last = np.cumsum(counts) - 1
-    if (ends[last] != bases + sizes).any() or (offsets[used] != (ends - lengths)[used]).any():
+    ends = np.cumsum([len(block.data) for block in blocks])
+    number = np.searchsorted(ends, frames.offset, side="right")
+    counts = np.bincount(number, minlength=len(blocks))
+    reached = np.concatenate(([0], frames.offset + frames.length))[np.cumsum(counts)]
+    if (reached != ends).any():
+        return None  # a frame that begins in one block and ends in another
+    seqs = _seqs(blocks, counts)
+    if seqs is None or not np.array_equal(seqs, frames.seq):
         return None
-    data = b"".join(block.data for block in blocks)
-    columns = decode_frames(data, offsets[used], lengths[used], want=want, verify=verify)
-    if columns.bad or (columns.seq != _seqs(blocks, counts)[used][columns.slot]).any():
-        return None
+    columns = decode_frames(data, frames.offset, frames.length, want=want, verify=False)
     rows = passing(columns, data, tests=tests, dead=(), tag_deletes=())
     parts = [block.part for block in blocks]
-    origin = MixedOrigin([part.topic for part in parts], [part.epoch for part in parts], number[used][columns.slot])
+    origin = MixedOrigin([part.topic for part in parts], [part.epoch for part in parts], number[columns.slot])
     return record_batch(columns, data, rows, origin=origin, schema=schema)
 
 
-def _counts(blocks: Sequence[SmallBlock]) -> I64:
-    return np.array([block.piece.block.count for block in blocks])
-
-
-def _seqs(blocks: Sequence[SmallBlock], counts: I64) -> I64:
-    """The seq of every entry."""
-    firsts = np.array([block.piece.lo for block in blocks])
+def _seqs(blocks: Sequence[SmallBlock], counts: I64) -> I64 | None:
+    """The seqs that the frames of the blocks must have; None where nothing says why some are missing."""
     starts = np.cumsum(counts) - counts
+    firsts = np.array([block.piece.lo for block in blocks])
     seqs: I64 = np.repeat(firsts - starts, counts) + np.arange(int(counts.sum()))
-    for at, block in enumerate(blocks):
-        if block.seqs is not None:
-            seqs[starts[at] : starts[at] + counts[at]] = np.frombuffer(block.seqs, np.int64)
+    slots = np.array([block.piece.count for block in blocks])
+    for at in np.flatnonzero(slots != counts).tolist():
+        known = _used_seqs(blocks[at])
+        if known is None or len(known) != counts[at]:
+            return None
+        seqs[starts[at] : starts[at] + counts[at]] = known
     return seqs
+
+
+def _used_seqs(small: SmallBlock) -> I64 | None:
+    """Seqs of the block that have a frame, by its index; None where that does not fit the frames."""
+    block = small.block
+    if isinstance(block, LogBlock):
+        return block.seq_array
+    try:
+        raw = small.files.read(f"{block.stem}.idx")
+    except FileNotFoundError:
+        return None
+    if len(raw) != block.count * ENTRY_BYTES or idx_agrees(raw, len(small.data), small.data) is not None:
+        return None
+    return np.flatnonzero(read_idx(raw)["len"]) + block.first_seq

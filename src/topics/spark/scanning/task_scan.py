@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from topics.errors import Corruption
 from topics.formats.buffers import Buffer
-from topics.formats.segments import Idx, scan_segment, segment_frames_from_wal
+from topics.formats.segments import scan_segment, segment_frames_from_wal
 from topics.formats.segments.columns import FrameColumns, decode_columns, decode_frames
 from topics.spark.logs import server_log
 from topics.spark.logs.log import Log, LogAddress, open_log
-from topics.spark.logs.read_files import Files, open_files, open_pair
+from topics.spark.logs.read_files import CHUNK_BYTES, CHUNK_RECORDS, Files, chunks, open_files, open_pair
 from topics.spark.option_values import TopicChoice
 from topics.spark.options import OnLoss
 from topics.spark.planning.cut import (
@@ -50,6 +50,9 @@ from topics.spark.scanning.schema import Field, arrow_schema
 from topics.spark.scanning.small_blocks import SMALL_BYTES, SmallBlock, is_small, merged_batch, read_small
 from topics.storage.fs import read_full
 
+REPLANS: Final = 10
+"""How often a slice is looked for again whose files have moved."""
+
 
 def replan(log: Log, task: TopicPart, lo: int, hi: int, *, now_ms: int) -> TopicPart:
     """A part for the seqs `[lo, hi)` of the same topic instance, with what is lost of them as gaps."""
@@ -66,10 +69,6 @@ def replan(log: Log, task: TopicPart, lo: int, hi: int, *, now_ms: int) -> Topic
         tag_deletes=cut.tag_deletes,
         ancestors=cut.ancestors,
     )
-
-
-CHUNK_BYTES: Final = 4 << 20
-CHUNK_RECORDS: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -172,17 +171,23 @@ class _Scan:
     def slice(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         """One slice; where its file has vanished, what has taken its place, from the first seq not given yet."""
         self.done = piece.lo
-        try:
-            yield from self._read(piece)
-            return
-        except FileNotFoundError:
+        pieces: Sequence[Slice] = (piece,)
+        for attempt in range(REPLANS + 1):
+            try:
+                for each in pieces:
+                    self.done = max(self.done, each.lo)
+                    yield from self._read(each)
+                return
+            except FileNotFoundError:
+                if attempt == REPLANS:
+                    raise
             with closing(open_log(self.spec.address)) as log:
                 found = replan(log, self.task, self.done, piece.hi, now_ms=time.time_ns() // 1_000_000)
-        yield from self.tombstones(report_gaps(self.task.topic, found.gaps, self.spec.on_loss))
-        self.task = found
-        self.want = wanted_texts(self.spec.names, self.spec.tests, with_tag=bool(found.tag_deletes))
-        for other in found.slices:
-            yield from self._read(other)
+            gaps = [gap for gap in found.gaps if gap not in self.task.gaps]
+            yield from self.tombstones(report_gaps(self.task.topic, gaps, self.spec.on_loss))
+            self.task = replace(found, gaps=(*self.task.gaps, *gaps))
+            self.want = wanted_texts(self.spec.names, self.spec.tests, with_tag=bool(found.tag_deletes))
+            pieces = found.slices
 
     def _read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         block = piece.block
@@ -231,9 +236,11 @@ class _Scan:
                     pair.idx[a:b],
                     first_seq=seq,
                     want=self.want,
-                    verify=self.spec.verify,
+                    verify=self.spec.verify or not block.is_sealed,
                     base=base,
                 )
+                if columns.bad and pair.replaced():
+                    raise FileNotFoundError(pair.name)  # an index of one time and frames of another
                 refuse_bad(columns, file=pair.name, first_seq=seq, base=base)
                 yield from self._emit(columns, data, end=block.first_seq + b, dead=dead)
         finally:
@@ -288,22 +295,6 @@ class _Scan:
 @lru_cache(maxsize=8)
 def _files(root: str) -> Files:
     return open_files(root)
-
-
-def chunks(idx: Idx, first: int, last: int) -> Iterator[tuple[int, int, int, int]]:
-    """Slots `[a, b)` and the bytes they lie in, so that no chunk is much larger than CHUNK_BYTES."""
-    a = first
-    while a < last:
-        b = min(a + CHUNK_RECORDS, last)
-        lengths = idx["len"][a:b].astype(np.int64)
-        ends = np.cumsum(lengths)
-        if ends[-1] > CHUNK_BYTES:
-            b = a + max(int(np.searchsorted(ends, CHUNK_BYTES, side="right")), 1)
-            lengths, ends = lengths[: b - a], ends[: b - a]
-        used = np.flatnonzero(lengths)
-        start = int(idx["offset"][a + used[0]]) if len(used) else 0
-        yield a, b, start, int(ends[-1])
-        a = b
 
 
 def _log_chunks(offsets: I64, lengths: I64) -> Iterator[tuple[int, int]]:

@@ -8,9 +8,9 @@ A flip that fails fails nothing else: the slot stays in the segment's `UnsyncedF
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,10 @@ from topics.storage.fs import File, write_all
 
 if TYPE_CHECKING:
     from topics.storage.segments.topic_dir import SegmentEnv, TopicDir
+
+
+_NO_SLOTS: Final[Set[int]] = frozenset()
+"""One for all: most segments never have a delete that is not safe, and there are hundreds of thousands of them."""
 
 
 class UnsyncedFlags:
@@ -38,8 +42,8 @@ class UnsyncedFlags:
     def __init__(self) -> None:
         self.lock = Lock()
         self.working = Lock()  # held by the one background job that changes the segment's files
-        self.unwritten: set[int] = set()
-        self.unsynced: set[int] = set()
+        self.unwritten: Set[int] = _NO_SLOTS
+        self.unsynced: Set[int] = _NO_SLOTS
         self.relay: set[int] | None = None
         self.frozen = False
         self.dir_unsynced = False  # files were renamed into place, and syncing their directory failed
@@ -65,7 +69,7 @@ class UnsyncedFlags:
         with self.lock:
             self.frozen = True
             died, self.relay = self.relay or set(), None
-            return died | self.unwritten | self.unsynced
+            return died.union(self.unwritten, self.unsynced)
 
     def thaw(self) -> None:
         """The old files stay: go on writing to them."""
@@ -77,9 +81,22 @@ class UnsyncedFlags:
         """The files are new and prove these; whatever else was only written must be written again."""
         with self.lock:
             self.unwritten = (self.unwritten | self.unsynced) - proven
-            self.unsynced = set()
+            self.unsynced = _NO_SLOTS
             self.relay = None
             self.frozen = False
+
+
+def _with(slots: Set[int], more: Iterable[int]) -> Set[int]:
+    """In place, unless it is the empty one of all segments."""
+    grown = slots if isinstance(slots, set) else set(slots)
+    grown.update(more)
+    return grown
+
+
+def _without(slots: Set[int], done: Iterable[int]) -> Set[int]:
+    if isinstance(slots, set):
+        slots.difference_update(done)
+    return slots
 
 
 FLAG: bytes = bytes((DELETED_BYTE,))
@@ -131,7 +148,7 @@ class DeleteFlags:
             if log.relay is not None:
                 log.relay.update(wanted)
             if log.frozen or segment.tier != "hot":
-                log.unwritten.update(wanted)
+                log.unwritten = _with(log.unwritten, wanted)
             else:
                 self._write_hot(segment, wanted)
 
@@ -142,11 +159,11 @@ class DeleteFlags:
             write_flags(segment, places)
         except (OSError, TopicsError):
             counters.flip_failures += len(slots)
-            log.unwritten.update(slots)
+            log.unwritten = _with(log.unwritten, slots)
             return
         counters.flips += len(framed)
-        log.unwritten.difference_update(slots)
-        log.unsynced.update(framed)
+        log.unwritten = _without(log.unwritten, slots)
+        log.unsynced = _with(log.unsynced, framed)
 
     def owner_changed(self, segment: Flippable) -> None:
         """The same files are now described by another object (the next checkpoint's, or the sealed segment)."""
@@ -191,8 +208,8 @@ class DeleteFlags:
         except (OSError, TopicsError):
             self._env.counters.flip_failures += 1
             with log.lock:  # the pages may be lost: write these flags again next time
-                log.unwritten |= log.unsynced
-                log.unsynced.clear()
+                log.unwritten = _with(log.unwritten, log.unsynced)
+                log.unsynced = _NO_SLOTS
             return None
         finally:
             log.working.release()
@@ -216,7 +233,7 @@ def _sync_files(segment: Flippable, slots: npt.NDArray[np.int64]) -> Flagged:
         write_idx_bits(idx, slots, segment.entries_at(slots))
         idx.datasync()
     with segment.flips.lock:
-        segment.flips.unsynced.difference_update(slots.tolist())
+        segment.flips.unsynced = _without(segment.flips.unsynced, slots.tolist())
     return Flagged(place.topic_id, segment.first_seq, slots)
 
 

@@ -13,7 +13,7 @@ can be repeated, and absent files are no error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from topics.storage.segments.topic_dir import TopicDir
 
 ALL_PARTS: tuple[SegmentPart, ...] = ("data", "idx", "tags")
+"""In the order in which they are unlinked."""
 
 
 def write_temps(place: TopicDir, first_seq: int, *, data: Iterable[Buffer], idx: Buffer) -> None:
@@ -71,18 +72,17 @@ def remove_temps(place: TopicDir, first_seq: int) -> None:
             pass
 
 
-def remove_files(place: TopicDir, first_seq: int, parts: Iterable[SegmentPart] = ALL_PARTS) -> None:
-    """Unlink the files of a segment, `.data` first, and sync the directory. Absent ones are no error."""
-    gone = False
-    for part in parts:
-        path = place.file(first_seq, part)
+def remove_files(place: TopicDir, parts: Mapping[int, Iterable[SegmentPart]]) -> None:
+    """Unlink these parts of segments, by first seq, and sync the directory once. Absent ones are no error."""
+    is_gone = False
+    for path in [place.file(first_seq, part) for first_seq, wanted in parts.items() for part in wanted]:
         try:
             place.fs.unlink(path)
-            gone = True
+            is_gone = True
         except FileNotFoundError:
             pass
         place.env.files.forget(path)
-    if gone:
+    if is_gone:
         place.fs.sync_dir(place.path)
 
 
@@ -90,9 +90,10 @@ def drop_segment(segment: SealedSegment) -> None:
     """Remove the hot files of a sealed segment, the sidecar too. Waits for a job that is replacing them."""
     with segment.flips.working:
         segment.flips.freeze()  # for good: there is nothing left to flag
-        remove_files(segment.place, segment.first_seq)
+        remove_files(segment.place, {segment.first_seq: ALL_PARTS})
         segment.hot_remnant = False
     segment.place.env.maps.remove(segment)
+    segment.place.env.filters.remove(segment)
     segment.place.env.counters.dropped += 1
 
 

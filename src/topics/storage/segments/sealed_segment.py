@@ -28,11 +28,12 @@ from topics.formats.buffers import I64, U8, U32, U64, Bools
 from topics.formats.file_names import segment_name
 from topics.formats.segments.columns import decode_columns
 from topics.formats.segments.idx import ENTRY_BYTES, Idx, read_idx
+from topics.formats.segments.sidecar import TagFilter
 from topics.model.run import RecordRun
 from topics.storage.segments.findings import CORRUPT, Finding
 from topics.storage.segments.flips import UnsyncedFlags
 from topics.storage.segments.open_segment import open_anew, open_cold, open_hot
-from topics.storage.segments.segment_arrays import SegmentArrays, all_of_segment
+from topics.storage.segments.segment_arrays import SegmentArrays, run_of_slots
 from topics.storage.segments.tags import TagIndex, TagMatchLike, load_tag_index
 from topics.storage.tiers.stores import NoSuchObject, RangeOutOfBounds
 
@@ -95,6 +96,7 @@ Tier = Literal["hot", "cold"]
 
 class SealedSegment:
     __slots__ = (
+        "_filter",
         "_override",
         "_pair",
         "_tags",
@@ -133,6 +135,7 @@ class SealedSegment:
         self.flips = UnsyncedFlags() if flips is None else flips
         self._pair: SegmentArrays | None = None
         self._tags: TagIndex | None = None
+        self._filter: TagFilter | None = None  # stays when the sidecar is unmapped
         self.condition = SegmentHealth()
         self._override: SegmentArrays | None = None  # stands in for files that are damaged, or not repaired yet
 
@@ -176,6 +179,16 @@ class SealedSegment:
     def tag_slots(self, match: TagMatchLike) -> I64:
         """Slots whose tag matches, ascending, deleted ones included."""
         return self.tag_index().slots(match)
+
+    def lacks(self, tag: bytes) -> bool:
+        """Whether it is known, without reading a file, that no slot has this tag. False: perhaps one has."""
+        kept = self._filter
+        return kept is not None and not kept.may_have(tag)
+
+    def tags_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[tuple[bytes, I64]]:
+        """Up to so many tags with this prefix behind `after`, ascending, and the slots of each, deleted ones
+        included."""
+        return self.tag_index().tags_after(after, prefix, limit)
 
     @property
     def first_ts(self) -> int:
@@ -224,7 +237,8 @@ class SealedSegment:
         if pair is None or not pair.is_resident(int(slots[0]), int(slots[-1])):
             return None
         self.recently_used = True
-        return all_of_segment(pair, slots, self.first_seq)
+        run = run_of_slots(pair, slots, self.first_seq)
+        return run if run is not None and len(run) == len(slots) else None
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -256,7 +270,7 @@ class SealedSegment:
         if self._pair is None:
             self._load_cold()
         if self._tags is None:
-            self._tags = load_tag_index(self, wait=True)
+            self._keep_tags(load_tag_index(self, wait=True))
 
     def _load_cold(self) -> None:
         version = self.version
@@ -289,7 +303,7 @@ class SealedSegment:
             if pair is not None and pair.data is not None:
                 self.data_len = len(pair.data)
             self.condition.checked = False
-            self.unmap()
+            self._other_files()
 
     def files_replaced(self, data_len: int) -> None:
         """The hot files are others now: look at them anew. The caller holds `lock` around the renames and this."""
@@ -298,7 +312,7 @@ class SealedSegment:
         self.data_len = data_len
         self._override = None
         self.condition.files_replaced()
-        self.unmap()
+        self._other_files()
 
     def moved_to_cold(self, idx: bytes) -> None:
         """T7. The index is at hand, so the columns stay ready."""
@@ -308,6 +322,11 @@ class SealedSegment:
             self._override = None
             self.condition.checked = True
             self._pair = SegmentArrays(read_idx(bytearray(idx)), None)
+
+    def _other_files(self) -> None:
+        self.unmap()
+        self.forget_filter()
+        self.place.env.filters.remove(self)
 
     def unmap(self) -> None:
         """Let go of the mappings; whoever holds arrays keeps theirs."""
@@ -373,5 +392,16 @@ class SealedSegment:
         tags = self._tags
         if tags is None:
             with self.lock:
-                tags = self._tags = load_tag_index(self, wait=False)
+                tags = self._keep_tags(load_tag_index(self, wait=False))
         return tags
+
+    def _keep_tags(self, tags: TagIndex) -> TagIndex:
+        self._tags = tags
+        if self._filter is None:
+            self._filter = tags.filter.copy()
+            self.place.env.filters.admit(self, self._filter.nbytes)
+        return tags
+
+    def forget_filter(self) -> None:
+        """Its memory is wanted for others; the next look at the sidecar brings it back."""
+        self._filter = None

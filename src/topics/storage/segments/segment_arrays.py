@@ -1,16 +1,12 @@
 """The opened files of one sealed segment, and records out of its frames; every frame is checked before it is served.
 
     SegmentArrays   both files as arrays, and whether some of their bytes are in memory
-    all_of_segment  any number of records of a mapped segment that has no damage
-    few_of_segment  a few records of a mapped segment
-    few_frames      a few frames at given places
-    few_slots       an active segment of a few records, told by its index, for a start
+    run_of_slots    records of a mapped segment that has no damage
     run_of_columns  what the column decoder found, as a run
+    few_slots       an active segment of a few records, told by its index, for a start
 
-The column decoder pays for its generality with some dozens of numpy calls; for a single record, or for each of
-thousands of topics at a start, that is most of the time. The functions for few records make the same checks with plain
-integers. They answer None as soon as anything is out of the ordinary, so the decoder stays the only place that knows
-what is wrong.
+The column decoder tells everything about records, and what is wrong with them. Who only wants good ones asks for less:
+`run_of_slots` and `few_slots` make the same checks, and answer None as soon as anything is out of the ordinary.
 """
 
 from __future__ import annotations
@@ -18,14 +14,15 @@ from __future__ import annotations
 import ctypes
 import mmap
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from topics.formats import codec
 from topics.formats.buffers import I64, U8, U32, U64, Bools, xxh3
-from topics.formats.segments.columns import FrameColumns, decode_columns
+from topics.formats.segments.columns import FrameColumns
 from topics.formats.segments.frame import (
     DELETED_BYTE,
     FLAGS_KNOWN,
@@ -35,10 +32,10 @@ from topics.formats.segments.frame import (
     OVERHEAD_BYTES,
     TAIL_BYTES,
 )
-from topics.formats.segments.idx import ENTRY_BYTES, IDX_DELETED, Idx
+from topics.formats.segments.idx import ENTRY_BYTES, Idx
 from topics.formats.wal.blob import HEAD, TAIL, accounted_size
 from topics.limits import KIB
-from topics.model.run import BODY_HEAD_BYTES, PRESENCE_MASK, SEGMENT_BODY_AT, RecordRun
+from topics.model.run import BODY_HEAD_BYTES, PRESENCE_MASK, RecordRun
 
 RESIDENT_BYTES_MAX: Final = 256 * KIB
 """More than this is never read on the owner's thread: checking it would take a millisecond."""
@@ -101,9 +98,7 @@ class SegmentArrays:
 
 # --- records --------------------------------------------------------------------------------------------------------
 
-FEW: Final = 16
 FEW_SLOTS: Final = 64
-"""Slots of a whole segment: more looks of the decoder are spared, so it pays up to more of them."""
 
 _HEAD: Final = Struct("<IBQQHHI")
 _SUM: Final = Struct("<Q")
@@ -143,38 +138,6 @@ def few_slots(idx: bytes, data: bytes, *, first_seq: int, count: int, data_len: 
     return FewSlots(sizes, tags) if at == data_len else None
 
 
-def few_of_segment(pair: SegmentArrays, slots: Sequence[int], first_seq: int) -> RecordRun | None:
-    """Records of a mapped segment; deleted ones are left out. None: ask the decoder."""
-    assert pair.data is not None
-    entries = [(*pair.entries[slot].item()[:4], first_seq + slot) for slot in slots]
-    live = [entry for entry in entries if entry[1] and not entry[3] & IDX_DELETED]
-    for offset, _, ts, bits, _ in live:
-        if offset + HEAD_BYTES > len(pair.data):
-            return None
-        head = _HEAD.unpack_from(pair.data, offset)
-        if (head[3], head[1]) != (ts, bits):  # the entry misdescribes its frame
-            return None
-    return few_frames(pair.data, ((offset, length, seq) for offset, length, _, _, seq in live))
-
-
-def few_frames(buffer: bytes | memoryview, frames: Iterable[tuple[int, int, int]]) -> RecordRun | None:
-    """Segment frames at `(offset, length, seq)`; flagged ones are left out. None: ask the decoder."""
-    offs: list[int] = []
-    flags = bytearray()
-    for offset, length, seq in frames:
-        end = offset + length
-        if length < OVERHEAD_BYTES or end > len(buffer):
-            return None
-        if buffer[end - 1] == DELETED_BYTE:
-            continue
-        head = _good_head(buffer, offset, length, seq)
-        if head is None:
-            return None
-        offs.append(offset + SEGMENT_BODY_AT)
-        flags.append(head[0])
-    return RecordRun(buffer, offs, bytes(flags))
-
-
 def _good_head(buffer: bytes | memoryview, offset: int, length: int, seq: int) -> tuple[int, int, int, int, int] | None:
     """Presence bits, time, and the lengths of node, tag and blob, of a frame that passes every check."""
     frame_len, bits, found, ts, node_len, tag_len, data_len = _HEAD.unpack_from(buffer, offset)
@@ -193,21 +156,15 @@ def _good_head(buffer: bytes | memoryview, offset: int, length: int, seq: int) -
     return bits, ts, node_len, tag_len, data_len
 
 
-def all_of_segment(pair: SegmentArrays, slots: range | I64, first_seq: int) -> RecordRun | None:
-    """The records of these slots of a mapped segment; None if one of them is missing or damaged."""
+def run_of_slots(pair: SegmentArrays, slots: range | I64, first_seq: int) -> RecordRun | None:
+    """The live ones among these slots of a segment whose bytes are here; None if one of them is damaged."""
     assert pair.data is not None
-    if len(slots) <= FEW:
-        run = few_of_segment(pair, slots if isinstance(slots, range) else slots.tolist(), first_seq)
-    else:
-        found = decode_columns(
-            pair.data, pair.entries, first_seq=first_seq, slots=np.asarray(slots, np.int64), want=("node",)
-        )
-        run = None if found.bad else run_of_columns(found, pair.data)
-    return run if run is not None and len(run.body_offs) == len(slots) else None
+    found = codec.segment.live_bodies(pair.data, pair.entries, slots, first_seq)
+    return None if found is None else RecordRun(pair.data, *found)
 
 
 def run_of_columns(found: FrameColumns, data: Any, count: int | None = None) -> RecordRun:
     """The first `count` records that the decoder found in `data`, all of them if it is None."""
     assert found.node_offset is not None
-    body_offs = (found.node_offset[:count] - BODY_HEAD_BYTES).tolist()
+    body_offs = array("q", (found.node_offset[:count] - BODY_HEAD_BYTES).tobytes())
     return RecordRun(data, body_offs, (found.flags[:count] & PRESENCE_MASK).tobytes())

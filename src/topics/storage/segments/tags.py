@@ -42,10 +42,11 @@ class TagMatchLike(Protocol):
 class TagIndex:
     """An opened sidecar."""
 
-    __slots__ = ("_sidecar", "sizes")
+    __slots__ = ("_sidecar", "filter", "sizes")
 
     def __init__(self, sidecar: TagSidecar) -> None:
         self._sidecar = sidecar
+        self.filter = sidecar.filter
         self.sizes: U32 = sidecar.sizes
 
     def slots(self, match: TagMatchLike) -> I64:
@@ -53,6 +54,10 @@ class TagIndex:
         wanted = match.value.encode()
         look_up = self._sidecar.lookup_eq if match.op == "Eq" else self._sidecar.lookup_prefix
         return look_up(wanted).astype(np.int64)
+
+    def tags_after(self, after: bytes | None, prefix: bytes, limit: int) -> list[tuple[bytes, I64]]:
+        """Up to so many tags with this prefix behind `after`, ascending, and the slots of each."""
+        return [(tag, slots.astype(np.int64)) for tag, slots in self._sidecar.tags_after(after, prefix, limit)]
 
 
 def load_tag_index(segment: SealedSegment, *, wait: bool) -> TagIndex:

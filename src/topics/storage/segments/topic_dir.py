@@ -97,6 +97,51 @@ class MapCache:
             segment.unmap()
 
 
+TAG_FILTER_BYTES_MAX = 32 << 20
+_FILTER_OVERHEAD_BYTES = 256  # the objects around the words of a filter
+
+
+class Filtered(Protocol):
+    """A segment as the cache of filters sees it."""
+
+    def forget_filter(self) -> None: ...
+
+
+class FilterCache:
+    """Bounds the memory for tag filters that stay when their segments are unmapped.
+
+    A segment keeps a copy of its filter from the first time its sidecar is opened, so that a read by tag can pass over
+    segments that lack the tag without opening them again. Beyond `bytes_max` the filters that were kept first go. Safe
+    from any thread."""
+
+    def __init__(self, bytes_max: int = TAG_FILTER_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: OrderedDict[Filtered, int] = OrderedDict()
+        self._lock = Lock()
+        self.bytes_kept = 0
+
+    def admit(self, segment: Filtered, nbytes: int) -> None:
+        """The segment keeps a filter of so many bytes now."""
+        with self._lock:
+            self._take_out(segment)
+            self._kept[segment] = nbytes + _FILTER_OVERHEAD_BYTES
+            self.bytes_kept += nbytes + _FILTER_OVERHEAD_BYTES
+            victims: list[Filtered] = []
+            while self.bytes_kept > self._bytes_max:
+                victims.append(next(iter(self._kept)))
+                self._take_out(victims[-1])
+        for victim in victims:
+            victim.forget_filter()
+
+    def remove(self, segment: Filtered) -> None:
+        """Forget a segment that is gone or has let go of its filter."""
+        with self._lock:
+            self._take_out(segment)
+
+    def _take_out(self, segment: Filtered) -> None:
+        self.bytes_kept -= self._kept.pop(segment, 0)
+
+
 IDLE_FILES_MAX = 256
 
 
@@ -244,6 +289,7 @@ class SegmentEnv:
         self.topics_dir = topics_dir
         self.files = OpenFiles(fs)
         self.maps = MapCache(index_cache_bytes)
+        self.filters = FilterCache()
         self.counters = SegmentCounters()
         self.findings: list[Finding] = []
         self.keeps_all = keeps_all

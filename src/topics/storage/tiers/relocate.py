@@ -11,7 +11,7 @@ segment's `UnsyncedFlags`. Runs on the cold pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Literal
 
 import numpy as np
@@ -118,7 +118,7 @@ def _put_and_verify(
     return data, idx, died
 
 
-def _framed(entries: Idx, slots: set[int]) -> I64:
+def _framed(entries: Idx, slots: Set[int]) -> I64:
     wanted: I64 = np.array(sorted(slots), np.int64)
     return wanted[entries["len"][wanted] > 0] if len(wanted) else wanted
 
@@ -146,7 +146,7 @@ def _put_verified(segment: SealedSegment, store: SegmentStore, data: bytes, idx:
 def delete_hot(segment: SealedSegment) -> bool:
     """T8; the sidecar stays. A failure leaves two copies, and the next sweep tries again."""
     try:
-        remove_files(segment.place, segment.first_seq, PARTS)
+        remove_files(segment.place, {segment.first_seq: PARTS})
     except OSError:
         segment.hot_remnant = True
         return False

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from topics.formats.wal.bodies import Body, CkptMark, Delete, HeadWatermark
+from topics.formats.buffers import Buffer
+from topics.formats.wal.bodies import Body, CkptMark
 from topics.formats.wal.frame import (
     FRAME_LEN_MAX,
     FRAME_LEN_MIN,
@@ -23,9 +24,10 @@ from topics.formats.wal.frame import (
     FrameType,
 )
 from topics.formats.wal.search import Behind, scan_behind
+from topics.model.ops import Delete, HeadMark
 
 EndKind = Literal["clean", "torn", "hole", "damage"]
-_STEP = 1 << 20
+_STEP = 1 << 16
 _LENGTHS = Struct("<HHI")
 
 
@@ -61,20 +63,20 @@ class GroupEnd(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind in ("hole", "damage")
 
 
-def end_of_data(buffer: bytes, start: int) -> int:
+def end_of_data(buffer: Buffer, start: int) -> int:
     """Behind the last byte that is not zero, at least `start`."""
     view = np.frombuffer(buffer, np.uint8)
     end = len(view)
     while end > start:
         lo = max(start, end - _STEP)
-        used = np.flatnonzero(view[lo:end])
-        if len(used):
-            return lo + int(used[-1]) + 1
+        used = view[lo:end] != 0
+        if used.any():
+            return end - int(used[::-1].argmax())
         end = lo
     return start
 
 
-def valid_behind(buffer: bytes, start: int) -> Behind:
+def valid_behind(buffer: Buffer, start: int) -> Behind:
     """Valid frames at or behind `start`; linear in the bytes that are not trailing zeros."""
     # A frame may end in zero bytes of its checksum; eight more bytes cannot make one that was not there.
     return scan_behind(buffer, start, min(len(buffer), end_of_data(buffer, start) + SUM_BYTES))
@@ -97,7 +99,7 @@ def highest_seqs(behind: Behind, into: dict[int, int]) -> int:
 
 
 def _raise_by_body(into: dict[int, int], topic_id: int, body: Body) -> None:
-    if isinstance(body, HeadWatermark):
+    if isinstance(body, HeadMark):
         _raise(into, topic_id, max(body.ceiling, (body.resume_at or 1) - 1))
     elif isinstance(body, Delete):
         _raise(into, topic_id, max((body.bound_head or 1) - 1, *(body.seqs or (0,))))
@@ -110,13 +112,13 @@ def _raise(into: dict[int, int], topic_id: int, seq: int) -> None:
     into[topic_id] = max(into.get(topic_id, 0), seq)
 
 
-def whole_size(buffer: bytes, at: int) -> int:
+def whole_size(buffer: Buffer, at: int) -> int:
     """Bytes of the frame at `at` as its length field has it; 0 if that is none."""
     frame_len = int.from_bytes(buffer[at : at + LEN_BYTES], "little")
     return LEN_BYTES + frame_len if FRAME_LEN_MIN <= frame_len <= FRAME_LEN_MAX else 0
 
 
-def lengths_agree(buffer: bytes, at: int) -> bool:
+def lengths_agree(buffer: Buffer, at: int) -> bool:
     """Whether the lengths in the head of the frame at `at` add up to that of the frame: then none of them is wrong."""
     node_len, tag_len, data_len = _LENGTHS.unpack_from(buffer, at + HEAD_BYTES - _LENGTHS.size)
     return bool(whole_size(buffer, at) == OVERHEAD_BYTES + node_len + tag_len + data_len)

@@ -1,13 +1,9 @@
-"""How much of a WAL file is in use, and how many frames lie in a part of it that nobody decodes any more.
+"""Reading a log group back: which files are replayed from where, every frame as columns, and how the log ends.
 
-Reads only. Called by the reader.
-
-Reading a group back: which files are replayed from where, every frame as columns, and how the log ends.
-
-Holds: nothing is written; an I/O error is raised and never read as a torn or absent file; frames handed out are checked
-and belong to whole submissions; the same files give the same answer. Called by recovery (steps 3 to 5); `repair`
-then carries out what `GroupScan.end` says.
-"""
+Also says how much of a file is in use, and how many frames lie in a part that nobody decodes any more. Holds: nothing
+is written; an I/O error is raised and never read as a torn or absent file; frames handed out are checked and belong to
+whole submissions; the same files give the same answer. Called by recovery (steps 3 to 5); `log_repair` then carries out
+what `GroupScan.end` says."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace as replace_struct
 
 from topics.errors import WalMissing
+from topics.formats.buffers import Buffer
 from topics.formats.wal import Stop, WalColumns, complete_count, complete_end, scan_wal
 from topics.formats.wal.frame import FRAME_LEN_MIN, HEAD_BYTES, LEN_BYTES, OVERHEAD_BYTES, SUM_BYTES
 from topics.storage.fs import ReadFile, ReadFs
@@ -49,36 +46,27 @@ from topics.storage.wal.wal_files import LogPosition, WalFile, WalFiles
 
 __all__ = ["GroupScan", "ScannedFile", "complete_from_first", "newest_layout", "scan_group"]
 
-_ZEROS: Final = bytes(16 << 20)  # takes no memory: the kernel gives the same page of zeros for all of it
+_READ_BYTES: Final = 64 << 20
 _ZEROS_KEPT: Final = 64
 _STREAK: Final = 16
 """Frames of one length after which more of them are expected."""
 _unpack_len: Final = Struct("<I").unpack_from
 
 
-def read_used(file: ReadFile) -> bytes:
+def read_used(file: ReadFile) -> memoryview:
     """A file's bytes without the zeros at its end, of which a few are kept: a frame may end in zeros of its checksum.
 
-    In steps, because most of a preallocated file may be zeros and need not be held."""
-    parts: list[bytes] = []
-    zeros = 0
+    Most of a preallocated file may be zeros; then they are not held. The memory comes from numpy, which asks for huge
+    pages: making so many small ones takes longer than the copy out of the page cache."""
+    room = np.empty(file.size(), np.uint8).data
     at = 0
-    while part := file.pread(at, len(_ZEROS)):
-        at += len(part)
-        if part == _ZEROS[: len(part)]:
-            zeros += len(part)
-            continue
-        parts += [bytes(zeros), part]
-        zeros = 0
-    if parts:
-        end = end_of_data(parts[-1], 0)
-        zeros += len(parts[-1]) - end
-        parts[-1] = parts[-1][:end]
-    parts.append(bytes(min(zeros, _ZEROS_KEPT)))
-    return b"".join(parts)
+    while at < len(room) and (got := file.pread_into(at, room[at : at + _READ_BYTES])):
+        at += got
+    used = room[: min(at, end_of_data(room[:at], 0) + _ZEROS_KEPT)]
+    return used.toreadonly() if 2 * len(used) > len(room) else memoryview(bytes(used))
 
 
-def count_frames(buffer: bytes, end: int) -> tuple[int, bool]:
+def count_frames(buffer: Buffer, end: int) -> tuple[int, bool]:
     """Frames in front of `end` by their length fields alone; exact if those lead to `end` itself.
 
     They may be damaged, as nothing in front of the recorded position matters any more; then the answer is a bound from
@@ -104,7 +92,7 @@ def count_frames(buffer: bytes, end: int) -> tuple[int, bool]:
     return end // OVERHEAD_BYTES + 1, False
 
 
-def _alike_from(buffer: bytes, at: int, stop: int, frame_len: int) -> int:
+def _alike_from(buffer: Buffer, at: int, stop: int, frame_len: int) -> int:
     """How many frames from `at` on have this length, at least the one there."""
     step, count, looked = LEN_BYTES + frame_len, 1, 64
     most = -(-(stop - at) // step)
@@ -119,7 +107,7 @@ def _alike_from(buffer: bytes, at: int, stop: int, frame_len: int) -> int:
     return count
 
 
-BUFFERS_KEPT_BYTES: Final = 64 << 20
+BUFFERS_KEPT_BYTES: Final = 160 << 20
 """File buffers of a group kept between the scan and the replay; the rest is read again."""
 _ROW_FIELDS: Final = tuple(field.name for field in fields(WalColumns))[:10]
 
@@ -273,7 +261,7 @@ class _Scan:
             return False
         return pending[0].number > self.start.file + 1
 
-    def _scan_file(self, file: WalFile, buffer: bytes) -> tuple[WalColumns, int]:
+    def _scan_file(self, file: WalFile, buffer: Buffer) -> tuple[WalColumns, int]:
         """Scan one file from where replay begins and add it to the result; gives its columns and log end."""
         start = 0
         if self.start is not None and self.start.file == file.number:
@@ -290,7 +278,7 @@ class _Scan:
         self.out.frames, self.out.exact = counted + good, exact
         return columns, end
 
-    def _take(self, file: WalFile, buffer: bytes, start: int, columns: WalColumns) -> None:
+    def _take(self, file: WalFile, buffer: Buffer, start: int, columns: WalColumns) -> None:
         found = self.opens[file.number]
         if found is not None:
             self.out.last_gen = found.mark.gen
@@ -314,7 +302,7 @@ class _Scan:
 
     # --- how it ends ------------------------------------------------------------------------------------------------
 
-    def _end_inside(self, rest: Sequence[WalFile], buffer: bytes, columns: WalColumns, end: int) -> None:
+    def _end_inside(self, rest: Sequence[WalFile], buffer: Buffer, columns: WalColumns, end: int) -> None:
         """The log stops inside `rest[0]`."""
         file = rest[0]
         reason = columns.reason or "incomplete submission"
@@ -330,7 +318,7 @@ class _Scan:
         self._cut(rest, kind, number=file.number, offset=end, reason=reason)
 
     @staticmethod
-    def _crosses_end(file: WalFile, buffer: bytes, columns: WalColumns) -> bool:
+    def _crosses_end(file: WalFile, buffer: Buffer, columns: WalColumns) -> bool:
         """Whether the bad frame was cut with its file: a writer never begins one that the file has no room for."""
         at, size = columns.end, file.file.size()
         if columns.stop is not Stop.BAD:
@@ -339,7 +327,7 @@ class _Scan:
             return any(buffer[at:])
         return at + whole_size(buffer, at) > size and lengths_agree(buffer, at)
 
-    def _rotted(self, buffer: bytes, columns: WalColumns) -> bool:
+    def _rotted(self, buffer: Buffer, columns: WalColumns) -> bool:
         """Whether neither the kernel nor the file system died since, and what is at the end is not the beginning of a
         frame and zeros behind it, as a write leaves it that was cut off. Then no crash made it bad."""
         size = whole_size(buffer, columns.end)

@@ -121,11 +121,11 @@ class WalGroup:
         self._clock = clock
         self._sync_failed = sync_failed
         self._fs = fs
+        self._set_capacity(0)
         self._next = NextFile(fs, dir)
         # Until the first file exists (start without space), `_active` is None and `_next_number` is its number.
         self._active: WalFile | None = None
         self._tail = 0
-        self._set_capacity(0)
         self._reserve_open = False
         self._next_number = next_number
         self._failed: tuple[WalFile, int, int] | None = None

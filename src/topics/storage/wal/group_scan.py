@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from topics.formats import file_names as names
+from topics.formats.buffers import Buffer
 from topics.formats.wal import WalColumns, scan_wal
 from topics.formats.wal.bodies import OpenMark
 from topics.formats.wal.frame import FRAME_LEN_MAX, LEN_BYTES
@@ -92,7 +93,7 @@ class ScannedFile:
 
     __slots__ = ("_buffer", "columns", "file", "gen", "start")
 
-    def __init__(self, file: WalFile, *, gen: int, start: int, columns: WalColumns, buffer: bytes | None) -> None:
+    def __init__(self, file: WalFile, *, gen: int, start: int, columns: WalColumns, buffer: Buffer | None) -> None:
         self.file = file
         self.gen = gen
         self.start = start
@@ -103,7 +104,7 @@ class ScannedFile:
     def number(self) -> int:
         return self.file.number
 
-    def buffer(self) -> bytes:
+    def buffer(self) -> Buffer:
         """The file's bytes up to the end of its good frames, at least."""
         return read_full(self.file.file, 0, self.columns.end) if self._buffer is None else self._buffer
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from topics.config import Settings, bind_address
 from topics.errors import ConfigError, Forbidden, HostNotAllowed, OriginNotAllowed, TopicsError, Unauthorized
 from topics.model.router import RouterDef
 from topics.wire.access.keys import ADMIN, READ, WRITE, Key, KeyRing
+from topics.wire.access.stream_tokens import TOKEN_PROTOCOL, StreamTokens
 from topics.wire.access.visible_names import error_seen, names_in
 from topics.wire.endpoints import Area
 from topics.wire.incoming.request_head import Target, parse_query
@@ -23,8 +25,16 @@ from topics.wire.incoming.request_head import Target, parse_query
 _BEARER = b"Bearer "  # matched literally, case included
 
 # What a request needs that matches no row of the endpoint table, by the part of the address space it lies in.
-_SCOPES_WITHOUT_ROW: dict[Area, int] = {"topic": WRITE, "router": ADMIN, "topics": READ, "routers": READ, "watch": READ}
-_NAMED_AREAS: tuple[Area, ...] = ("topic", "router")
+_SCOPES_WITHOUT_ROW: dict[Area, int] = {
+    "topic": WRITE,
+    "router": ADMIN,
+    "schedule": ADMIN,
+    "topics": READ,
+    "routers": READ,
+    "schedules": READ,
+    "watch": READ,
+}
+_NAMED_AREAS: tuple[Area, ...] = ("topic", "router", "schedule")
 
 
 def bearer(authorization: bytes | None) -> bytes | None:
@@ -34,13 +44,40 @@ def bearer(authorization: bytes | None) -> bytes | None:
     return authorization[len(_BEARER) :].strip()
 
 
-def presented_secret(target: Target, authorization: bytes | None, raw_query: bytes) -> bytes | None:
-    """`?token=` counts on the two stream routes only, and never beside a Bearer header."""
-    secret = bearer(authorization)
-    if secret is None and raw_query and target.endpoint is not None and target.endpoint.takes_query_token:
-        token = parse_query(raw_query).get("token")
-        return None if token is None else token.encode()
-    return secret
+class Presented(NamedTuple):
+    """What a request shows. A Bearer header counts alone: a wrong one is not rescued by what else there is."""
+
+    secret: bytes | None = None
+    """May be a key."""
+    token: bytes | None = None
+    """May be a stream token."""
+
+    def find(self, ring: KeyRing, tokens: StreamTokens | None = None) -> Key:
+        key = None if self.secret is None else ring.find(self.secret)
+        if key is None and self.token is not None and tokens is not None:
+            key = tokens.find(self.token)
+        if key is None:
+            raise Unauthorized
+        return key
+
+
+def presented(
+    target: Target, authorization: bytes | None, raw_query: bytes, protocols: bytes | None = None
+) -> Presented:
+    """`?token=` counts on the stream routes only: a key on two of them, a stream token on all three. A browser's
+    WebSocket can send no header but its subprotocols."""
+    secret, row = bearer(authorization), target.endpoint
+    if secret is not None or row is None or not row.takes_stream_token:
+        return Presented(secret)
+    given = parse_query(raw_query).get("token") if raw_query else None
+    token = subprotocol_token(protocols) if given is None else given.encode()
+    return Presented(token if row.takes_query_token and given is not None else None, token)
+
+
+def subprotocol_token(protocols: bytes | None) -> bytes | None:
+    """The token among the subprotocols that a WebSocket offers."""
+    offered = (name.strip() for name in (protocols or b"").split(b","))
+    return next((name[len(TOKEN_PROTOCOL) :] for name in offered if name.startswith(TOKEN_PROTOCOL)), None)
 
 
 def authenticate(
@@ -50,20 +87,15 @@ def authenticate(
     authorization: bytes | None,
     raw_query: bytes = b"",
     probe_auth: bool = False,
+    tokens: StreamTokens | None = None,
+    protocols: bytes | None = None,
 ) -> Key | None:
     """The key of a request. Raises Unauthorized; a watch stream is left to `check_session`, the console is open."""
     if ring is None or (target.area == "probe" and not probe_auth):
         return None
     if target.endpoint is not None and target.endpoint.guard in ("session", "open"):
         return None
-    return known_key(ring, presented_secret(target, authorization, raw_query))
-
-
-def known_key(ring: KeyRing, secret: bytes | None) -> Key:
-    key = None if secret is None else ring.find(secret)
-    if key is None:
-        raise Unauthorized
-    return key
+    return presented(target, authorization, raw_query, protocols).find(ring, tokens)
 
 
 def check_rights(key: Key | None, target: Target) -> None:
@@ -85,7 +117,7 @@ def check_scope(key: Key | None, scopes: int) -> None:
 
 def check_names(key: Key | None, request: msgspec.Struct) -> None:
     """Every topic that a body or a WebSocket command names, wherever it stands there."""
-    if key is not None and key.prefixes:
+    if key is not None and key.is_bound:
         for name in names_in(request):
             if not key.permits_name(name):
                 raise Forbidden.for_topic(name)
@@ -104,7 +136,7 @@ def check_router_seen(key: Key | None, router: RouterDef) -> None:
 
 def seen_by(key: Key | None, error: TopicsError) -> TopicsError:
     """An error without the names that the key does not permit."""
-    return error if key is None or not key.prefixes else error_seen(error, key.permits_name)
+    return error if key is None or not key.is_bound else error_seen(error, key.permits_name)
 
 
 def may_configure(key: Key | None) -> bool:
@@ -117,12 +149,24 @@ def check_config_on_write(key: Key | None, topic: str) -> None:
         raise Forbidden.for_topic(topic)
 
 
-def check_session(ring: KeyRing | None, owner: bytes | None, secret: bytes | None) -> None:
-    """A watch session with an owner is open to that key alone; `owner` is the digest of the key that created it."""
+def check_session(
+    ring: KeyRing | None,
+    owner: bytes | None,
+    shown: Presented,
+    *,
+    tokens: StreamTokens | None = None,
+    topics: Iterable[str] = (),
+) -> None:
+    """A watch session with an owner is open to that key alone, and to its tokens that permit every topic of it; `owner`
+    is the digest of the key that created it."""
     if ring is None or owner is None:
         return
-    if not hmac.compare_digest(known_key(ring, secret).digest, owner):
+    key = shown.find(ring, tokens)
+    if not hmac.compare_digest(key.digest, owner):
         raise Unauthorized("the session belongs to another key")
+    for name in topics:
+        if not key.permits_name(name):
+            raise Forbidden.for_topic(name)
 
 
 Headers = tuple[tuple[bytes, bytes], ...]

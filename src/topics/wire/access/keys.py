@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -43,22 +44,83 @@ class Key(msgspec.Struct, frozen=True):
     digest: bytes
     scopes: int = ALL_SCOPES
     prefixes: tuple[str, ...] = ()
+    name: str = ""
+    expires_ms: int | None = None
+    topics: tuple[str, ...] = ()
+    """Of a stream token: the topics that it was cut to, by name, or by a prefix that ends in `*`."""
 
     def __repr__(self) -> str:
-        return f"Key(scopes={self.scopes}, prefixes={self.prefixes})"
+        return f"Key({self.name!r}, scopes={self.scopes}, prefixes={self.prefixes})"
 
     def allows(self, scopes: int) -> bool:
         return self.scopes & scopes == scopes
 
     def permits_name(self, name: str) -> bool:
-        return not self.prefixes or name.startswith(self.prefixes)
+        if self.prefixes and not name.startswith(self.prefixes):
+            return False
+        return not self.topics or any(map(partial(_is_named, name), self.topics))
+
+    @property
+    def is_bound(self) -> bool:
+        """There are names that it does not permit."""
+        return bool(self.prefixes or self.topics)
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
 class KeyRing:
-    """All keys of a server with authentication on. It may hold none: then every request is refused."""
+    """All keys of a server with authentication on. It may hold none: then every request is refused.
 
-    def __init__(self, keys: list[Key]) -> None:
-        self._keys = tuple({key.digest: key for key in keys}.values())  # of equal secrets the later entry wins
+    Keys end: they expire, or `replace` brings others. Whoever keeps a key asks `is_current` before using it again."""
+
+    def __init__(self, keys: Iterable[Key], *, is_fixed: bool = True) -> None:
+        self.is_fixed = is_fixed  # no further keys can come
+        self._by_digest: dict[bytes, Key] = {}
+        self._keys: tuple[Key, ...] = ()
+        self._expired: dict[bytes, str] = {}
+        self._next_expiry_ms: int | None = None
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[Key]) -> list[Key]:
+        """Have these keys from now on; of equal secrets the later entry wins. Gives those that have ended, changed ones
+        among them; one that is as it was stays the same object."""
+        before = self._by_digest
+        named = {key.digest: key for key in keys}
+        self._by_digest = {
+            digest: before[digest] if before.get(digest) == key else key for digest, key in named.items()
+        }
+        self._expired = {}
+        self._changed()
+        return [key for key in before.values() if not self.is_current(key)]
+
+    def expire(self, now_ms: int) -> list[Key]:
+        """Let go of the keys whose time is over, and give them. Called on every tick."""
+        if self._next_expiry_ms is None or now_ms < self._next_expiry_ms:
+            return []
+        over = [key for key in self._keys if key.expires_ms is not None and key.expires_ms <= now_ms]
+        for key in over:
+            del self._by_digest[key.digest]
+            self._expired[key.digest] = key.name
+        self._changed()
+        return over
+
+    def _changed(self) -> None:
+        self._keys = tuple(self._by_digest.values())
+        self._next_expiry_ms = min((key.expires_ms for key in self._keys if key.expires_ms is not None), default=None)
+
+    def is_current(self, key: Key) -> bool:
+        return self._by_digest.get(key.digest) is key
+
+    def name_of(self, secret: bytes | None) -> str:
+        """What the log calls whoever presents this."""
+        if secret is None:
+            return "none"
+        key, digest = self.find(secret), sha256(secret).digest()
+        if key is not None:
+            return key.name
+        return f"{self._expired[digest]} (expired)" if digest in self._expired else "unknown"
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -75,36 +137,46 @@ class KeyRing:
                 found = key
         return found
 
+    def of(self, digest: bytes) -> Key | None:
+        """The key with this digest, if it is still one of the server's."""
+        return self._by_digest.get(digest)
+
 
 def parse_keys(text: str | None) -> KeyRing | None:
     """None: authentication is off, because no entry is there at all."""
+    listed = listed_keys(text)
+    return None if listed is None else KeyRing(listed)
+
+
+def listed_keys(text: str | None) -> list[Key] | None:
+    """The keys of a list; None if it has no entry at all."""
     entries = [entry.strip(_BLANKS) for entry in (text or "").split(",")]
     entries = [entry for entry in entries if entry]
     if not entries:
         return None
-    return KeyRing([key for at, entry in enumerate(entries, 1) if (key := _parse_entry(entry, at)) is not None])
+    return [key for at, entry in enumerate(entries, 1) if (key := _parse_entry(entry, at)) is not None]
 
 
 def _parse_entry(entry: str, at: int) -> Key | None:
     """An entry without a secret grants nothing, yet its presence keeps authentication on."""
     parts = [part.strip(_BLANKS) for part in entry.split(":", 2)]
     secret, scopes, prefixes = parts + [""] * (3 - len(parts))
-    scope_bits, names = _parse_scopes(scopes, at), _parse_prefixes(prefixes, at)
-    return Key(digest_of(secret), scope_bits, names) if secret else None
+    scope_bits, names = parse_scopes(scopes, f"TOPICS_API_KEYS: entry {at}"), _parse_prefixes(prefixes, at)
+    return Key(digest_of(secret), scope_bits, names, f"key {at}") if secret else None
 
 
 def digest_of(secret: str) -> bytes:
     return sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-def _parse_scopes(text: str, at: int) -> int:
+def parse_scopes(text: str, where: str) -> int:
     if not text:
         return ALL_SCOPES
     bits = 0
     for token in text.split("+"):
         bit = _TOKENS.get(token.strip(_BLANKS).lower())
         if bit is None:
-            raise ConfigError(f"TOPICS_API_KEYS: entry {at} has an unknown scope; allowed are {', '.join(TOKEN_NAMES)}")
+            raise ConfigError(f"{where} has an unknown scope; allowed are {', '.join(TOKEN_NAMES)}")
         bits |= bit
     return bits
 

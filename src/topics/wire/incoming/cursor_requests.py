@@ -5,8 +5,10 @@ from typing import Annotated
 import msgspec
 
 from topics.model.config import U64, check_u64
-from topics.model.cursor import CURSOR_META_BYTES_MAX, OWNER_BYTES_MAX
+from topics.model.cursor import CURSOR_META_BYTES_MAX, OWNER_BYTES_MAX, CursorPut, PositionCommit
 from topics.model.names import TopicName
+from topics.model.ops import CursorHold
+from topics.model.position import Position, position_of
 from topics.wire.incoming.json import BodyDecoder
 from topics.wire.incoming.requests import FromSeq, check_from_seq
 
@@ -24,6 +26,9 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_u64(self.fence or 0)
         meta_text(self.meta)
 
+    def commit(self) -> PositionCommit:
+        return PositionCommit(position_of(self.position), self.fence, meta_text(self.meta), self.sync)
+
 
 class CommitItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: TopicName
@@ -36,6 +41,9 @@ class CommitItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_from_seq(self.position)
         check_u64(self.fence or 0)
         meta_text(self.meta)
+
+    def commit(self) -> PositionCommit:
+        return PositionCommit(position_of(self.position), self.fence, meta_text(self.meta))
 
 
 class CommitsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +92,23 @@ class PutCursorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.owner is not None and not 0 < len(self.owner.encode()) <= OWNER_BYTES_MAX:
             raise ValueError(f"an owner has 1 to {OWNER_BYTES_MAX} bytes")
         meta_text(self.meta)
+
+    def put(self) -> CursorPut:
+        to: str | Position | None
+        from_ts = None
+        if isinstance(self.to, CursorTarget):
+            to = None if self.to.seq is None else Position(self.to.seq)
+            from_ts = self.to.ts
+        elif self.to in (None, "start", "end"):
+            to = self.to
+        else:
+            to = position_of(self.to)
+        hold: CursorHold | None
+        if isinstance(self.hold, HoldRequest):
+            hold = self.hold.records, self.hold.bytes
+        else:
+            hold = (0, 0) if self.hold is None else None
+        return CursorPut(to=to, from_ts=from_ts, owner=self.owner, meta=meta_text(self.meta), hold=hold)
 
 
 def meta_text(meta: msgspec.Raw | msgspec.UnsetType) -> bytes | None:

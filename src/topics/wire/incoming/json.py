@@ -1,27 +1,14 @@
-"""How many fields a JSON text has outside payloads: counted without a loop, before an object is made of each.
+"""Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a prebuilt struct.
 
-A body that is looked at twice is taken apart field by field, which costs a hundred times its bytes if it consists of
-nothing else. Called by `second_look`, for long bodies only.
+    count_fields   how many fields a text has outside payloads, without an object for each
+    look_again     the rare bodies that msgspec refuses and the contract takes: lone surrogates inside payloads, equal
+                   keys of which the last counts, and fields that nobody knows
+    BodyDecoder    a body into its struct, or an `InvalidRequest` that says what is wrong and what is allowed
+    warnings_of    sentences about fields that were left out (`docs/spec/http-api.md#sec-6`)
 
-Second look: the bodies that msgspec refuses and the contract takes. Only ever reached after a refusal.
-
-    surrogates  an escape of a lone surrogate is carried inside `records[].data` and `records[].meta`
-    last wins   of two equal keys the first may have any type, for the last one counts
-    unknown     a field that nobody knows is left out, and remembered for the answer's `warnings`
-
-Called only by `json.BodyDecoder`.
-
-Strict JSON bodies: RFC 8259 in valid UTF-8, at most 127 levels deep, into a prebuilt struct.
-
-`msgspec` does the work: it is strict, keeps integers and floats apart and hands `data` and `meta`
-over as slices. What it leaves open is closed here: it does not look at the encoding of slices and of skipped values,
-and it knows no depth but the interpreter's stack. What it refuses and the contract takes is in `second_look`.
-Everything refused is an `InvalidRequest`. Called by `requests` and `ws`.
-
-Warnings: what a request had that was left out of account, one sentence each (`docs/spec/http-api.md#sec-6`).
-
-Only ever reached by a request that has an unknown field: the decoder's first look takes all others.
-"""
+msgspec does the work: it is strict, keeps integers and floats apart, and hands `data` and `meta` over as slices. What
+it leaves open is closed here: it does not look at the encoding of slices and of skipped values, and it knows no depth
+but the interpreter's stack. Called by `requests` and `ws`."""
 
 from __future__ import annotations
 
@@ -286,15 +273,38 @@ class BodyDecoder(Generic[T]):
         except REFUSALS as later:
             if str(error).startswith(_UNKNOWN):  # that is no fault: another one is to be told
                 error = later
-        raise _too_deep() if isinstance(error, RecursionError) else InvalidRequest(_explain(error))
+        raise _too_deep() if isinstance(error, RecursionError) else InvalidRequest(explain(error, self._kind))
 
 
 def _too_deep() -> InvalidRequest:
     return InvalidRequest(f"JSON may be nested at most {limits.JSON_DEPTH_MAX} levels deep")
 
 
-def _explain(error: Exception) -> str:
-    return str(error) if isinstance(error, msgspec.ValidationError) else f"not valid JSON: {error}"
+_AT_PATH = re.compile(r"Invalid enum value .* - at `\$((?:\.\w+|\[[^]]*\])*)`").fullmatch
+
+
+def explain(error: Exception, kind: Any) -> str:
+    """What is wrong with a body, or with fields that were to become a `kind`, and what is allowed instead."""
+    if isinstance(error, REFUSALS) and not isinstance(error, msgspec.ValidationError):
+        return f"not valid JSON: {error}"
+    at = _AT_PATH(str(error))
+    allowed = _allowed(_type_of(kind), re.findall(r"(?<=\.)\w+|\[", at[1])) if at else ()
+    return f"{error}; allowed: {', '.join(map(str, allowed))}" if allowed else str(error)
+
+
+def _allowed(kind: inspect.Type, path: Sequence[str]) -> tuple[Any, ...]:
+    """The values that a literal type at this path has; none if there is no such type."""
+    if isinstance(kind, inspect.Metadata):
+        return _allowed(kind.type, path)
+    if isinstance(kind, inspect.UnionType):
+        return next((found for choice in kind.types if (found := _allowed(choice, path))), ())
+    if not path:
+        return kind.values if isinstance(kind, inspect.LiteralType) else ()
+    if isinstance(kind, inspect.StructType):
+        return next((_allowed(each.type, path[1:]) for each in kind.fields if each.encode_name == path[0]), ())
+    if isinstance(kind, inspect.CollectionType):
+        return _allowed(kind.item_type, path[1:])
+    return _allowed(kind.value_type, path[1:]) if isinstance(kind, inspect.DictType) else ()
 
 
 def check_utf8(text: bytes) -> None:

@@ -1,7 +1,7 @@
 """Request bodies of the queue calls, and lease ids.
 
 As in `requests`: types, ranges and clamps are settled by decoding; what is checked later is a method. Used by api and,
-for encoding, by the client; `lease_text` also by whoever shows a lease.
+for encoding, by the client.
 """
 
 import re
@@ -14,6 +14,9 @@ from topics import limits
 from topics.errors import BatchTooLarge, InvalidRequest
 from topics.model.config import U64, check_u64
 from topics.model.names import TagMatch, TopicName, parse_match
+from topics.model.record import NULL
+from topics.model.results import lease_text
+from topics.model.values import ProgressReport
 from topics.wire.incoming.json import BodyDecoder
 from topics.wire.incoming.requests import U32, Predicate
 
@@ -22,10 +25,6 @@ Fences = list[int | None] | None
 
 _LEASE_ID = re.compile("lease_([0-9a-fA-F]{1,16})").fullmatch
 NO_SUCH_LEASE = 0  # ids start at 1, so a token in a spelling we never hand out fits no lease
-
-
-def lease_text(lease_id: int) -> str:
-    return f"lease_{lease_id:x}"
 
 
 def parse_lease(text: str) -> int | None:
@@ -80,12 +79,23 @@ class AckRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     seqs: list[U64]
     lease_ids: list[str] = []
+    results: list[msgspec.Raw] = []
 
     def __post_init__(self) -> None:
         check_u64(0, *self.seqs)
 
     def check(self) -> Fences:
-        return check_fences(self.node, self.seqs, self.lease_ids)
+        fences = check_fences(self.node, self.seqs, self.lease_ids)
+        if self.results and len(self.results) != len(self.seqs):
+            raise InvalidRequest(f"{len(self.results)} results were given for {len(self.seqs)} seqs")
+        for at, result in enumerate(self.results):
+            if len(result) > limits.RESULT_BYTES_MAX:
+                raise InvalidRequest(f"results[{at}]: a result has at most {limits.RESULT_BYTES_MAX} bytes")
+        return fences
+
+    def result_texts(self) -> list[bytes | None]:
+        """JSON texts; null is the same as none."""
+        return [None if result == NULL else bytes(result) for result in self.results]
 
 
 class NackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,13 +123,20 @@ class ExtendRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seqs: list[U64]
     lease_ms: U64
     lease_ids: list[str] = []
+    progress: list[ProgressReport | None] = []
 
     def __post_init__(self) -> None:
         check_u64(self.lease_ms, *self.seqs)
         force_setattr(self, "lease_ms", limits.LEASE_MS(self.lease_ms))
 
     def check(self) -> Fences:
-        return check_fences(self.node, self.seqs, self.lease_ids)
+        fences = check_fences(self.node, self.seqs, self.lease_ids)
+        if self.progress and len(self.progress) != len(self.seqs):
+            raise InvalidRequest(f"{len(self.progress)} entries of progress were given for {len(self.seqs)} seqs")
+        for at, report in enumerate(self.progress):
+            if report is not None and len((report.text or "").encode()) > limits.PROGRESS_BYTES_MAX:
+                raise InvalidRequest(f"progress[{at}]: text has at most {limits.PROGRESS_BYTES_MAX} bytes")
+        return fences
 
 
 class SeqsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +161,7 @@ class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     from_seq: U64 = 0
     limit: U32 = limits.REDRIVE_LIMIT.default
     rate: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    delay_ms: Annotated[int, msgspec.Meta(ge=0, le=limits.JOB_DELAY_MS_MAX)] = 0
     dry_run: bool = False
 
     def __post_init__(self) -> None:

@@ -1,19 +1,15 @@
-"""Paths: which row of the endpoint table a request means, and which part of the address space it lies in.
+"""The head of a request, read before its body: path, query, `Accept`, content type.
 
-A path is split on literal slashes first, then each segment is percent-decoded once. The answer is a value, not an
-error, because rights are decided between looking a path up and refusing it. Called once per request head.
+    paths         which row of the endpoint table a request means, and which part of the address space it lies in. A
+                  path is split on literal slashes first, then each segment is percent-decoded once. The answer is a
+                  value and no error, because rights are decided between looking a path up and refusing it
+    queries       `application/x-www-form-urlencoded`; a parameter that cannot be read means its default, and of several
+                  equal names the first counts
+    accept        the two questions that the contract asks of it, by substring and never by weight
+    content type  checked after the size and before a decoder runs, so that 413 beats 415 beats 400
+                  (`docs/spec/http-api.md#sec-4-1`)
 
-Query strings: `application/x-www-form-urlencoded`, and parameters that never cause an error.
-
-A parameter that cannot be read means its default. Of several equal names the first counts. Called by api, and by `auth`
-for `?token=`.
-
-`Accept`: the two questions the contract asks of it, by substring and never by weight. Called by api.
-
-Bodies before parsing: content types and empty bodies (`docs/spec/http-api.md#sec-4-1`).
-
-Called by api after the size was checked and before a decoder runs, so 413 beats 415 beats 400.
-"""
+Called by api once per request, and by `auth` for `?token=`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -26,12 +22,16 @@ from topics.wire.endpoints import Area, BodyKind, Endpoint
 
 Methods = dict[str, Endpoint]
 
+ARROW_MEDIA = b"application/vnd.apache.arrow.stream"
+"""What a request accepts that wants a table, and the type of the answer."""
+
 _NAME = b"{}"  # stands for the name in a key of `Routes._named`
 _NAME_POSITIONS = (3, 2)  # /v0/topics/{topic}, /console/{file}
 _PART_AT = 5  # /v0/topics/{topic}/cursors/{cursor}
 _PLAIN_AREAS: dict[bytes, Area] = {
     b"/v0/topics": "topics",
     b"/v0/routers": "routers",
+    b"/v0/schedules": "schedules",
     b"/v0/watch": "watch",
     b"/v0/health": "probe",
     b"/healthz": "probe",
@@ -41,8 +41,8 @@ _PLAIN_AREAS: dict[bytes, Area] = {
 
 
 class Target(NamedTuple):
-    """What a request line means. `name` is the decoded topic, router, session or file; empty if the path has none.
-    `part` is what a path names within that: a cursor of a topic."""
+    """What a request line means. `name` is the decoded topic, router, schedule, session or file; empty if the path
+    has none. `part` is what a path names within that: a cursor of a topic."""
 
     endpoint: Endpoint | None
     area: Area
@@ -113,13 +113,15 @@ def _allow(methods: Methods) -> str:
 
 
 def _area(segments: Sequence[bytes]) -> tuple[Area, str]:
-    """Everything below a topic's name belongs to the topic, known or not; below other names nothing does."""
+    """Everything below the name of a topic or schedule belongs to it, known or not; below other names nothing does."""
     if len(segments) < 4 or segments[1] != b"v0" or segments[0] or not segments[3]:
         return "other", ""
     if segments[2] == b"topics":
         return "topic", _text(segments[3])
     if segments[2] == b"routers" and len(segments) == 4:
         return "router", _text(segments[3])
+    if segments[2] == b"schedules":
+        return "schedule", _text(segments[3])
     if segments[2] == b"watch" and len(segments) == 4:
         return "stream", _text(segments[3])
     return "other", ""
@@ -190,6 +192,11 @@ def unsigned(text: str | None) -> int | None:
 def takes_events(accept: bytes | None) -> bool:
     """Whether a stream may be sent; if not, 406."""
     return not accept or b"text/event-stream" in accept or b"*/*" in accept
+
+
+def wants_table(accept: bytes | None) -> bool:
+    """Whether records go out as an Arrow table instead of JSON."""
+    return accept is not None and ARROW_MEDIA in accept
 
 
 def wants_json(accept: bytes | None) -> bool:

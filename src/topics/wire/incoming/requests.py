@@ -20,7 +20,7 @@ from topics.model.names import TagMatch, TopicName, parse_match
 from topics.model.position import TOKEN_PATTERN, position_of
 from topics.model.record import Expected, RecordIn, WriteBatch, build_batch, build_plain_batch
 from topics.model.router import Guarantee, RouterDef
-from topics.wire.incoming.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, Unknown, is_too_deep
+from topics.wire.incoming.json import REFUSALS, SHORTEST_DEEP_TEXT, BodyDecoder, Unknown, explain, is_too_deep
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=limits.U32_MAX)]
 FromSeq = U64 | Annotated[str, msgspec.Meta(extra_json_schema={"pattern": TOKEN_PATTERN})]
@@ -43,6 +43,11 @@ def tag_match(given: Predicate) -> TagMatch | None:
     if not given:
         raise InvalidRequest("a tag must not be empty")
     return parse_match(given)
+
+
+def tag_prefix(text: str) -> bytes:
+    """A prefix of tags; the star that ends one elsewhere is left out."""
+    return text.removesuffix("*").encode()
 
 
 def check_one_start(from_seq: int | str, from_ts: int | None, cursor: str | None) -> None:
@@ -126,6 +131,23 @@ class DiffRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         force_setattr(self, "max_batch_bytes", limits.DIFF_BATCH_BYTES(self.max_batch_bytes))
 
 
+TableColumn = Literal["seq", "ts", "tag", "node", "meta", "data"]
+
+
+class TableRequest(DiffRequest, frozen=True, forbid_unknown_fields=True):
+    """A diff that is answered with a table: pages may be larger, and have the columns that are asked for."""
+
+    columns: list[TableColumn] | None = None
+
+    def __post_init__(self) -> None:
+        limit, max_batch_bytes = limits.TABLE_LIMIT(self.limit), limits.TABLE_BATCH_BYTES(self.max_batch_bytes)
+        super().__post_init__()
+        force_setattr(self, "limit", limit)
+        force_setattr(self, "max_batch_bytes", max_batch_bytes)
+        if self.columns is not None and not 0 < len(self.columns) == len(set(self.columns)):
+            raise ValueError("columns names at least one column, and each once")
+
+
 class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before_seq: U64 | None = None
     match: Predicate = None
@@ -202,6 +224,22 @@ class WatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The one clamp that a setting can widen (`TOPICS_TEST_MIN_HEARTBEAT_MS`), so it waits for the session."""
         clamp = limits.HEARTBEAT_MS if low_ms is None else limits.HEARTBEAT_MS.with_low(low_ms)
         return clamp(self.heartbeat_ms)
+
+
+class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic is a name, or ends in `*` and is a prefix; scopes are cut to those of the key in any case."""
+
+    topics: list[TopicName] | None = None
+    ttl_ms: U64 = limits.TOKEN_TTL_MS.default
+    scopes: list[Literal["read", "write", "delete", "admin"]] | None = None
+
+    def __post_init__(self) -> None:
+        check_u64(self.ttl_ms)
+        force_setattr(self, "ttl_ms", limits.TOKEN_TTL_MS(self.ttl_ms))
+        if self.topics is not None and not 0 < len(self.topics) <= limits.TOKEN_TOPICS_MAX:
+            raise ValueError(f"a token names 1 to {limits.TOKEN_TOPICS_MAX} topics, or none for all of its key")
+        if self.scopes is not None and not self.scopes:
+            raise ValueError("a token has at least one scope")
 
 
 class _WriteDecoder(BodyDecoder[WriteRequest]):
@@ -299,6 +337,22 @@ def decode_records(body: bytes) -> Sequence[RecordIn] | None:
     return None if len(body) >= SHORTEST_DEEP_TEXT and is_too_deep(body) else records
 
 
+_KEY_FIELD = b'],"idempotency_key":"'
+
+
+def decode_keyed(body: bytes) -> tuple[Sequence[RecordIn], str] | None:
+    """The records and the key of a body that is records and behind them a key, as our clients write it; None for any
+    other body. What is left without the key must be whole: then the key is a field of the body and not of a payload."""
+    at = body.rfind(_KEY_FIELD)
+    if at < 0 or not body.endswith(b'"}'):
+        return None
+    key = body[at + len(_KEY_FIELD) : -2]
+    if not key.replace(b"-", b"").isalnum():  # of ASCII, since these are bytes
+        return None
+    records = decode_records(body[: at + 1] + b"}")
+    return None if records is None else (records, key.decode())
+
+
 class _DataRecord(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     data: msgspec.Raw
 
@@ -328,8 +382,10 @@ _SHALLOW_BYTES = SHORTEST_DEEP_TEXT - 2 * 3 - 1  # three levels are around a pay
 decode_config = BodyDecoder[ConfigPatch](ConfigPatch)
 decode_write = _WriteDecoder()
 decode_diff = BodyDecoder[DiffRequest](DiffRequest)
+decode_table = BodyDecoder[TableRequest](TableRequest)
 decode_delete = BodyDecoder[DeleteRequest](DeleteRequest)
 decode_router = BodyDecoder[PutRouterRequest](PutRouterRequest)
+decode_token = BodyDecoder[TokenRequest](TokenRequest)
 decode_watch = BodyDecoder[WatchRequest](WatchRequest)
 
 
@@ -345,7 +401,7 @@ def checked(kind: type[T], **fields: Any) -> T:
         request = msgspec.convert(fields, kind)
         msgspec.json.encode(request)  # only Unicode can be
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(str(error)) from None
+        raise InvalidRequest(explain(error, kind)) from None
     return request
 
 

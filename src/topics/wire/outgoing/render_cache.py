@@ -1,128 +1,19 @@
-"""What was rendered of records in memory, kept for the next who want the same (`docs/spec/delivery.md#sec-11`).
+"""Rendered records near the head of watched topics, kept for their watchers, who stand at different places and hide
+different records (`docs/spec/delivery.md#sec-11`).
 
-    RenderCache   pages: texts of 128 records that lie side by side, of all topics. For diffs, and for streams that
-                  catch up in memory
-    TopicBodies   single records near the head of one watched topic, for its watchers, who stand at different places
-                  and hide different records
-
-Always holds: what is kept equals what rendering gives, byte for byte; each cache has a bound in bytes. Which records a
-reader may see was decided before. Records in memory never change, so neither does their text: nothing is invalidated.
+Always holds: what is kept equals what rendering gives, byte for byte; there is a bound in bytes for each topic and for
+all together. Which records a reader may see was decided before. Pages are not kept: they are rendered as fast as a kept
+text would be found and joined.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from threading import Lock
-from typing import NamedTuple
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from topics import limits
-from topics.model.run import BODY_HEAD, RecordRun, RunSource
-from topics.wire.outgoing.records import View, render_list, render_runs
-
-BLOCK = 128
-PAGE_RECORDS = BLOCK // 2  # of fewer records nothing is kept
-BLOCK_BYTES_MAX = 256 * limits.KIB  # a longer text is rendered anew each time: few of them would push out all others
-
-
-class RenderedText(NamedTuple):
-    """Records joined by commas, and where each of them ends."""
-
-    whole: bytes
-    ends: list[int]
-
-    def part(self, lo: int, hi: int) -> bytes:
-        if lo == 0 and hi == len(self.ends):
-            return self.whole
-        return self.whole[self.ends[lo - 1] + 1 if lo else 0 : self.ends[hi - 1]]
-
-
-class KeptText(NamedTuple):
-    source: ref[RunSource]
-    key: int
-    size_bytes: int
-
-
-class RenderCache:
-    """Pages: kept in blocks of 128 records with the source they were cut from, and gone with it; all together take at
-    most `bytes_max`, the oldest out first. The loop and threads may ask at the same time."""
-
-    def __init__(self, *, bytes_max: int = limits.RENDER_TEXTS_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._order: deque[KeptText] = deque()
-        self._changing = Lock()
-        self.bytes = 0
-        """Of all texts that were kept; those whose source has gone count until it is their turn."""
-
-    def join(self, runs: Sequence[RecordRun], view: View) -> bytes:
-        """All records of a read, joined by commas."""
-        pieces: list[bytes] = []
-        loose: list[RecordRun] = []  # neighbours that have no block
-        for run in runs:
-            for part in self._parts(run, view):
-                if isinstance(part, bytes):
-                    if loose:
-                        pieces.append(render_runs(loose, view))
-                        loose = []
-                    pieces.append(part)
-                else:
-                    loose.append(part)
-        if loose:
-            pieces.append(render_runs(loose, view))
-        return pieces[0] if len(pieces) == 1 else b",".join(pieces)
-
-    def _parts(self, run: RecordRun, view: View) -> Iterator[bytes | RecordRun]:
-        """The run, block by block: texts, and what no text is kept of."""
-        source = run.source
-        if source is None:
-            yield run
-            return
-        at, end = run.source_at, run.source_at + len(run)
-        while at < end:
-            first = at - at % BLOCK
-            stop = min(end, first + BLOCK)
-            text = self._block(source, first, view, wanted=stop - at)
-            yield source.cut(at, stop) if text is None else text.part(at - first, stop - first)
-            at = stop
-
-    def _block(self, source: RunSource, first: int, view: View, *, wanted: int) -> RenderedText | None:
-        """The text of a block; None if it still grows, or if so little of it is wanted that the rest would be for
-        nothing."""
-        key = first << 3 | variant_of(view)
-        known: RenderedText | None = None if source.texts is None else source.texts.get(key)
-        if known is not None:
-            return known
-        count = min(len(source.body_offs) - first, BLOCK)
-        if wanted * 2 < count or (count < BLOCK and not isinstance(source.buf, bytes)):
-            return None
-        bodies = render_list(source.cut(first, first + count), None, view)
-        text = RenderedText(b",".join(bodies), list(accumulate(map(len, bodies), lambda end, size: end + 1 + size)))
-        if len(text.whole) <= BLOCK_BYTES_MAX:
-            self._keep(source, key, text)
-        return text
-
-    def _keep(self, source: RunSource, key: int, text: RenderedText) -> None:
-        with self._changing:
-            if source.texts is None:
-                source.texts = {}
-            if source.texts.setdefault(key, text) is not text:
-                return  # another thread was faster
-            self._order.append(KeptText(ref(source), key, len(text.whole)))
-            self.bytes += len(text.whole)
-            while self.bytes > self._bytes_max:
-                self._forget(self._order.popleft())
-
-    def _forget(self, kept: KeptText) -> None:
-        self.bytes -= kept.size_bytes
-        source = kept.source()
-        if source is not None and source.texts is not None:
-            source.texts.pop(kept.key, None)
-
-
-# --- single records ---------------------------------------------------------------------------------------------------
+from topics.model.run import BODY_HEAD, RecordRun
+from topics.wire.outgoing.records import View, render
 
 TOPIC_BODIES_BYTES_MAX = 8 * limits.MIB
 """All bodies of a topic together; the lowest seqs make room. The contract bounds seqs, but a record can be large."""
@@ -214,7 +105,7 @@ class TopicBodies:
         if missing:
             picks = None if len(missing) == len(bodies) else missing
             before = self.bytes
-            for at, body in zip(missing, render_list(run, picks, view), strict=True):
+            for at, body in zip(missing, render(run, picks, view).each(), strict=True):
                 bodies[at] = body
                 self._keep(seqs[at], variant, body)
             self.rendered_total += len(missing)

@@ -179,6 +179,32 @@ def diff_reply(
     )
 
 
+def latest_reply(
+    topic: str, records: bytes, *, next_tag: str | None, head_seq: int, epoch: int, performance: bytes
+) -> bytes:
+    """A page of a table; `records` are rendered and joined by commas."""
+    return b'{"topic":"%b","records":[%b],"next":%b,"head_seq":%d,"position":"%d-e%x","performance":%b}' % (
+        topic.encode(),
+        records,
+        _encode(next_tag),
+        head_seq,
+        head_seq,
+        epoch,
+        performance,
+    )
+
+
+def record_reply(topic: str, record: bytes, *, seq: int, epoch: int, performance: bytes) -> bytes:
+    """One record, rendered."""
+    return b'{"topic":"%b","record":%b,"position":"%d-e%x","performance":%b}' % (
+        topic.encode(),
+        record,
+        seq,
+        epoch,
+        performance,
+    )
+
+
 def claim_reply(topic: str, jobs: Sequence[bytes], *, ready: int, performance: bytes) -> bytes:
     """`jobs` are rendered entries of `claimed`."""
     return b'{"topic":"%b","claimed":[%b],"count":%d,"ready":%d,"performance":%b}' % (

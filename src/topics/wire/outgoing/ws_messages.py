@@ -95,6 +95,7 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     return_seqs: bool = True
     if_head: FromSeq | None = None
     if_tag_seq: TagSeqs | None = None
+    traceparent: str | None = None
 
     def batch(self) -> WriteBatch:
         batch = build_batch(self.records, default_node=self.node, idempotency_key=self.idempotency_key)

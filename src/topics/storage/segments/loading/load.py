@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from topics.errors import ColdStoreMismatch, ColdUnavailable, CorruptSegment
-from topics.formats.file_names import segment_name
+from topics.formats.file_names import SegmentPart, segment_name
 from topics.formats.segments.idx import ENTRY_BYTES, idx_agrees, read_idx
 from topics.formats.snapshot import SegmentItem
 from topics.storage.segments.active_segment import ActiveSegment
@@ -38,7 +38,7 @@ from topics.storage.segments.loading.leftovers import (
 from topics.storage.segments.loading.loaded import ExpectedSegments, LoadedActive, LoadedSegment, LoadedTopic
 from topics.storage.segments.loading.open_end import OpenEnd, cut_and_sync, judge_open_end
 from topics.storage.segments.open_segment import found_flags, frame_flags, keep_flags
-from topics.storage.segments.replace import remove_files
+from topics.storage.segments.replace import ALL_PARTS, remove_files
 from topics.storage.segments.sealed_segment import SealedSegment
 from topics.storage.segments.segment_arrays import FEW_SLOTS, FewSlots, SegmentArrays, few_slots
 from topics.storage.segments.tags import accounted_sizes, frame_tags
@@ -102,6 +102,7 @@ class _Loader:
         self.listing = Listing()
         self.loaded = LoadedTopic(place)
         self.open: list[_Open] = []
+        self.gone: dict[int, tuple[SegmentPart, ...]] = {}  # files to remove, by first seq
         self.torn = False  # a torn tail was met: unmarked segments behind it are refilled from the log
 
     def run(self) -> None:
@@ -115,6 +116,8 @@ class _Loader:
         self._set_overlaps_aside()
         known = {loaded.segment.first_seq for loaded in self.loaded.sealed}
         remove_sidecars(self.place, self.listing, known=known)
+        if self.gone:
+            self.place.env.write_or_defer(partial(remove_files, self.place, self.gone))
         self._find_cold_garbage(known)
 
     def _remove_gone(self) -> None:
@@ -123,7 +126,7 @@ class _Loader:
             if move.tier == "gone":
                 self.recorded.pop(first, None)
                 if self.listing.parts.pop(first, None):
-                    self.place.env.write_or_defer(partial(remove_files, self.place, first))
+                    self.gone[first] = ALL_PARTS
                 if self.place.cold is not None:
                     self.loaded.cold_garbage.append(first)
 
@@ -212,11 +215,11 @@ class _Loader:
             count = self.place.cold.len(first, "idx") // ENTRY_BYTES
         if count is None or first + count <= self.expected.earliest_seq:
             if "idx" in parts:
-                self.place.env.write_or_defer(partial(remove_files, self.place, first))
+                self.gone[first] = ALL_PARTS
             return
         if self._take_cold_instead(first, count):
             if "idx" in parts:
-                self.place.env.write_or_defer(partial(remove_files, self.place, first, ("idx",)))
+                self.gone[first] = ("idx",)
             return
         segment = self._sealed(first, count, 0)
         segment.load_index()
@@ -272,7 +275,7 @@ class _Loader:
     def _remove_unmarked(self, first: int) -> None:
         if self.listing.parts.get(first):
             report(self.place, segment_name(first, "data"), "never marked; refilled from the log", severity="info")
-            self.place.env.write_or_defer(partial(remove_files, self.place, first))
+            self.gone[first] = ALL_PARTS
 
     def _add_damaged(self, first: int, end: OpenEnd, data: memoryview) -> None:
         """Damage below the mark: the segment is closed with what it has, and new records go to the next one."""
@@ -366,7 +369,7 @@ class _Loader:
             if not cold_is_complete(store, first, count):
                 report(self.place, segment_name(first, "data"), "the cold copy is not complete; the hot one is used")
                 return False
-            self.place.env.write_or_defer(partial(remove_files, self.place, first, ("data", "idx")))
+            self.gone[first] = ("data", "idx")
         elif not self._is_known(first) and cold_is_gone(store, first):
             return False  # a drop that `earliest_seq` implies is not logged: the move may be the last the log tells
         self._add_cold(first, count)
