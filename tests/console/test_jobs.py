@@ -105,7 +105,7 @@ def test_a_schedule_is_created_run_paused_and_deleted(console: Callable[..., Con
     page.wait_for_selector("text=12345678901234567890")
     page.click("role=button[name='Run nightly now']")
     answer(page, "Run now")
-    page.wait_for_selector("role=row >> text=appended")
+    page.wait_for_selector('role=row >> text="appended"')  # exactly: a column is called Appended
     assert len(api.records("reports")) == 1
     page.click("role=button[name='Pause nightly']")
     answer(page, "Pause schedule")
