@@ -13,14 +13,13 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ResponseReceived
+from tests.server.bare_transport import BareTransport
 
 from topics.errors import ConfigError
 from topics.limits import KIB
 from topics.server.connections import hub
 from topics.server.tls import TlsPacer, tls_context
 from topics.testing.clock import SimClock
-
-from tests.server.bare_transport import BareTransport
 
 Live = Any
 StartServer = Any
