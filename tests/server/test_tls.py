@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import ssl
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ResponseReceived
+from tests.server.bare_transport import BareTransport
 
 from topics.errors import ConfigError
+from topics.limits import KIB
 from topics.server.connections import hub
-from topics.server.tls import tls_context
+from topics.server.tls import TlsPacer, tls_context
 from topics.testing.clock import SimClock
 
 Live = Any
@@ -126,6 +129,61 @@ def test_a_stream_that_is_not_taken_stops_and_goes_on_over_tls(live: Live, files
     assert client.chunk() == b"retry: 2000\n\n"
     assert [client.chunk() for _ in range(chunks)] == [b"x" * 100_000] * chunks
     live.until(lambda: live.app.drained > 0)
+
+
+class StuckBelow(BareTransport):
+    """A TLS transport whose socket takes nothing until `drain`; says so as asyncio's and uvloop's do."""
+
+    def __init__(self) -> None:
+        self.protocol: Any = None
+        self.limits = (0, 0)
+        self.taken_bytes = self.waiting_bytes = 0
+        self.is_paused = False
+
+    def set_write_buffer_limits(self, **limits: int) -> None:
+        self.limits = limits["low"], limits["high"]
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting_bytes
+
+    def write(self, data: bytes) -> None:
+        self.waiting_bytes += len(data)
+        if self.waiting_bytes >= self.limits[1] and not self.is_paused:
+            self.is_paused = True
+            self.protocol.pause_writing()
+
+    def drain(self) -> None:
+        self.taken_bytes += self.waiting_bytes
+        self.waiting_bytes = 0
+        if self.is_paused:
+            self.is_paused = False
+            self.protocol.resume_writing()
+
+
+class ToldPeer(asyncio.Protocol):
+    """Remembers whether it was told to pause last, or to go on."""
+
+    is_paused = False
+
+    def pause_writing(self) -> None:
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        self.is_paused = False
+
+
+@pytest.mark.parametrize("size", range(260 * KIB, 560 * KIB, 20 * KIB))
+def test_whoever_was_told_to_pause_is_told_to_go_on_whatever_the_size_of_the_last_piece(size: int) -> None:
+    peer, below = ToldPeer(), StuckBelow()
+    pacer = TlsPacer(cast(Any, peer), cast(Any, None))
+    below.protocol = pacer
+    pacer.connection_made(cast(Any, below))
+    pacer.write(b"x" * size)
+    assert peer.is_paused
+    for _ in range(20):
+        below.drain()
+    assert below.taken_bytes == size
+    assert not peer.is_paused
 
 
 def test_idle_connections_do_not_hold_up_the_end(

@@ -44,7 +44,10 @@ class TlsPacer(asyncio.Transport, asyncio.Protocol):
 
     A TLS transport passes all that it has to the socket's transport below it, where nobody sees it: a peer that takes
     nothing would look like one that has taken everything. So what is not taken is kept here, and below is never more
-    than about two pieces. To the event loop this is the protocol of the connection, to the peer its transport."""
+    than about two pieces. To the event loop this is the protocol of the connection, to the peer its transport.
+
+    Always holds: while the transport below has anything that it could not pass on, it has said so (`pause_writing`) and
+    will call `resume_writing`. So a peer that was told to pause is told to go on, however the last piece lies."""
 
     def __init__(self, peer: Peer, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class TlsPacer(asyncio.Transport, asyncio.Protocol):
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._taken_bytes = 0  # of the first in the queue
-        self._is_full = False  # the transport below has a piece that it could not pass on
+        self._is_full = False  # the transport below has something that it could not pass on
         self._is_told = False  # the peer knows that too much waits
         self._is_closing = False
         self._high_bytes, self._low_bytes = WRITE_HIGH_BYTES, WRITE_LOW_BYTES
@@ -62,7 +65,7 @@ class TlsPacer(asyncio.Transport, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._below = cast(asyncio.Transport, transport)
-        self._below.set_write_buffer_limits(high=PIECE_BYTES, low=0)
+        self._below.set_write_buffer_limits(high=1, low=0)  # "full" from the first byte: each rest has its wake-up
         self._peer.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
