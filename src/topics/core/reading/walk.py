@@ -267,7 +267,7 @@ class ReadWalk:
         first_seq = block.first_seq
         lo, hi = max(start - first_seq, 0), min(stop - first_seq, block.count)
         if lo < hi:  # else it is dead by position: its files may be gone already
-            if self._tag is not None and (behind := self._behind_lacking(block, stop)):
+            if self._tag is not None and (behind := self._behind_lacking(block, stop)) > seq:
                 self._at = behind - 1
                 return
             needed = self._index_needed(block)
@@ -292,17 +292,13 @@ class ReadWalk:
     def _behind_lacking(self, block: Slots, stop: int) -> int:
         """Where to go on behind this segment and those that follow it without a gap, as long as they are known to lack
         the tag; at most `stop`, 0 if this one may have it. Each is one step, so that a walk stays bounded."""
-        topic, tag, behind = self._topic, self._tag, 0
+        topic, tag = self._topic, self._tag
         assert tag is not None
-        if not isinstance(block, Sealed) or topic.awaiting:
+        if topic.awaiting or not isinstance(block, Sealed) or not block.view.lacks(tag):
             return 0
-        for sealed in topic.sealed.from_seq(block.first_seq):
-            if behind not in (0, sealed.first_seq) or behind >= stop or self._examined >= self._examined_max:
-                break
-            if not sealed.view.lacks(tag) or (topic.config.ttl_ms and index_needed(topic, sealed) is not None):
-                break
-            behind = sealed.next_seq
-            self._examined += 1
+        steps, ages = self._examined_max - self._examined, topic.config.ttl_ms > 0
+        behind, passed = topic.sealed.pass_lacking(block.first_seq, tag, stop=stop, steps=steps, ages=ages)
+        self._examined += passed
         return min(behind, stop)
 
     def _index_needed(self, block: Slots) -> Sealed | None:
@@ -314,14 +310,18 @@ class ReadWalk:
         return index_needed(topic, block) if topic.awaiting or topic.config.ttl_ms else None
 
     def _take_tagged(self, block: Slots, lo: int, hi: int, tag: TagMatch) -> None:
-        """Take the records that the block's tag index names; what lies between them costs nothing."""
+        """Take the records that the block's tag index names; what lies between them costs nothing, and behind the last
+        of them the walk goes on with the next block."""
         if self._matches is None or self._matches[0] is not block:  # a prefix of many tags is sorted once a walk
             self._matches = block, _matching(self._topic, block, lo, tag)
         slots = self._matches[1]
-        slots = alive_of(block, slots[np.searchsorted(slots, lo) : np.searchsorted(slots, hi)])
+        if len(slots) and (slots[0] < lo or slots[-1] >= hi):
+            first, behind = slots.searchsorted((lo, hi))
+            slots = slots[first:behind]
+        slots = alive_of(block, slots)
         if len(slots):
             self._take(block, lo, hi, slots)
-        else:
+        if not len(slots) or (self._extent is None and not self._done and self._at == block.first_seq + slots[-1]):
             self._pass(block.first_seq + hi - 1)
             self._examined += _LOOK_UP_STEPS
 

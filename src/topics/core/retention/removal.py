@@ -85,12 +85,7 @@ def index_needed(topic: TopicLog, block: Slots) -> Sealed | None:
         found = topic.sealed.by_first_seq(waiting)
         if found is not None and (waiting == block.first_seq or _is_over_cap(topic)):
             return found
-    if topic.config.ttl_ms and isinstance(block, Sealed) and block.view.tier == "cold":
-        try:
-            block.check_times()
-        except ColdUnavailable:
-            return block
-    return None
+    return block if topic.config.ttl_ms and isinstance(block, Sealed) and not block.times_known else None
 
 
 def _is_over_cap(topic: TopicLog) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Literal, Protocol
 
 import numpy as np
@@ -179,6 +180,16 @@ class Sealed(Slots):
         if self._first_ts is None or self._last_ts is None:
             self._first_ts, self._last_ts = self.view.first_ts, self.view.last_ts
 
+    @property
+    def times_known(self) -> bool:
+        """Can it be told, without waiting for the cold store, what has expired?"""
+        try:
+            if self.view.tier == "cold":
+                self.check_times()
+        except ColdUnavailable:
+            return False
+        return True
+
     def dead(self, lo: int, hi: int) -> Bools:
         if not self.overlay_complete:
             dead: Bools = (self.view.flags[lo:hi] & DELETED) != 0
@@ -327,6 +338,21 @@ class SealedRun:
         if start and segments[start - 1].next_seq > seq:
             start -= 1
         return (segments[at] for at in range(start, len(segments)))
+
+    def pass_lacking(self, first_seq: int, tag: bytes, *, stop: int, steps: int, ages: bool) -> tuple[int, int]:
+        """Over how many segments to go, from the one that begins at `first_seq` on, because they are known to lack the
+        tag and follow each other without a gap; and the seq behind them. At most so many steps, none that begins at
+        or behind `stop`. Where records age, one is only passed if it is known what has expired in it."""
+        segments, at, behind = self._segments, bisect_left(self._firsts, first_seq), first_seq
+        passed = 0
+        for sealed in islice(segments, at, at + steps):
+            if sealed.first_seq != behind or behind >= stop or not sealed.view.lacks(tag):
+                break
+            if ages and not sealed.times_known:
+                break
+            behind += sealed.count
+            passed += 1
+        return behind, passed
 
     def remove(self, first_seq: int) -> Sealed | None:
         """Its files are gone."""

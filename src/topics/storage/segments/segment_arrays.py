@@ -54,6 +54,7 @@ def _find_mincore() -> Callable[[int, int, ctypes.Array[ctypes.c_char]], int] | 
 
 
 _mincore: Final = _find_mincore()
+_OnePage: Final = ctypes.c_char * 1
 
 
 def is_resident(start: int, stop: int) -> bool:
@@ -61,6 +62,9 @@ def is_resident(start: int, stop: int) -> bool:
     start -= start % mmap.PAGESIZE
     if _mincore is None:
         return False
+    if stop - start <= mmap.PAGESIZE:  # a single record, as a read by tag asks for them, segment after segment
+        page = _OnePage()
+        return _mincore(start, stop - start, page) == 0 and page.raw[0] & 1 == 1
     pages = ctypes.create_string_buffer(-(-(stop - start) // mmap.PAGESIZE))
     return _mincore(start, stop - start, pages) == 0 and all(page & 1 for page in pages.raw)
 
